@@ -34,7 +34,7 @@ from scheduler.ports import OutboxMessage
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
-from scheduler.view.memory import MemoryMeter
+from scheduler.view.memory_meter import MemoryMeter
 from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisNotifier, RedisRecord
 from scheduler.view.redis_view_cache import RedisViewCache
 from tests.guarding import take_signals_as_interrupts

@@ -35,8 +35,8 @@ from scheduler.operations.commands.rule_requests import (
 )
 from scheduler.operations.commands.submit import Answer
 from scheduler.operations.explain import describe_conditions, explain
+from scheduler.operations.notices import describe_row
 from scheduler.operations.tick.heartbeat_intake import describe_host
-from scheduler.operations.unit_of_work import describe_row
 from scheduler.ports import ForeignAddressError, check_reply_address
 from tasks.app import app, services
 from tasks.base import LeaseholdTask, UnansweredError, current_principal

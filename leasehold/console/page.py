@@ -154,5 +154,5 @@ _ENVIRONMENT.filters |= {
     "time": format_time,
     "span": format_span,
     "visible": lambda text: escape(show(text)),
-    "safe_json": embed_json,
+    "embed_json": embed_json,
 }

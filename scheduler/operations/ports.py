@@ -17,7 +17,8 @@ from scheduler.model.transitions import PHASES
 from scheduler.model.view import Change
 from scheduler.operations.admission import Admission, KnownSlots
 from scheduler.operations.heartbeats import HostKeys
-from scheduler.operations.unit_of_work import ChangeSet, describe_notice
+from scheduler.operations.notices import describe_notice
+from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.operations.writers.reservations import CORES
 from scheduler.operations.writers.slots import ASKED_AGAIN, BOOTING
 from scheduler.ports import (

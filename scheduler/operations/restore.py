@@ -18,8 +18,9 @@ from scheduler.operations.ending_leases import end_reservation, return_to_queue
 from scheduler.operations.machines.check import check
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
 from scheduler.operations.membership import split_foreign
+from scheduler.operations.notices import describe_notice
 from scheduler.operations.ports import Ports, announce
-from scheduler.operations.unit_of_work import UnitOfWork, describe_notice
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.ports import CloudError, ForeignMachineError, Remembered
 

@@ -14,11 +14,12 @@ from scheduler.model.accounts import Account, Levels, find_account
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.principals import Principal
-from scheduler.model.reservations import Lease, Reservation, move_reservation, usable_cores
+from scheduler.model.reservations import Lease, Reservation, move_reservation
 from scheduler.model.slots import Slot, move_slot, without_machine
 from scheduler.model.transitions import ENDED, HOLDING, LEASE_MOVES, Cause, Phase, SlotState, check_move
 from scheduler.model.view import Gone, Row
 from scheduler.operations.leases_by_slot import LeasesBySlot
+from scheduler.operations.notices import describe_notice
 from scheduler.policy.capacity.fits import Occupancy
 from scheduler.policy.quota.accounting import bill
 from scheduler.ports import ConflictError, OutboxMessage, Transaction
@@ -352,58 +353,3 @@ class UnitOfWork:
 def _shown(lease: Lease) -> tuple[object, ...]:
     """Return the fields of a lease that the host of its slot gets. The host must be informed if one of them changes."""
     return lease.slot, lease.token, lease.resources, lease.cores, lease.state, lease.revoke_by
-
-
-def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """Return the notice that is published after an event of a reservation: `event` (the event's name without its
-    prefix, such as `leased`), phase, reason and deadline. While the reservation is leased, also its leases with token,
-    slot, instance id, address, type, zone, resources and usable cores.
-    """
-    return {
-        "event": event.name.removeprefix("reservation_"),
-        "at": event.at,
-        "reservation": reservation.id,
-        "phase": reservation.phase,
-        "reason": reservation.reason,
-        "token": reservation.token,
-        "expires_at": reservation.expires_at,
-        "deadline": reservation.revoke_by,
-        "leases": [_describe_lease(lease, slots) for lease in reservation.leases],
-    }
-
-
-def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """Return a reservation as JSON values, without the hash of its key. Each lease also has the instance id, address,
-    type and zone of its machine, while the slot still has this machine.
-    """
-    row: dict[str, Any] = msgspec.to_builtins(reservation)
-    del row["key_hash"]
-    for lease in row["leases"]:
-        slot = slots.get(lease["slot"])
-        if slot is not None and slot.epoch == lease["epoch"]:
-            lease.update(_describe_machine(slot))
-    return row
-
-
-def _describe_lease(lease: Lease, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    slot = slots.get(lease.slot)
-    return {
-        "component": lease.component,
-        "kind": lease.kind,
-        "state": lease.state,
-        "deadline": lease.revoke_by,
-        "slot": lease.slot,
-        "token": lease.token,
-        "resources": lease.resources,
-        "cores": usable_cores(lease),
-        **(_describe_machine(slot) if slot else dict.fromkeys(("instance_id", "address", "type", "zone"))),
-    }
-
-
-def _describe_machine(slot: Slot) -> dict[str, Any]:
-    return {
-        "instance_id": slot.instance_id,
-        "address": slot.address,
-        "type": slot.instance_type,
-        "zone": slot.zone,
-    }

@@ -34,12 +34,8 @@ from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.initial_state import SLOT_HISTORY, LeaseRecord, ReservationRecord, SlotRecord, list_history
 from scheduler.simulation.view_cache import SimulatedViewCache
 from scheduler.store.memory import MemoryStore
-from scheduler.view.memory import (
-    MemoryHeartbeats,
-    MemoryLeaderLock,
-    MemoryMeter,
-    MemoryNotifier,
-)
+from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryNotifier
+from scheduler.view.memory_meter import MemoryMeter
 
 
 class SimulatedDispatcher:

@@ -12,7 +12,7 @@ import redis
 from leasehold import Client, Ended, NotAnswered, Unavailable, Unknown
 from scheduler.model.accounts import Account
 from scheduler.model.waits import Waits
-from scheduler.operations.unit_of_work import describe_row
+from scheduler.operations.notices import describe_row
 from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
 

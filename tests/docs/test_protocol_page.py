@@ -12,7 +12,7 @@ from scheduler.model.events import Event
 from scheduler.model.transitions import ENDED
 from scheduler.operations.commands.intake import MOST_ITEMS, TRUSTED
 from scheduler.operations.commands.submit import describe_answer
-from scheduler.operations.unit_of_work import describe_notice
+from scheduler.operations.notices import describe_notice
 from scheduler.policy.load_shedding import QUERIES
 from scheduler.ports import check_reply_address
 from tasks.messages import MOST_BYTES, MOST_LEVELS, check_message

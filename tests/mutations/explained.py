@@ -5,7 +5,7 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 EXPLAINED: Final[Changes] = {
-    "scheduler.policy.capacity.slot_index": {
+    "scheduler.policy.capacity.candidate_queue": {
         "CandidateQueue.open": [
             Change(
                 "the flag only saves filtering the slots again, which finds the same slots",
@@ -13,6 +13,8 @@ EXPLAINED: Final[Changes] = {
                 "slot_class.has_removed = True",
             ),
         ],
+    },
+    "scheduler.policy.capacity.slot_index": {
         "SlotIndex._note": [
             Change(
                 "the number is only compared with 0 and with the number at an earlier time",

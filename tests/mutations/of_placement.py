@@ -117,7 +117,7 @@ OF_PLACEMENT: Final[Changes] = {
             Change("no more leases on a machine than `max_uses`", "before.uses_left - 1", "before.uses_left"),
         ],
     },
-    "scheduler.policy.capacity.slot_index": {
+    "scheduler.policy.capacity.candidate_queue": {
         "CandidateQueue._rank": [
             Change("pack: the fullest first", "-leases", "leases"),
             Change(

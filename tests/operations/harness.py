@@ -29,10 +29,10 @@ from scheduler.view.memory import (
     LockHolder,
     MemoryHeartbeats,
     MemoryLeaderLock,
-    MemoryMeter,
     MemoryNotifier,
     MemoryViewCache,
 )
+from scheduler.view.memory_meter import MemoryMeter
 
 NOW = 1_000_000.0
 CONFIG: dict[str, Any] = {

@@ -13,7 +13,7 @@ from scheduler.operations.ports import announce
 from scheduler.operations.tick.commit import commit
 from scheduler.operations.tick.wait_figures import WaitFigures
 from scheduler.ports import DeposedError
-from scheduler.view.memory import MemoryMeter
+from scheduler.view.memory_meter import MemoryMeter
 from tests.builders import a_lease, a_reservation, a_slot, some_rules
 from tests.operations.harness import NOW, Harness
 

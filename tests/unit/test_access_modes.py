@@ -8,7 +8,7 @@ from leasehold.common.names import RESERVATIONS, task_name
 from scheduler.model.principals import Role
 from scheduler.operations.principals import add_principal
 from scheduler.store.memory import MemoryStore
-from scheduler.view.memory import MemoryMeter
+from scheduler.view.memory_meter import MemoryMeter
 from tasks.app import services
 from tasks.base import UnprovenError, verify_sender
 from tests.builders import NOW

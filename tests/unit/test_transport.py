@@ -12,7 +12,7 @@ from celery.signals import before_task_publish
 from kombu import Connection
 
 from leasehold.common.names import RESERVATIONS, TICKS, task_name
-from scheduler.view.memory import MemoryMeter
+from scheduler.view.memory_meter import MemoryMeter
 from tasks.admission import Arrival, find_admission
 from tasks.app import app, services
 from tasks.messages import ExpiredMessages

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from scheduler.view.memory import MemoryMeter
+from scheduler.view.memory_meter import MemoryMeter
 from tasks.admission import ARRIVAL, HANGING_SECONDS, KNOWN_SECONDS, LEASES_PATIENCE, Admission, Arrival, read_arrival
 
 NOW = 1_800_000_000.0

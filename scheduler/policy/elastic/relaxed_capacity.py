@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.model.resources import Resources, subtract
+from scheduler.policy.capacity.candidate_queue import SlotClass
 from scheduler.policy.capacity.fits import RemainingCapacity
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
-from scheduler.policy.capacity.slot_index import SlotClass, SlotIndex
+from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.elastic.instances import ElasticInstance
 
