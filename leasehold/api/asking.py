@@ -102,12 +102,15 @@ def _ask(
     name: str | None,
     has_row: bool,  # noqa: FBT001 - an argument of `send`
 ) -> dict[str, Any]:
-    """Return the answer to one request. `has_row`: with the row of the reservation under `row`, if the view has it."""
+    """Return the answer to one request. `has_row`: with the row of the reservation under `row`; None if the view does
+    not have it.
+    """
     answer = client.ask(verb, document, timeout=seconds, request=name)
     if has_row and answer.get("ok") and answer.get("reservation"):
+        answer = {**answer, "row": None}
         with suppress(Unavailable):
             found = client.watch(answer["reservation"]).read_joined()
-            return answer if found.row is None else {**answer, "row": write_joined(found)}
+            answer["row"] = None if found.row is None else write_joined(found)
     return answer
 
 

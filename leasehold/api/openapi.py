@@ -82,7 +82,13 @@ def _describe_verb(verb: str, route: Route) -> Schema:
     if route.has_body:
         made["requestBody"] = {"content": {JSON: {"schema": _body_of(verb, route)}}, "required": verb == "submit"}
     if verb == "submit":
-        made["parameters"].append(query("row", {"enum": ["true", "false"]}, "the row in the response, as `row`"))
+        made["parameters"].append(
+            query(
+                "row",
+                {"enum": ["true", "false"]},
+                "the row in the response, or null",
+            )
+        )
         made["responses"]["200"] = respond_with(refer("Results"), "The answers to the items")
     if verb == "query":
         rows = {"type": "array", "items": refer("Reservation")}

@@ -157,7 +157,8 @@ class Client(Commands, RuleRequests):
         """
         (hidden,) = self._keys.hide([with_id(document)])
         answer = self._ask_worker("submit", hidden, timeout)
-        return self._describe(read_answer(answer), self._wire.take_row(answer))
+        # An HTTP API has looked for the row already.
+        return self._describe(read_answer(answer), self._wire.take_row(answer), has_looked="row" in answer)
 
     def reserve_many(self, items: Iterable[ReservationFields], *, timeout: float | None = None) -> Table[Answer]:
         """Submit many reservations, a thousand in each message. Return a table with one answer for each, in the given
@@ -348,13 +349,13 @@ class Client(Commands, RuleRequests):
             raise Refused(read_faults(answer.get("errors", [])))
         return answer
 
-    def _describe(self, answer: Answer, seen: Reservation | None) -> Reservation:
+    def _describe(self, answer: Answer, seen: Reservation | None, *, has_looked: bool) -> Reservation:
         """Return the reservation that an answer is about: the row `seen` with the answer, else its row in the view, or
         fields from the answer if the view does not have the row yet.
         """
         name, phase = answer.reservation or "", answer.phase or "pending"
         row = seen or Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)
-        if seen is None:
+        if seen is None and not has_looked:
             with suppress(Unavailable):
                 row = self.get(name) or row
         waiting = answer.waiting if row.phase == "pending" else None
