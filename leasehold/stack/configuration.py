@@ -6,7 +6,9 @@ import os
 import secrets
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -190,11 +192,39 @@ def _plan_emulator(
 
 
 def _free_or_any(host: str, port: int) -> int:
-    """Return `port` if it is free, else any free port, because another stack on this host may use `port`."""
+    """Return `port` if it is free, else any free port, because another stack on this host may use `port`.
+
+    A stack that is starting has chosen its ports before its programs listen on them. So this process keeps a lock on
+    the chosen port, and another stack of this user that starts at the same time chooses a different one.
+    """
     try:
-        return find_free_port(host, port)
+        found = find_free_port(host, port)
     except OSError:
         return find_free_port()
+    return found if _lock_port(found) else find_free_port()
+
+
+def _lock_port(port: int) -> bool:
+    """Return whether no other stack of this user has chosen this port. The lock lasts until this process ends.
+
+    Without file locks, or if the folder of the locks belongs to another user, every port counts as not chosen.
+    """
+    if find_spec("fcntl") is None:
+        return True
+    import fcntl  # noqa: PLC0415 - Windows has none
+
+    folder = Path(tempfile.gettempdir()) / f"leasehold-ports-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        return True
+    descriptor = os.open(folder / str(port), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    return True
 
 
 def find_free_port(host: str = "127.0.0.1", port: int = 0) -> int:

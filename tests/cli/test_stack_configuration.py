@@ -36,3 +36,14 @@ def test_beat_has_a_file_to_touch_unless_one_is_configured(
     assert plan.environment.get("LEASEHOLD_CELERY__BEAT_FILE") == (
         reported and reported.replace("FOLDER", str(tmp_path))
     )
+
+
+def test_two_stacks_that_start_at_the_same_time_choose_different_ports(tmp_path: Path) -> None:
+    """Neither listens yet, so the ports are free for both."""
+    chosen = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        environment = configure(folder, folder).environment
+        chosen += [environment[f"LEASEHOLD_{part}__PORT"] for part in ("FLOWER", "METRICS", "CONSOLE")]
+    assert len(set(chosen)) == len(chosen)
