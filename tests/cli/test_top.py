@@ -186,7 +186,9 @@ class Live:
 
 
 START = f"""
-import os, sys
+import os, signal, sys
+# The tests may run under nohup, which lets its children ignore SIGHUP.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # The terminal becomes the controlling one of this session, and standard input.
 os.setsid() if os.getsid(0) != os.getpid() else None
 descriptor = os.open(sys.argv[1], os.O_RDWR)
