@@ -6,9 +6,7 @@ import os
 import secrets
 import socket
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +28,8 @@ EMULATED_ACCOUNT: Final = "123456789012"
 NOTICES: Final = "leasehold-interruptions"
 """Name of the emulator's SQS queue for interruption notices."""
 _SECRET_BYTES: Final = 32
+PORT_LOCKS: Final = Path(".local", "state", "leasehold", "ports")
+"""Folder in the home of the user with a locked file for each port that a stack has chosen."""
 
 
 CONSOLE: Final = "console"
@@ -207,18 +207,18 @@ def _free_or_any(host: str, port: int) -> int:
 def _lock_port(port: int) -> bool:
     """Return whether no other stack of this user has chosen this port. The lock lasts until this process ends.
 
-    Without file locks, or if the folder of the locks belongs to another user, every port counts as not chosen.
+    Where there are no file locks, or no folder for them can be made, every port counts as not chosen.
     """
     if find_spec("fcntl") is None:
         return True
     import fcntl  # noqa: PLC0415 - Windows has none
 
-    folder = Path(tempfile.gettempdir()) / f"leasehold-ports-{os.getuid()}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+    try:
+        folder = Path.home() / PORT_LOCKS
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder / str(port), os.O_RDWR | os.O_CREAT, 0o600)
+    except (OSError, RuntimeError):
         return True
-    descriptor = os.open(folder / str(port), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
