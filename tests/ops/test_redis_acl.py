@@ -277,7 +277,7 @@ def test_a_host_has_the_rights_for_its_work(stack: StackWithRoles, roles: RedisW
 @pytest.mark.parametrize(("role", "words"), FOREIGN, ids=" ".join)
 def test_a_command_outside_a_roles_work_is_refused(role: str, words: str, roles: RedisWithRoles) -> None:
     # A refusal within a script is an error of another class than that of a command.
-    refusal = pytest.raises(redis.exceptions.ResponseError, match="(?i)permission")
+    refusal = pytest.raises(redis.exceptions.ResponseError, match=r"(?i)permission")
     with make_redis(roles.url(role)) as connection, refusal:
         connection.execute_command(*words.split())
     roles.read_refusals()
