@@ -79,7 +79,7 @@ def describe_line(line: Line) -> Iterator[str]:
     elif "tick" in line:
         yield f"{at}  tick {line['tick']}" + ("" if line["decisions"] or line["waiting"] else ": nothing to do")
         for decision in line["decisions"]:
-            yield f"{'':12}  {_describe_decision(decision)}"
+            yield f"{'':12}  {format_decision(decision)}"
         for each in line["waiting"]:
             yield f"{'':12}  {each['reservation']} waits: {each['code']} ({each['detail']})"
     else:
@@ -87,7 +87,8 @@ def describe_line(line: Line) -> Iterator[str]:
         yield from _describe_state(line["state"], line["at"])
 
 
-def _describe_decision(decision: dict[str, Any]) -> str:
+def format_decision(decision: dict[str, Any]) -> str:
+    """Return a decision of a tick, as `leasehold simulate` prints it, as one line of text for people."""
     fields = {name: value for name, value in decision.items() if name not in {"do", "skipped"} and value is not None}
     if "leases" in fields:
         fields["leases"] = ", ".join(f"{each['component']} on {each['slot']}" for each in fields["leases"])

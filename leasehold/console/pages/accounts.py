@@ -2,6 +2,7 @@
 paid for them.
 """
 
+from collections import Counter
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +16,7 @@ from leasehold.client.models import Account
 from leasehold.console.changes import change
 from leasehold.console.event_rows import EventRow, make_rows
 from leasehold.console.page import Page, backend, caller, render
+from leasehold.web.feed import Feed
 from scheduler.ports import EventFilter, Store
 
 DAY: Final = 86400.0
@@ -30,16 +32,21 @@ async def show_accounts(request: Request) -> Response:
     services, client = backend(request), await backend(request).client(caller(request))
     accounts = await client.accounts()
     await services.feed.refresh()
-    counts: dict[str, dict[str, int]] = {}
-    with services.feed.lock:
-        for phase in ("pending", "leased", "revoking"):
-            for row in services.feed.view.by_phase[phase].values():
-                owner = services.feed.view.account_of(row)
-                if owner is not None:
-                    found = counts.setdefault(owner.id, {})
-                    found[phase] = found.get(phase, 0) + 1
+    counts = await services.run_plain(count_reservations, services.feed)
     preemptions = await services.run(find_preemptions, services.store, None)
     return render(request, "accounts.html", page="accounts", accounts=accounts, counts=counts, preemptions=preemptions)
+
+
+def count_reservations(feed: Feed) -> dict[str, Counter[str]]:
+    """Return by account how many reservations it has in each phase that has not ended."""
+    counts: dict[str, Counter[str]] = {}
+    with feed.lock:
+        for phase in ("pending", "leased", "revoking"):
+            for row in feed.view.by_phase[phase].values():
+                owner = feed.view.account_of(row)
+                if owner is not None:
+                    counts.setdefault(owner.id, Counter())[phase] += 1
+    return counts
 
 
 async def show_account(request: Request) -> Response:
@@ -49,7 +56,8 @@ async def show_account(request: Request) -> Response:
     found = await _find(request, name)
     span = request.query_params.get("span", "1d")
     seconds = SPANS.get(span, DAY)
-    samples = await services.run(services.store.read_balances, name, services.store.now() - seconds)
+    now = (await services.client(caller(request))).now()
+    samples = await services.run(services.store.read_balances, name, now - seconds)
     step = len(samples) // MOST_POINTS + 1
     shown = samples[::step]
     paid = max((index + 1 for row in shown for index, each in enumerate(row.balance) if each), default=1)

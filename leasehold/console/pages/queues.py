@@ -2,19 +2,20 @@
 tick, the clocks of the processes, and a link to Flower.
 """
 
-from typing import Final, cast
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leasehold.common.clock import ProcessOffset, read_offsets
-from leasehold.common.names import QUEUE_NAMES, RedisNames
+from leasehold.common.clock import ProcessOffset
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.console.last_tick import read_tick
 from leasehold.console.page import Page, backend, caller, render
 from scheduler.ports import ViewUnavailableError
-from scheduler.view.connection import make_redis, redis_errors
+from scheduler.view.connection import make_redis
 from scheduler.view.redis_clock import RedisClock
+from workers.clock_watch import ClockWatch
 from workers.queue_watch import QueueWatch, WaitingMessages
 from workers.setting_types import reveal
 
@@ -57,17 +58,15 @@ class _QueueReader:
     """Reads queues and clocks of processes by the Redis user that may count messages (`console.queues_url`)."""
 
     def __init__(self, broker_url: str, view_url: str, prefix: str) -> None:
-        self._view, self._names = make_redis(view_url), RedisNames(prefix)
-        broker = self._view if broker_url == view_url else make_redis(broker_url)
-        self._watch = QueueWatch(broker, RedisClock(self._view, prefix).now)
+        view = make_redis(view_url)
+        broker, clock = view if broker_url == view_url else make_redis(broker_url), RedisClock(view, prefix)
+        self._queues, self._clocks = QueueWatch(broker, clock.now), ClockWatch(view, prefix, clock, "console")
 
     def read(self) -> tuple[dict[str, WaitingMessages], list[ProcessOffset]]:
-        """Return the waiting messages by queue, and the processes that have published their clocks. Raises
-        ViewUnavailableError if Redis does not answer.
+        """Return the waiting messages by queue, and the clocks of the live processes. Raises ViewUnavailableError if
+        Redis does not answer.
         """
-        with redis_errors():
-            stored = cast("dict[bytes, bytes]", self._view.hgetall(self._names.clocks))
-        return self._watch.read(), sorted(read_offsets(stored), key=lambda each: (each.process, each.host))
+        return self._queues.read(), sorted(self._clocks.read(), key=lambda each: (each.process, each.host))
 
 
 def _reader(request: Request) -> _QueueReader:

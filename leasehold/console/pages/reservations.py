@@ -17,7 +17,15 @@ from leasehold.client.async_client import AsyncClient
 from leasehold.console.changes import Outcome, change
 from leasehold.console.last_tick import read_waits
 from leasehold.console.page import Page, backend, caller, read_form, render
-from leasehold.console.reservation_list import MOST_SELECTED, PHASE_CHOICES, ReservationFilter, list_page, read_filter
+from leasehold.console.reservation_list import (
+    MOST_SELECTED,
+    PHASE_CHOICES,
+    ROWS_A_PAGE,
+    ReservationFilter,
+    ReservationPage,
+    list_page,
+    read_filter,
+)
 from leasehold.web.feed import Changed, Encode, Feed
 from leasehold.web.followed_view import FollowedView
 from leasehold.web.server_sent import encode_event
@@ -54,9 +62,9 @@ async def show_reservations(request: Request) -> Response:
     """Show the list for the filter in the address. With `HX-Target: rows` only its rows."""
     feed, wanted = backend(request).feed, read_filter(request.query_params)
     await feed.refresh()
+    page = await backend(request).run_plain(_list, feed, wanted)
     with feed.lock:
-        page, counts = list_page(feed.view, wanted), count_phases(feed.view)
-        pools, accounts = sorted(feed.view.pools), sorted(feed.view.accounts)
+        counts, pools, accounts = count_phases(feed.view), sorted(feed.view.pools), sorted(feed.view.accounts)
     waits = await read_waits(request) if page.rows and wanted.phase in {"", "pending"} else {}
     template = "reservations_rows.html" if request.headers.get("hx-target") == "rows" else "reservations.html"
     return render(
@@ -74,6 +82,11 @@ async def show_reservations(request: Request) -> Response:
         can_cancel=caller(request).may("cancel"),
         most_selected=MOST_SELECTED,
     )
+
+
+def _list(feed: Feed, wanted: ReservationFilter, most: int = ROWS_A_PAGE) -> ReservationPage:
+    with feed.lock:
+        return list_page(feed.view, wanted, most)
 
 
 async def preview_bulk(request: Request) -> Response:
@@ -128,8 +141,7 @@ async def _read_bulk(request: Request) -> tuple[Bulk | None, str]:
     if form.get("all"):
         feed, wanted = backend(request).feed, _read_shown(form)
         await feed.refresh()
-        with feed.lock:
-            page = list_page(feed.view, wanted, MOST_SELECTED)
+        page = await backend(request).run_plain(_list, feed, wanted, MOST_SELECTED)
         ids = [row.id for row in page.rows]
         if page.following is not None:
             return None, f"more than {MOST_SELECTED} reservations match: narrow the filter"

@@ -14,6 +14,7 @@ from leasehold.client.rules import RulesApplied
 from leasehold.console.changes import change
 from leasehold.console.page import Page, backend, caller, read_form, render
 from leasehold.errors import Refused
+from scheduler.simulation.show import DECIMALS_FOR_PEOPLE, format_decision, tidy
 
 VERSIONS: Final = 20
 MOST_DECISIONS: Final = 60
@@ -48,7 +49,8 @@ async def preview(request: Request) -> Response:
     except Refused as error:
         return render(request, "preview.html", faults=[str(each) for each in error.errors], preview=None)
     present, proposed = found.next_tick.present, found.next_tick.proposed
-    pairs = list(zip_longest(map(describe_decision, present), map(describe_decision, proposed)))
+    lines = [[format_decision(tidy(each, DECIMALS_FOR_PEOPLE)) for each in plan] for plan in (present, proposed)]
+    pairs = list(zip_longest(*lines, fillvalue=""))
     return render(
         request,
         "preview.html",
@@ -85,21 +87,6 @@ def read_toml(text: str) -> tuple[dict[str, Any] | None, str]:
         return tomllib.loads(text), ""
     except tomllib.TOMLDecodeError as error:
         return None, f"rules: expected TOML, got {error}"
-
-
-def describe_decision(decision: dict[str, Any]) -> str:
-    """Return a decision of a tick on one line: its kind, and its fields."""
-    found = ((name, value) for name, value in decision.items() if name != "do" and value not in (None, "", []))
-    fields = (f"{name} {_show(value)}" for name, value in found)
-    return " · ".join([str(decision.get("do", "")), *fields])
-
-
-def _show(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_show, value))
-    if isinstance(value, dict):
-        return " ".join(f"{key}={_show(each)}" for key, each in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 PAGE: Final = Page(
