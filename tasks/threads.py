@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NoReturn
 
 from celery.concurrency.thread import TaskPool
+from celery.exceptions import WorkerTerminate
+from celery.platforms import EX_FAILURE
 from celery.worker import state
 
 from workers.logs import get_logger
@@ -24,6 +26,16 @@ class ThreadPool(TaskPool):
     """
 
     executor: ThreadPoolExecutor
+
+    def on_apply(self, target: Any, *arguments: Any, **options: Any) -> Any:
+        """Start a task in a thread. Raises WorkerTerminate if a cold shutdown has stopped this pool; the message then
+        stays unacknowledged and is delivered again.
+        """
+        if state.should_terminate:
+            # Celery stops the pool in the handler of a signal. The signal may come while the main process reads a
+            # message, and the code that was interrupted then still wants to start that message's task.
+            raise WorkerTerminate(EX_FAILURE)
+        return super().on_apply(target, *arguments, **options)
 
     def on_stop(self) -> None:
         """Accept no more tasks when the worker stops; wait for running tasks at a warm shutdown, and drop tasks that

@@ -35,4 +35,9 @@ def pytest_runtest_makereport(
     stack = item.config.stash.get(STACK, None)
     if report.failed and stack is not None:
         report.sections.append(("logs of the stack", stack.read_logs()))
+        if report.when == "call":
+            try:
+                stack.let_go()
+            except AssertionError as error:
+                report.sections.append(("reservations that the failed test left", str(error)))
     return report

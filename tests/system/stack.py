@@ -16,6 +16,7 @@ from leasehold.common.clock import read_offsets
 from leasehold.common.names import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
+from scheduler.model.transitions import ENDED, PHASES
 from scheduler.operations.apply import apply_rules
 from scheduler.store.migrating import migrate
 from scheduler.view.connection import make_redis
@@ -243,6 +244,13 @@ class Stack:
     def await_empty(self, pool: str = "linux") -> None:
         """Wait until all slots of the pool are empty."""
         wait_for(lambda: all(slot.state == "empty" for slot in self.slots(pool)), f"empty slots in {pool}")
+
+    def let_go(self) -> None:
+        """Cancel each reservation that has not ended, so that a failed test does not keep the slots of the next one."""
+        active = [phase for phase in PHASES if phase not in ENDED]
+        for row in self.services.ports.store.find_reservations(phases=active):
+            self.ask("cancel", {"reservation": row.id})
+        self.await_empty()
 
     def instances(self, *states: str) -> list[dict[str, Any]]:
         """Return the emulator's instances in these states (default: in any state)."""

@@ -33,7 +33,7 @@ def test_a_worker_that_waits_for_ec2_stops_within_its_grace_and_its_launch_is_se
     before = stack.launched()
     with stopped(stack.processes["emulator"].pid):
         stack.submit(name)
-        wait_for(lambda: is_launching(stack), "a running launch")
+        wait_for(lambda: is_calling(stack), "a launch that calls EC2")
         os.kill(worker.pid, number)
         wait_for(lambda: not worker.is_alive, f"the end of the worker after {number.name}")
     log = worker.read_log(20_000)
@@ -47,6 +47,6 @@ def test_a_worker_that_waits_for_ec2_stops_within_its_grace_and_its_launch_is_se
     stack.await_empty()
 
 
-def is_launching(stack: Stack) -> bool:
-    """Return whether a worker has an unacknowledged message of a launch."""
-    return any(b"leasehold.launch.slot" in body for body in stack.redis.hvals("unacked"))
+def is_calling(stack: Stack) -> bool:
+    """Return whether the task of a launch has stored its request, which it then sends to EC2."""
+    return any(slot.state == "launching" and slot.launch_request is not None for slot in stack.slots())
