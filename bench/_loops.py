@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from bench._fleets import Fleet
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Request, Reservation
-from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 
 

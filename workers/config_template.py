@@ -17,7 +17,8 @@ from typing import Any, Final, Literal, TypeGuard, get_args, get_origin
 from leasehold.common.visible import escape_json
 from scheduler.model.documents import Field
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
-from scheduler.model.rules import AccountRules, LimitRules, Pool, Scheduler
+from scheduler.model.pools import Pool
+from scheduler.model.rules import AccountRules, LimitRules, Scheduler
 from scheduler.model.validation import Document, fault
 from scheduler.simulation.cloud_documents import CloudDocument, PlannedOutage
 from workers.environment import inner_model

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from scheduler.model.pools import Pool
 from scheduler.model.resources import fits
-from scheduler.model.rules import Pool, Rules, read_rules
+from scheduler.model.rules import Rules, read_rules
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
 from workers.ec2.user_data import VARIABLES, render_user_data

@@ -10,7 +10,8 @@ from typing import Final, Literal
 
 from leasehold.doctor.findings import Finding, failure, ok, skipped
 from leasehold.doctor.rules import judge_permission
-from scheduler.model.rules import Pool, Rules
+from scheduler.model.pools import Pool
+from scheduler.model.rules import Rules
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import CloudError, LaunchOrder, StoreUnavailableError
 from scheduler.store.opening import open_store

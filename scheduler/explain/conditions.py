@@ -10,7 +10,8 @@ import msgspec
 
 from scheduler.model.accounts import FREE, NOTHING, PAID, Account, Levels, add, at_level, level_of
 from scheduler.model.launch_backoff import Hold, Kind
-from scheduler.model.rules import Pool, Rules
+from scheduler.model.pools import Pool
+from scheduler.model.rules import Rules
 from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.transitions import IN_FLIGHT, INACTIVE
 from scheduler.model.view import View

@@ -18,9 +18,10 @@ import msgspec
 
 from scheduler.model.accounts import Account
 from scheduler.model.decisions import Assign, Plan, Preempt
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.resources import Labels
-from scheduler.model.rules import Pool, Rules, merge_rules, read_rules
+from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.slot_records import describe_slot_record
 from scheduler.model.slots import Slot
 from scheduler.model.validation import InvalidInputError

@@ -5,156 +5,23 @@ Default values are defined only here. The text below a key is its documentation:
 docs/reference/configuration.md quotes it.
 """
 
-from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, Literal
 
 from scheduler.model.accounts import NOTHING
-from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
+from scheduler.model.pools import Pool
 from scheduler.model.validation import (
     Amount,
     Count,
     CountMap,
     Document,
-    Fault,
-    LabelMap,
     Levels,
     Name,
-    Positive,
-    ResourceMap,
     Seconds,
     SignedLevels,
     Text,
-    conflicts,
     read_document,
-    show,
 )
-
-
-class Pool(Document):
-    """The rules of a pool: a group of slots that serve one system. Durations are in seconds."""
-
-    system: Name
-    """System that the slots offer, like `x86_64-linux`. Several pools may serve one system."""
-    provider: Literal["ec2", "static"] = "ec2"
-    """Origin of the machines. `ec2`: Leasehold launches and terminates them; `static`: hosts register themselves."""
-    min_slots: Count = 0
-    """Minimum number of slots, which are kept even if no reservation needs them."""
-    max_slots: Count | None = None
-    """Maximum number of slots; required for an `ec2` pool."""
-    target_warm_slots: Count = 0
-    """Number of ready slots that are kept without a lease, in addition to the slots in use."""
-    max_leases_per_slot: Positive | None = None
-    """Maximum number of leases per slot; default: as many as fit, or 1 in a pool without `resources` and
-    `offerings`.
-    """
-    launch_for_elastic: bool = False
-    """Whether a machine is launched if only elastic instances need it."""
-    default_resources: ResourceMap = {}
-    """Resources of a component that requests none."""
-    idle_scale_down: Seconds = 300.0
-    """Time without leases after which a slot is terminated."""
-    reservation_ttl: Seconds = 0.0
-    """Ttl of reservations that do not set one, both pending and leased; 0 = none."""
-    lease_ttl: Seconds = 1200.0
-    """Ttl of a lease if neither the reservation nor `reservation_ttl` sets one; 0 = none."""
-    launch_timeout: Seconds = 300.0
-    """Maximum time of a slot in the state `launching`."""
-    boot_timeout: Seconds = 600.0
-    """Maximum time of a slot in the state `booting`."""
-    binding_timeout: Seconds = 180.0
-    """Maximum time of a slot in the state `binding`."""
-    drain_timeout: Seconds = 0.0
-    """Maximum time that a drain by an operator waits for the leases of the slot; 0 = until they end."""
-    terminating_timeout: Seconds = 300.0
-    """Time in the state `terminating` after which the termination is tried again."""
-    offline_timeout: Seconds = 180.0
-    """Time without a heartbeat after which a static host counts as offline."""
-    error_cooldown: Seconds = 60.0
-    """Time for which a slot in the state `error`, or an offering that is misconfigured, is not launched."""
-    capacity_hold: Seconds = 60.0
-    """Time for which an offering is not launched after EC2 had no capacity for it."""
-    quota_hold: Seconds = 60.0
-    """Time in which nothing is launched in a market (`spot` or `on-demand`) after EC2 refused a launch because of its
-    quota.
-    """
-    self_end_after: Seconds = 1800.0
-    """Time after which the boot script's watchdog powers the machine off if its file was not touched; 0 = off."""
-    max_uses: Count = 0
-    """Number of leases after which a machine is replaced; 0 = no limit."""
-    recycle_unclean: bool = False
-    """Whether a slot is replaced when a lease on it ended without a release by its holder."""
-    on_demand_after: Count = 0
-    """Number of refused or interrupted spot launches after which on-demand offerings may be launched; 0 = off."""
-    unhealthy_after: Count = 3
-    """Failed boots in a row that stop launches; unconfirmed leases or failed probes in a row that drain a slot; 0 =
-    off.
-    """
-    rebalance: Literal["drain", "ignore"] = "drain"
-    """Reaction to EC2's rebalance recommendation for a slot: `drain` the slot, or `ignore` it."""
-    resources: ResourceMap | None = None
-    """Resources of a slot. A pool without this key and without offerings limits only the number of leases per slot."""
-    labels: LabelMap = {}
-    """Labels of the pool's slots, which reservations may require or prefer."""
-    offerings: tuple[Offering, ...] = ()
-    """Instance types that may be launched; none = the type of the launch template or image."""
-    price_factor: Amount = 1.5
-    """An offering may cost at most this many times the cheapest one that fits; 1.0 = only the cheapest."""
-    ec2: Ec2Rules = Ec2Rules()
-    """How EC2 launches are built."""
-    probe: ProbeRules = ProbeRules()
-    """How a booted machine is probed for readiness."""
-
-    def check_fields(self) -> None:
-        """Refuse a pool whose keys contradict each other: its limits on slots, or two equal offerings. Raises
-        ExpectedError.
-        """
-        if faults := list(_pool_conflicts(self)):
-            raise conflicts(faults)
-
-    @cached_property
-    def counts_leases_only(self) -> bool:
-        """Whether slots of this pool have no resources, so that only the number of leases on a slot is limited."""
-        return self.resources is None and not self.offerings
-
-    @cached_property
-    def lease_limit(self) -> float:
-        """The maximum number of leases on one slot of the pool; infinity if only the resources limit it."""
-        if self.max_leases_per_slot is not None:
-            return self.max_leases_per_slot
-        return 1 if self.counts_leases_only else float("inf")
-
-    @cached_property
-    def is_elastic(self) -> bool:
-        """Whether Leasehold launches and terminates the machines of this pool; False for pools of static hosts."""
-        return self.provider == "ec2"
-
-    @cached_property
-    def offering_by_key(self) -> dict[str, Offering]:
-        """Offering key -> offering, in the configured order. `offering_key` makes the keys."""
-        return {offering_key(self, offering): offering for offering in self.offerings}
-
-
-def offering_key(pool: Pool, offering: Offering) -> str:
-    """Return the key of an offering within its pool: NAME if the name is unique there, else NAME/MARKET, else
-    NAME/MARKET/ZONE.
-    """
-    alike = [other for other in pool.offerings if other.name == offering.name]
-    if len(alike) <= 1:
-        return offering.name
-    key = f"{offering.name}/{offering.market}"
-    same_market = [other for other in alike if other.market == offering.market]
-    return key if len(same_market) <= 1 else f"{key}/{offering.zone or 'any'}"
-
-
-def _pool_conflicts(pool: Pool) -> Iterator[Fault]:
-    if pool.provider == "ec2" and pool.max_slots is None:
-        yield Fault("max_slots", "a whole number >= 0 (an ec2 pool needs it)", show(None))
-    if pool.max_slots is not None and pool.min_slots > pool.max_slots:
-        yield Fault("min_slots", f"at most max_slots ({pool.max_slots})", show(pool.min_slots))
-    keys = [offering_key(pool, offering) for offering in pool.offerings]
-    if twice := next((key for key in keys if keys.count(key) > 1), None):
-        yield Fault("offerings", "offerings that differ in name, market or zone", show(twice))
 
 
 class SchedulerKeys(Document):
@@ -339,17 +206,3 @@ def merge_rules(rules: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
         known = merged.get(key)
         merged[key] = merge_rules(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
     return merged
-
-
-def slot_ids(name: str, pool: Pool) -> Iterable[str]:
-    """Return the ids of the slots of an EC2 pool: `POOL-1` to `POOL-max_slots`. Return none for a static pool, whose
-    slots are created when hosts register.
-    """
-    return list_slot_ids(name, pool) if pool.is_elastic else ()
-
-
-def list_slot_ids(name: str, pool: Pool) -> list[str]:
-    """Return the ids `POOL-1` to `POOL-max_slots` for a pool of any kind. Hosts of a static pool may register under
-    these ids.
-    """
-    return [f"{name}-{number}" for number in range(1, (pool.max_slots or 0) + 1)]

@@ -19,9 +19,10 @@ from scheduler.model.decisions import (
     Terminate,
 )
 from scheduler.model.events import Event
+from scheduler.model.pools import slot_ids
 from scheduler.model.principals import Principal
 from scheduler.model.rule_changes import RuleChange, list_changes
-from scheduler.model.rules import Rules, read_rules, slot_ids
+from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
 from scheduler.model.view import Row, View

@@ -12,9 +12,9 @@ import msgspec
 
 from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.events import Event
+from scheduler.model.pools import list_slot_ids
 from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.resources import merge
-from scheduler.model.rules import list_slot_ids
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
 from scheduler.operations.apply import apply_rules

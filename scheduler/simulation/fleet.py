@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from scheduler.model.pools import Pool
 from scheduler.model.resources import Resources
-from scheduler.model.rules import Pool, Rules, merge_rules, read_rules
+from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.validation import fault, suggest
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.initial_state import SlotRecord

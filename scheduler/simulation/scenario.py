@@ -13,8 +13,9 @@ import msgspec
 from scheduler.model.command_schemas import AbsentDocument, RegisterDocument, ReservationDocument
 from scheduler.model.documents import make_reader
 from scheduler.model.json_text import parse_json
+from scheduler.model.pools import list_slot_ids
 from scheduler.model.reservations import list_instances
-from scheduler.model.rules import Rules, list_slot_ids, merge_rules, read_rules
+from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.validation import (
     Amount,
     Document,

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Reservation
-from scheduler.model.rules import Pool
 from tests.reference_model.picture import Amounts, Picture, Site, list_essential, serving_pools, settings_of
 
 ROUNDING = 1e-9

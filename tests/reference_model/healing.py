@@ -1,7 +1,7 @@
 """Expire and heal, rule by rule, each with the sentence from which it was written."""
 
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Reservation
-from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from tests.reference_model.picture import HOLDING, IN_FLIGHT, INACTIVE, Picture, Site, settings_of
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scheduler.model.launch_backoff import Hold
+from scheduler.model.pools import Pool, offering_key
 from scheduler.model.reservations import Component, Reservation
-from scheduler.model.rules import Pool, offering_key
 from tests.reference_model.fitting import find_need, fits, has_labels
 from tests.reference_model.holding import find_refusal_for_quota, is_lasting
 from tests.reference_model.picture import Amounts, Picture, Site, serving_pools

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.model.launch_backoff import Hold
+from scheduler.model.pools import Pool, offering_key
 from scheduler.model.reservations import Component, Reservation
-from scheduler.model.rules import Pool, Rules, SchedulerKeys, offering_key
+from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import Row
 from tests.reference_model.holding import History

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.rules import Pool, Scheduler, read_rules
+from scheduler.model.pools import Pool
+from scheduler.model.rules import Scheduler, read_rules
 from scheduler.model.validation import InvalidInputError
 from scheduler.simulation.cloud_documents import CloudDocument
 from workers.config_template import format_tables, list_keys, list_sections, write_template

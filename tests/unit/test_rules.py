@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.machines import Offering
-from scheduler.model.rules import LimitRules, Pool, Rules, Scheduler, merge_rules, offering_key, read_rules, slot_ids
+from scheduler.model.pools import Pool, offering_key, slot_ids
+from scheduler.model.rules import LimitRules, Rules, Scheduler, merge_rules, read_rules
 from scheduler.model.validation import (
     Document,
     InvalidInputError,

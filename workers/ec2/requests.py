@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from scheduler.model.machines import Offering
-from scheduler.model.rules import Pool, Rules
+from scheduler.model.pools import Pool
+from scheduler.model.rules import Rules
 from scheduler.model.slots import Market
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.ports import CloudError, LaunchOrder

@@ -6,7 +6,7 @@ from math import ceil
 from string import Template
 from typing import Final
 
-from scheduler.model.rules import Pool, offering_key
+from scheduler.model.pools import Pool, offering_key
 from scheduler.model.validation import fault
 from scheduler.ports import LaunchOrder
 

@@ -21,9 +21,9 @@ from scheduler.explain.search import (
     required_labels,
 )
 from scheduler.model.machines import Offering
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, list_instances
 from scheduler.model.resources import Resources, fits, has_labels
-from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.policy.capacity.requests import given_to
 

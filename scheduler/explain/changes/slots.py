@@ -25,9 +25,9 @@ from scheduler.explain.search import (
     list_slots,
     required_labels,
 )
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import list_instances
 from scheduler.model.resources import SLACK, Resources, has_labels, shape_of
-from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.policy.capacity.requests import given_to
 from scheduler.policy.capacity.slot_info import capacity_of

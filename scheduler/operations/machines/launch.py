@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.rules import Pool, Rules
+from scheduler.model.pools import Pool
+from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.ports import Ports, announce

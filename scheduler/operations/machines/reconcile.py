@@ -15,7 +15,8 @@ import msgspec
 
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.rules import Pool, Rules, slot_ids
+from scheduler.model.pools import Pool, slot_ids
+from scheduler.model.rules import Rules
 from scheduler.model.slots import ADOPTED, Machine, Slot
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.machines.launch import end_quota_holds, list_quota_holds_of, settle_machine

@@ -12,7 +12,8 @@ import msgspec
 from scheduler.model.decisions import Drain, Launch, Reset, SlotReason, Terminate
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.rules import Pool, Rules
+from scheduler.model.pools import Pool
+from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT
 from scheduler.operations.unit_of_work import UnitOfWork

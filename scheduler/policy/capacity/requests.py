@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain, groupby, repeat
 
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Shape
 from scheduler.model.resources import Labels, Resources, count_preferred, has_labels, merge, shape_of
-from scheduler.model.rules import Pool, Rules, SchedulerKeys
+from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.policy.capacity.fits import Amounts, find_obstacle
 
 

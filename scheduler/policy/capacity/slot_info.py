@@ -11,9 +11,9 @@ import msgspec
 
 from scheduler.model.decisions import SlotReason
 from scheduler.model.machines import Offering
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Lease
 from scheduler.model.resources import Labels, Resources, subtract
-from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE, SlotState
 from scheduler.model.view import View

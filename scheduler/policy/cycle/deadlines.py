@@ -8,8 +8,9 @@ ttl of 0 means: never expires. Source: the autoscaler's tick.
 from math import inf, nextafter
 from typing import NamedTuple
 
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Request, Reservation
-from scheduler.model.rules import Pool, Rules
+from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, SlotState
 

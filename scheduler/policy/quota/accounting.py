@@ -13,8 +13,9 @@ from typing import Final, assert_never
 import msgspec
 
 from scheduler.model.accounts import NOTHING, PAID, Account, Levels, add, at_level, subtract
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Lease, cost_until
-from scheduler.model.rules import Pool, SchedulerKeys
+from scheduler.model.rules import SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.policy.capacity.slot_info import capacity_of
 

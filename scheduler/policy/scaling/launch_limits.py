@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 from scheduler.model.decisions import Launch
 from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.pools import Pool
 from scheduler.model.resources import Labels, Resources
-from scheduler.model.rules import Pool
 from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.gang import has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest

@@ -12,7 +12,7 @@ from math import inf
 from typing import Final
 
 from scheduler.model.decisions import Drain, Terminate
-from scheduler.model.rules import Pool
+from scheduler.model.pools import Pool
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.gang import fill

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.explain.conditions import describe_pool, describe_slot, is_at_quota
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.rules import Pool
+from scheduler.model.pools import Pool
 from scheduler.model.slots import ADOPTED
 from scheduler.model.view import View
 from tests.builders import NOW, SYSTEM, a_slot, some_rules

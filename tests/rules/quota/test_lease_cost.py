@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.rules import Pool, SchedulerKeys
+from scheduler.model.pools import Pool
+from scheduler.model.rules import SchedulerKeys
 from scheduler.policy.quota.accounting import weigh
 from tests.builders import SYSTEM, a_slot
 
