@@ -13,13 +13,15 @@ from celery import Celery
 from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 
-from scheduler.model.slots import Slot
+from scheduler.model.slots import Slot, list_batches
 from scheduler.ports import OutboxMessage
-from tasks.queues import CHECK, LAUNCH_SLOT, TERMINATE_SLOT, TICK
+from tasks.queues import CHECK, LAUNCH_BATCH, LAUNCH_SLOT, TERMINATE_SLOT, TERMINATE_SLOTS, TICK
 from workers.logs import get_logger
 
 log = get_logger(__name__)
 
+MOST_TERMINATED: Final = 500
+"""The most slots in one message that requests terminations."""
 LEAST_WAIT: Final = 0.02
 """The least seconds until an alarm (a timer that requests a tick), so that work that stays due does not cause ticks
 without a pause.
@@ -41,16 +43,22 @@ class CeleryDispatcher:
         self._alarm = Alarm(self._send_due_tick)
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """Send one message for each of these slots to the queue `launch`: a worker then launches the machine of the
-        slot.
+        """Send one message for each batch of these slots, and for each slot without a batch, to the queue `launch`: a
+        worker then launches the machines.
         """
-        self._send(LAUNCH_SLOT, [[slot.id, slot.launch_id] for slot in slots], self._slow_expires)
+        self._send(LAUNCH_BATCH, [[batch] for batch in list_batches(slots)], self._slow_expires)
+        alone = [[slot.id, slot.launch_id] for slot in slots if slot.batch is None]
+        self._send(LAUNCH_SLOT, alone, self._slow_expires)
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """Send one message for each of these slots to the queue `terminate`: a worker then ends the machine that the
-        slot has in its present epoch.
+        """Send messages for these slots to the queue `terminate`: a worker then ends the machines that the slots have
+        in their present epochs. A message is about one slot or about a list of slots.
         """
-        self._send(TERMINATE_SLOT, [[slot.id, slot.epoch] for slot in slots], self._slow_expires)
+        pairs = [[slot.id, slot.epoch] for slot in slots]
+        if len(pairs) == 1:
+            self._send(TERMINATE_SLOT, pairs, self._slow_expires)
+        lists = [pairs[first : first + MOST_TERMINATED] for first in range(0, len(pairs), MOST_TERMINATED)]
+        self._send(TERMINATE_SLOTS, [[each] for each in lists if len(pairs) > 1], self._slow_expires)
 
     def send_checks(self, slots: Sequence[str]) -> None:
         """Send one message to the queue `health`: a worker then checks the machines of the slots with these ids."""

@@ -5,18 +5,32 @@ Launches run in threads, because a call may take up to a minute. Terminations ha
 not wait behind launches.
 """
 
+from collections import Counter
 from typing import Final
 
 import msgspec
 
+from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check, record_refused, recover, sweep
 from scheduler.operations.machines.interrupt import handle_notices
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
-from scheduler.operations.machines.terminate import terminate
+from scheduler.operations.machines.terminate import terminate, terminate_all
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
 from tasks.app import app, services
-from tasks.queues import CHECK, HEAR, INTERRUPTIONS, LAUNCH_SLOT, PRUNE, RECONCILE, RECOVER, SWEEP, TERMINATE_SLOT
+from tasks.queues import (
+    CHECK,
+    HEAR,
+    INTERRUPTIONS,
+    LAUNCH_BATCH,
+    LAUNCH_SLOT,
+    PRUNE,
+    RECONCILE,
+    RECOVER,
+    SWEEP,
+    TERMINATE_SLOT,
+    TERMINATE_SLOTS,
+)
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -110,6 +124,25 @@ def launch_slot(slot_id: str, launch_id: str) -> str:
     result = launch(services.ports, slot_id, launch_id)
     log.info("Launched." if result == "success" else "Not launched.", action=f"launch.{result}", slot=slot_id)
     return result
+
+
+@app.task(name=LAUNCH_BATCH)
+def launch_slots(batch: str) -> str:
+    """Launch the machines of all slots of this batch by one request to EC2."""
+    result = launch_batch(services.ports, batch)
+    sentence = "Launched a batch." if result == "success" else "A batch was not launched."
+    log.info(sentence, action=f"launch.{result}", batch=batch)
+    return result
+
+
+@app.task(name=TERMINATE_SLOTS)
+def terminate_slots(slots: list[tuple[str, int]]) -> str:
+    """End the machines that these slots have in these epochs, given as pairs (slot, epoch)."""
+    outcomes = terminate_all(services.ports, [(slot, epoch) for slot, epoch in slots])
+    for result, count in Counter(outcomes.values()).items():
+        sentence = "The ends of machines were requested." if result == "asked" else "No machine had to be ended."
+        log.info(sentence, action=f"terminate.{result}", slots=count)
+    return ", ".join(sorted(set(outcomes.values())))
 
 
 @app.task(name=TERMINATE_SLOT)

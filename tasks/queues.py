@@ -8,7 +8,9 @@ from leasehold.common.names import GATHERED, HEALTH, LAUNCH, QUEUE_NAMES, RESERV
 
 TICK: Final = task_name(TICKS, "tick")
 LAUNCH_SLOT: Final = task_name(LAUNCH, "slot")
+LAUNCH_BATCH: Final = task_name(LAUNCH, "batch")
 TERMINATE_SLOT: Final = task_name(TERMINATE, "slot")
+TERMINATE_SLOTS: Final = task_name(TERMINATE, "slots")
 CHECK: Final = task_name(HEALTH, "check")
 SWEEP: Final = task_name(HEALTH, "sweep")
 RECOVER: Final = task_name(HEALTH, "recover")

@@ -4,6 +4,8 @@ a machine is probed.
 The classes here are tables below `config.pools.NAME`. They are documented and read like those of `rules.py`.
 """
 
+from functools import cached_property
+from string import Template
 from typing import Annotated, Literal
 
 from scheduler.model.slots import Market
@@ -122,6 +124,22 @@ class Ec2Rules(Document):
         "price-capacity-optimized"
     )
     """How EC2 chooses among several subnets for a spot launch with a launch template."""
+
+    @cached_property
+    def names_slot(self) -> bool:
+        """Whether the user data differs from machine to machine, because it names the slot or the launch. One request
+        to EC2 gives all its machines the same user data, so the machines of such a pool are launched one by one.
+        """
+        return not self._named.isdisjoint({"slot", "launch_id"})
+
+    @cached_property
+    def names_offering(self) -> bool:
+        """Whether the user data names the offering. Then EC2 must not choose among several offerings."""
+        return "offering" in self._named
+
+    @property
+    def _named(self) -> set[str]:
+        return set(Template(self.user_data or "").get_identifiers())
 
     def check_fields(self) -> None:
         """Refuse a launch template without the number of its version. Raises ExpectedError."""

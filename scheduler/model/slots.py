@@ -2,6 +2,7 @@
 begins a new epoch.
 """
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -36,10 +37,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of the cluster that launched the machine. None: an older version of Leasehold launched it without this
     tag.
     """
+    batch: str | None = None
+    """Id of the batch of launches that the machine belongs to; None for a machine that was launched alone."""
     highest_term: int = 0
     highest_token: int = 0
-    """Highest fencing token when the machine was launched. This field and the six before it are read from the machine's
-    tags.
+    """Highest fencing token when the machine was launched. This field and the seven before it are read from the
+    machine's tags.
     """
 
 
@@ -98,9 +101,13 @@ class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
     """Time at which the interruption notice arrived; None without a notice."""
     launch_id: str | None = None
     launch_reason: str | None = None
+    batch: str | None = None
+    """Id of the batch of launches that the slot belongs to: one request to the cloud asks for the machines of all its
+    slots. None: the slot is launched alone.
+    """
     launch_request: dict[str, Any] | None = None
     """The complete launch request to the cloud. It is stored before it is sent, so that a repetition is
-    exactly equal.
+    exactly equal. The request of a batch is stored on the first of its slots, until the cloud has answered.
     """
     attempts: int = 0
     """Number of attempts so far at the launch or termination that is under way."""
@@ -135,6 +142,11 @@ def slot_order(slot_id: str) -> tuple[str, int, str]:
     """
     name = slot_id.rstrip(_DIGITS)
     return (name, int(slot_id[len(name) :]), slot_id) if len(name) < len(slot_id) else (slot_id, -1, slot_id)
+
+
+def list_batches(slots: Iterable[Slot]) -> list[str]:
+    """Return the ids of the batches of launches to which these slots belong, each once, in their order."""
+    return list(dict.fromkeys(slot.batch for slot in slots if slot.batch is not None))
 
 
 def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: Any) -> tuple[Slot, Event]:
@@ -172,6 +184,7 @@ def without_machine(slot: Slot) -> dict[str, Any]:
         "error": None,
         "launch_id": None,
         "launch_reason": None,
+        "batch": None,
         "launch_request": None,
         "attempts": 0,
         "not_before": 0.0,

@@ -17,6 +17,8 @@ from scheduler.ports.cluster import (
 )
 from scheduler.ports.fleet import (
     INTERRUPTION_SECONDS,
+    BatchAnswer,
+    BatchOrder,
     Category,
     CloudError,
     Fleet,
@@ -25,6 +27,7 @@ from scheduler.ports.fleet import (
     Notice,
     NoticeFeed,
     Probe,
+    Refusal,
 )
 from scheduler.ports.store import (
     AppliedRules,
@@ -62,6 +65,8 @@ from scheduler.ports.view import (
 __all__ = [
     "INTERRUPTION_SECONDS",
     "AppliedRules",
+    "BatchAnswer",
+    "BatchOrder",
     "Category",
     "CloudError",
     "ClusterNumbers",
@@ -92,6 +97,7 @@ __all__ = [
     "OutboxMessage",
     "Pending",
     "Probe",
+    "Refusal",
     "RefusedMessage",
     "Remembered",
     "RowVersion",

@@ -2,7 +2,7 @@
 the cloud's notices about machines.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -46,6 +46,41 @@ class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
+class BatchOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The slots, pool, offerings and ids that one request to launch the machines of several slots is made of."""
+
+    batch: str
+    """Id of the batch. Each batch has one request, so the id gives the client token."""
+    pool: str
+    count: int
+    """How many machines to launch."""
+    offerings: tuple[str, ...]
+    """Keys of the offerings of one market among which the cloud may choose, best first; () in a pool that lists no
+    offerings.
+    """
+    cluster_id: str = ""
+    highest: str = ""
+    """The identity of the cluster, and the highest leader term and fencing token. See LaunchOrder."""
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A reason for which the cloud launched fewer machines than a batch asked for."""
+
+    offering: str | None
+    """Key of the offering that is refused; None in a pool that lists no offerings."""
+    category: Category
+    code: str
+
+
+class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of the cloud to the request of a batch: the launched machines, and the reasons for missing ones. Each
+    machine has the key of its offering.
+    """
+
+    machines: tuple[Machine, ...]
+    refusals: tuple[Refusal, ...] = ()
+
+
 class Fleet(Protocol):
     """The port through which operations launch, list, tag and terminate the machines of the cloud account. Every method
     except `freeze` calls the cloud and may raise CloudError.
@@ -63,8 +98,22 @@ class Fleet(Protocol):
         returns the same machine.
         """
 
-    def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
-        """Return machines by id. Ids that the cloud does not know, or does not know yet, are missing in the result."""
+    def freeze_batch(self, order: BatchOrder, rules: Rules) -> dict[str, Any]:
+        """Return the complete request for the machines of a batch as JSON values, without calling the cloud. See
+        `freeze`.
+        """
+
+    def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
+        """Send a request that `freeze_batch` returned. The cloud may launch fewer machines than requested. The same
+        request sent again returns the same answer.
+        """
+
+    def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
+        """Return machines by id. Ids that the cloud does not know, or does not know yet, are missing in the result.
+
+        `checked`: those of the machines of which the result of the cloud's own status checks is needed; None: all. The
+        other ones have None as `healthy`.
+        """
 
     def find_launch(self, launch_id: str) -> list[Machine]:
         """Return the machines whose tag names this launch, except terminated ones."""

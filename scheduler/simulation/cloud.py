@@ -1,6 +1,6 @@
 """The virtual clock, and the simulated cloud: machines with delays and refused launches behind the ports of EC2."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -11,7 +11,7 @@ import msgspec
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
-from scheduler.ports import Category, CloudError, LaunchOrder
+from scheduler.ports import BatchAnswer, BatchOrder, Category, CloudError, LaunchOrder
 from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, PlannedOutage
 
 SHOWN_SECONDS = 3600.0
@@ -110,6 +110,21 @@ class SimulatedCloud:
         self.put(name, request["slot"], request["launch_id"], runs_at, runs_at + self.delays.bind)
         return self._describe(name)
 
+    def freeze_batch(self, order: BatchOrder, rules: Rules) -> dict[str, Any]:
+        """Return the request for the machines of a batch, as JSON values. See Fleet."""
+        assert order.pool in rules.pools, "a launch is decided for a pool of the rules"  # noqa: S101
+        return msgspec.to_builtins(order)  # type: ignore[no-any-return]
+
+    def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
+        """Carry out a request that `freeze_batch` returned. See Fleet."""
+        self.calls += 1
+        runs_at = self._event_queue.now + self.delays.boot
+        names = [f"i-{request['batch']}-{number}" for number in range(request["count"])]
+        for name in names:
+            if name not in self._machines:
+                self.put(name, "", name.removeprefix("i-"), runs_at, runs_at + self.delays.bind)
+        return BatchAnswer(machines=tuple(map(self._describe, names)))
+
     def put(self, name: str, slot: str, launch_id: str, runs_at: float, serves_at: float) -> None:
         """Create a machine with these ids, which runs from `runs_at` and serves from `serves_at`."""
         self._machines[name] = _Machine(slot, launch_id, runs_at, serves_at)
@@ -123,8 +138,10 @@ class SimulatedCloud:
         machine = self._machines[f"i-{name}"]
         machine.pool, machine.offering = pool, offering
 
-    def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
-        """Return the machines with these ids. Unknown ids are missing in the result. See Fleet."""
+    def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:  # noqa: ARG002 - of the port
+        """Return the machines with these ids. Unknown ids are missing in the result. Simulated machines have no status
+        checks. See Fleet.
+        """
         return {name: self._describe(name) for name in machines if name in self._machines}
 
     def _describe(self, name: str) -> Machine:

@@ -184,6 +184,7 @@ slots: Final = Table(
     _text("error", null=True),
     _text("launch_id", null=True),
     _text("launch_reason", null=True),
+    _text("batch", null=True),
     _json("launch_request", null=True),
     _whole("attempts"),
     _real("not_before"),

@@ -1,6 +1,6 @@
 """One simulated process: the ports on adapters in memory, a clock that a test advances, and a fake cloud."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -11,10 +11,11 @@ import msgspec
 
 from scheduler.model.events import Event
 from scheduler.model.rules import Rules
-from scheduler.model.slots import Machine, Slot
+from scheduler.model.slots import Machine, Slot, list_batches
 from scheduler.model.view import Row
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.intake import accept
+from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import reconcile
@@ -22,7 +23,7 @@ from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.tick.tick import Ticked, tick
-from scheduler.ports import CloudError, EventFilter, LaunchOrder, OutboxMessage, Store
+from scheduler.ports import BatchAnswer, BatchOrder, CloudError, EventFilter, LaunchOrder, OutboxMessage, Refusal, Store
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import (
     InMemoryRedis,
@@ -52,6 +53,10 @@ class CountingFleet:
         self.errors: list[CloudError] = []
         """The errors of the next launches, in order."""
         self.terminations: list[str] = []
+        self.answers: dict[str, BatchAnswer] = {}
+        """Client token -> the answer to the request of a batch."""
+        self.most: int | None = None
+        """The most machines that one request of a batch gets; None: all."""
         self.during_launch: Callable[[], object] = lambda: None
 
     @property
@@ -85,7 +90,45 @@ class CountingFleet:
         self.during_launch()
         return self.machines[name]
 
-    def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
+    def freeze_batch(self, order: BatchOrder, rules: Rules) -> dict[str, Any]:
+        """See Fleet. All offerings of the pool are one place."""
+        return {"token": f"batch-{order.batch}", "order": msgspec.to_builtins(order), "offerings": order.offerings}
+
+    def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
+        """See Fleet. At most `most` machines are launched, with the last of the offerings."""
+        if self.errors:
+            raise self.errors.pop(0)
+        order = request["order"]
+        token = request["token"]
+        if token not in self.answers:
+            count = order["count"] if self.most is None else min(self.most, order["count"])
+            key = (order["offerings"] or [None])[-1]
+            term, number = (order["highest"] or "0.0").split(".")
+            machines: list[Machine] = []
+            for _ in range(count):
+                name = self.by_token.setdefault(f"{token}/{len(machines)}", f"i-{len(self.by_token) + 1}")
+                machines.append(
+                    Machine(
+                        id=name,
+                        state="running",
+                        address="10.0.0.1",
+                        pool=order["pool"],
+                        batch=order["batch"],
+                        offering=key,
+                        cluster_id=order["cluster_id"] or None,
+                        highest_term=int(term),
+                        highest_token=int(number),
+                    )
+                )
+            self.machines |= {machine.id: machine for machine in machines}
+            short = Refusal(offering=key, category="capacity", code="InsufficientInstanceCapacity")
+            self.answers[token] = BatchAnswer(
+                machines=tuple(machines), refusals=() if count == order["count"] else (short,)
+            )
+        self.during_launch()
+        return self.answers[token]
+
+    def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
         """See Fleet."""
         shown = self.machines.keys() - self.hidden
         return {name: self.machines[name] for name in machines if name in shown}
@@ -130,7 +173,8 @@ class Mailbox:
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
         """See Dispatcher."""
-        self.tasks += [("launch", (slot.id, slot.launch_id)) for slot in slots]
+        self.tasks += [("launch_batch", (batch,)) for batch in list_batches(slots)]
+        self.tasks += [("launch", (slot.id, slot.launch_id)) for slot in slots if slot.batch is None]
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
         """See Dispatcher."""
@@ -149,7 +193,12 @@ class Mailbox:
         self.due = due
 
 
-TASKS: dict[str, Callable[..., object]] = {"launch": launch, "terminate": terminate, "check": check}
+TASKS: dict[str, Callable[..., object]] = {
+    "launch": launch,
+    "launch_batch": launch_batch,
+    "terminate": terminate,
+    "check": check,
+}
 
 
 class Harness:

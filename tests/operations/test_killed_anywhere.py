@@ -16,8 +16,10 @@ CONFIG = {"pools": {"linux": {"system": "x86_64-linux", "max_slots": 2, "lease_t
 class Run:
     """One reservation from its submission to the end of its machine; one process is killed on the way."""
 
+    config = CONFIG
+
     def __init__(self, saboteur: Saboteur) -> None:
-        self.harness, self.saboteur = Harness(CONFIG), saboteur
+        self.harness, self.saboteur = Harness(self.config), saboteur
         self.kills = 0
         self.sabotage()
 
@@ -90,6 +92,36 @@ class Run:
         assert view is None or view.slots == {slot.id: slot for slot in harness.store.find_slots()}
 
 
+class BatchRun(Run):
+    """Three reservations, whose machines are launched by one request and ended by another one."""
+
+    config = {"pools": {"linux": {**CONFIG["pools"]["linux"], "max_slots": 3}}}
+
+    def play(self) -> "Run":
+        """Submit three reservations, wait until they are leased, release them, and wait until the machines are gone."""
+        harness = self.harness
+        for name in ("r1", "r2", "r3"):
+            self.insist(lambda name=name: harness.submit(name, request=f"submit-{name}"))  # type: ignore[misc]
+        self.pass_time(35)
+        for name in ("r1", "r2", "r3"):
+            fields = {"request": f"release-{name}", "reservation": name}
+            self.insist(lambda fields=fields, name=name: harness.ask("release", **fields, token=harness.token(name)))  # type: ignore[misc]
+        self.pass_time(60)
+        return self
+
+    def check_end(self) -> None:
+        """Check that each slot had one machine and each reservation one lease, and that no machine is left."""
+        harness = self.harness
+        events = [event.name for event in harness.events]
+        assert [harness.phase(name) for name in ("r1", "r2", "r3")] == ["released"] * 3
+        assert [slot.state for slot in harness.store.find_slots()] == ["empty"] * 3
+        assert (harness.fleet.running, len(harness.fleet.machines)) == ([], 3)
+        assert len(harness.fleet.answers) == 1
+        assert events.count("slot_launching") == events.count("slot_terminating") == 3
+        view = harness.ports.view_cache.catch_up() or harness.ports.view_cache.load()
+        assert view is None or view.slots == {slot.id: slot for slot in harness.store.find_slots()}
+
+
 class OrphanRun(Run):
     """Three machines that no row knows: two that name the same empty slot, and a young one of an unknown slot."""
 
@@ -112,7 +144,7 @@ class OrphanRun(Run):
         assert [row for row in harness.store.read_rows() if isinstance(row, Hold) and row.kind == "strangers"] == []
 
 
-@pytest.mark.parametrize("kind", [Run, OrphanRun])
+@pytest.mark.parametrize("kind", [Run, BatchRun, OrphanRun])
 def test_the_run_ends_as_expected_without_a_kill(kind: type[Run]) -> None:
     run = kind(Saboteur(0, afterwards=False)).play()
     run.check_end()
@@ -139,7 +171,7 @@ def list_calls(kind: type[Run] = Run) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("afterwards", [False, True])
-@pytest.mark.parametrize(("kind", "least"), [(Run, 30), (OrphanRun, 25)])
+@pytest.mark.parametrize(("kind", "least"), [(Run, 30), (BatchRun, 30), (OrphanRun, 25)])
 def test_the_run_ends_as_expected_wherever_the_process_is_killed(kind: type[Run], least: int, afterwards: bool) -> None:
     """The process is killed before or after each of these calls took effect."""
     calls = list_calls(kind)

@@ -1,5 +1,7 @@
 """Launch, check, terminate, recover: each task may run twice, late, or at the same time as a copy of it."""
 
+import threading
+
 import msgspec
 import pytest
 
@@ -230,15 +232,34 @@ def test_the_sweep_checks_slots_in_flight_and_on_request_all() -> None:
     assert harness.mailbox.tasks == [("check", (["linux-1"],))]
 
 
-def test_slots_to_be_probed_are_sent_in_small_batches() -> None:
-    """A probe may take its whole timeout; a hundred of them would take longer than the visibility timeout."""
+def test_slots_are_checked_in_batches_of_as_many_as_one_call_describes() -> None:
     harness = Harness()
-    names = [f"other-{number:02}" for number in range(25)]
+    names = [f"other-{number:04}" for number in range(1100)]
     harness.put(*(a_slot(name, pool="other", state="booting", instance_id=f"i-{name}") for name in names))
-    assert sweep(harness.ports) == 25
+    assert sweep(harness.ports) == 1100
     batches = [arguments[0] for kind, arguments in harness.mailbox.tasks if kind == "check"]
-    assert [len(batch) for batch in batches] == [10, 10, 5]
+    assert [len(batch) for batch in batches] == [500, 500, 100]
     assert sorted(name for batch in batches for name in batch) == names
+
+
+def test_machines_of_one_message_are_probed_at_the_same_time() -> None:
+    """A probe may take its whole timeout; many of them one after the other would outlast the visibility timeout."""
+    harness = Harness({"pools": {"linux": {"system": "a", "max_slots": 9, "probe": {"kind": "tcp", "port": 22}}}})
+    names = [f"linux-{number}" for number in range(1, 10)]
+    for name in names:
+        harness.fleet.appear(f"i-{name}", name)
+        harness.put(msgspec.structs.replace(harness.slot(name), state="booting", instance_id=f"i-{name}"))
+    together = threading.Barrier(len(names))
+
+    class Patient:
+        def is_ready(self, *_: object) -> bool:
+            """Return True once the probes of all machines have begun."""
+            together.wait(20)
+            return True
+
+    harness.ports.probe = Patient()
+    check(harness.ports, names)
+    assert {harness.slot(name).state for name in names} == {"ready"}
 
 
 def test_a_check_that_runs_twice_changes_the_state_once(harness: Harness) -> None:

@@ -94,8 +94,16 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path, redis_client: redis.
     upgraded.store.close()
 
 
+LATER = {"slots": {"batch": None}}
+"""Kind of row → the fields that were added after the recording, with the values that recorded rows get."""
+
+
 def test_the_rows_are_read_as_the_older_version_read_them(cluster: UpgradedCluster) -> None:
-    assert cluster.rows() == json.loads((RECORDED / "rows.json").read_text(encoding="utf-8"))
+    recorded = json.loads((RECORDED / "rows.json").read_text(encoding="utf-8"))
+    expected = {
+        kind: {name: {**row, **LATER.get(kind, {})} for name, row in rows.items()} for kind, rows in recorded.items()
+    }
+    assert cluster.rows() == expected
 
 
 def test_the_view_is_valid_if_redis_keeps_running_and_is_rebuilt_after_a_restart(

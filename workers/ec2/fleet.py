@@ -4,19 +4,21 @@
 machines are described by their ids, at most 100 in a call, and the search for all machines uses tags with paging.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Market
-from scheduler.ports import CloudError, LaunchOrder
+from scheduler.ports import BatchAnswer, BatchOrder, CloudError, LaunchOrder, Refusal
 from workers.ec2.budget import CallBudget
 from workers.ec2.clients import LAUNCH_READ_SECONDS, Ec2Access, make_client
 from workers.ec2.errors import cloud_errors, describe_shortfall
 from workers.ec2.requests import (
+    TAG_BATCH,
     TAG_CLUSTER,
     TAG_CLUSTER_ID,
     TAG_HIGHEST,
@@ -24,6 +26,7 @@ from workers.ec2.requests import (
     TAG_OFFERING,
     TAG_POOL,
     TAG_SLOT,
+    freeze_batch_request,
     freeze_request,
 )
 
@@ -31,7 +34,10 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import InstanceStatusTypeDef, InstanceTypeDef
 
-MOST_IDS: Final = 100
+MOST_IDS: Final = 500
+"""The most instances in one call that describes or terminates them. EC2 takes up to 1,000 ids."""
+MOST_STATUSES: Final = 100
+"""The most ids that EC2 takes in a call for status checks."""
 PAGE_SIZE: Final = 500
 ALIVE: Final = ("pending", "running", "shutting-down", "stopping", "stopped")
 STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "terminated"]]] = {
@@ -91,18 +97,40 @@ class Ec2Fleet:
                     "misconfigured", "UnknownRequest", f"launch request with an unknown EC2 call: {unknown}"
                 )
 
-    def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
-        """Return the machines with these ids, by id. Running machines have the result of their status checks. An id
-        that EC2 does not know is missing.
+    def freeze_batch(self, order: BatchOrder, rules: Rules) -> dict[str, Any]:
+        """Return the complete EC2 request that launches the machines of a batch, as JSON values. See `freeze`."""
+        return freeze_batch_request(order, rules, self._cluster, self._client.meta.region_name)
+
+    def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
+        """Send a request that `freeze_batch` made, and return the machines and the refusals of EC2's answer. If the
+        same request is sent again, its client token makes EC2 give the same answer.
+        """
+        places = request["offerings"]
+        with cloud_errors():
+            if request["api"] == "RunInstances":
+                answer = self._launcher.run_instances(**request["parameters"])
+                machines = list(read_machines([answer]))
+                key = next(iter(places), "") or None
+                machines = [msgspec.structs.replace(each, offering=key) for each in machines]
+                errors = [] if len(machines) == request["parameters"]["MaxCount"] else [describe_shortfall([])]
+                refusals = [Refusal(offering=key, category=each.category, code=each.code) for each in errors]
+                return BatchAnswer(machines=tuple(machines), refusals=tuple(refusals))
+            fleet = self._launcher.create_fleet(**request["parameters"])
+        return read_batch(fleet, request)
+
+    def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
+        """Return the machines with these ids, by id. Running machines have the result of their status checks, or only
+        those in `checked`. An id that EC2 does not know is missing.
         """
         client = self._client
         described = self._each_batch(
             machines, lambda ids: list(read_machines(client.describe_instances(InstanceIds=ids)["Reservations"]))
         )
         found = {machine.id: machine for machine in described}
-        running = [machine.id for machine in found.values() if machine.state == "running"]
+        wanted = found.keys() if checked is None else set(checked)
+        running = [machine.id for machine in found.values() if machine.state == "running" and machine.id in wanted]
         for status in self._each_batch(
-            running, lambda ids: client.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
+            running, lambda ids: client.describe_instance_status(InstanceIds=ids)["InstanceStatuses"], MOST_STATUSES
         ):
             machine = status["InstanceId"]
             found[machine] = msgspec.structs.replace(found[machine], healthy=read_health(status))
@@ -131,8 +159,8 @@ class Ec2Fleet:
             pass
 
     def terminate(self, machines: Sequence[str]) -> None:
-        """Terminate the machines with these ids, 100 in one call. If EC2 does not know one of the ids, the machines are
-        terminated one by one.
+        """Terminate the machines with these ids, 500 in one call. If EC2 does not know one of the ids, each half of
+        them is terminated by a call of its own, and so on.
         """
         for _ in self._each_batch(machines, lambda ids: [self._client.terminate_instances(InstanceIds=ids)]):
             pass
@@ -173,8 +201,8 @@ class Ec2Fleet:
     ) -> Iterator[Answer]:
         """Call `call` with batches of `size` ids, and yield its answers.
 
-        If EC2 does not know one id, it refuses the whole batch. The ids of the batch are then sent one by one, and the
-        unknown id has no answer.
+        If EC2 does not know one id, it refuses the whole batch. Each half of the ids is then sent by itself, and so on
+        until the unknown id is alone and has no answer.
         """
         unread = iter(dict.fromkeys(ids))
         while batch := list(islice(unread, size)):
@@ -186,7 +214,7 @@ class Ec2Fleet:
                 if error.category != "not_found":
                     raise
                 if len(batch) > 1:
-                    yield from self._each_batch(batch, call, size=1)
+                    yield from self._each_batch(batch, call, size=ceil(len(batch) / 2))
 
 
 def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None) -> Ec2Fleet:
@@ -240,6 +268,53 @@ def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
     )
 
 
+def read_batch(answer: Mapping[str, Any], request: Mapping[str, Any]) -> BatchAnswer:
+    """Return the machines and the refusals in the answer to the CreateFleet of a batch.
+
+    An offering is refused if EC2 names an error for each of its places, or if machines are missing and EC2 names an
+    error for one of them. Without any machine and any error, all offerings lack capacity. `request`: as `freeze_batch`
+    made it. Source: EC2's CreateFleet, which may launch fewer machines without an error.
+    """
+    parameters, offerings = request["parameters"], request["offerings"]
+    tags = {tag["Key"]: tag["Value"] for tag in parameters["TagSpecifications"][0]["Tags"]}
+    machines = [
+        msgspec.structs.replace(read_fleet({**entry, "InstanceIds": [name]}, tags), offering=key)
+        for entry in answer.get("Instances", ())
+        for name in entry.get("InstanceIds", ())
+        for key in [_find_offering(offerings, entry)]
+    ]
+    is_short = len(machines) < parameters["TargetCapacitySpecification"]["TotalTargetCapacity"]
+    refusals: list[Refusal] = []
+    for key, places in offerings.items():
+        errors = [each for each in answer.get("Errors", ()) if any(_is_at(each, place) for place in places)]
+        named = sum(any(_is_at(each, place) for each in errors) for place in places)
+        if errors and (is_short or named == len(places)):
+            found = describe_shortfall(errors)
+            refusals.append(Refusal(offering=key or None, category=found.category, code=found.code))
+    if not machines and not refusals:
+        none = describe_shortfall(answer.get("Errors", ()))
+        refusals = [Refusal(offering=key or None, category=none.category, code=none.code) for key in offerings]
+    return BatchAnswer(machines=tuple(machines), refusals=tuple(refusals))
+
+
+def _find_offering(offerings: Mapping[str, Sequence[Mapping[str, str]]], entry: Mapping[str, Any]) -> str | None:
+    """Return the key of the offering to which an instance in an answer of CreateFleet belongs; None if the pool has no
+    offerings.
+    """
+    found = (key for key, places in offerings.items() if any(_is_at(entry, place) for place in places))
+    return next(found, next(iter(offerings), "")) or None
+
+
+def _is_at(entry: Mapping[str, Any], place: Mapping[str, str]) -> bool:
+    """Return whether an instance or an error in an answer of CreateFleet is of this place: an instance type with a
+    subnet or a zone. An error that names no override concerns every place.
+    """
+    override = entry.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    kind = {"InstanceType": entry["InstanceType"]} if "InstanceType" in entry else {}
+    named = {**kind, **override}
+    return all(named.get(key, value) == value for key, value in place.items())
+
+
 def read_health(status: "InstanceStatusTypeDef") -> bool | None:
     """Return the result of EC2's two status checks of an instance: True if both are ok, False if one is impaired, None
     if neither is the case.
@@ -261,6 +336,7 @@ def _read_tags(tags: Mapping[Any, str | None]) -> dict[str, Any]:
         "launch_id": tags.get(TAG_LAUNCH),
         "offering": tags.get(TAG_OFFERING),
         "cluster_id": tags.get(TAG_CLUSTER_ID),
+        "batch": tags.get(TAG_BATCH),
         "highest_term": _read_number(term),
         "highest_token": _read_number(token),
     }

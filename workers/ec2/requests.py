@@ -9,16 +9,17 @@ template, and RunInstances for a pool with only an image. A client token lets bo
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from scheduler.model.machines import Offering
-from scheduler.model.pools import Pool
+from scheduler.model.pools import Pool, offering_key
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Market
 from scheduler.model.validation import Fault, InvalidInputError, show
-from scheduler.ports import CloudError, LaunchOrder
+from scheduler.ports import BatchOrder, CloudError, LaunchOrder
 from workers.ec2.user_data import render_user_data, variables_of
 
 TAG_CLUSTER: Final = "leasehold:cluster"
@@ -27,6 +28,7 @@ TAG_HIGHEST: Final = "leasehold:highest"
 TAG_POOL: Final = "leasehold:pool"
 TAG_SLOT: Final = "leasehold:slot"
 TAG_LAUNCH: Final = "leasehold:launch"
+TAG_BATCH: Final = "leasehold:batch"
 TAG_OFFERING: Final = "leasehold:offering"
 
 ROOT_DEVICE: Final = "/dev/xvda"
@@ -38,23 +40,40 @@ MOST_TOKEN: Final = 64
 METADATA_OPTIONS: Final = {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"}
 
 
-class _Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of one launch request: the launch order, and the parts of the rules that the request needs."""
+MOST_OVERRIDES: Final = 300
+"""The most combinations of instance type and subnet among which one request to EC2 may choose."""
 
-    order: LaunchOrder
+
+class _Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """The input of one launch request: its client token, how many machines it asks for, and the parts of the rules that
+    the request needs.
+
+    `offerings`: those among which EC2 may choose, best first, all of one market; (None,) in a pool without offerings.
+    """
+
+    token: str
+    count: int
+    name: str
     pool: Pool
-    offering: Offering | None
-    subnets: tuple[str, ...]
+    offerings: tuple[Offering | None, ...]
     user_data: str | None
     tags: Mapping[str, str]
 
     @property
     def market(self) -> Market:
-        return self.offering.market if self.offering else "spot"
+        return self.offerings[0].market if self.offerings[0] else "spot"
 
-    @property
-    def zone(self) -> str | None:
-        return self.offering.zone if self.offering else None
+    def list_places(self) -> Iterator[tuple[Offering | None, dict[str, str]]]:
+        """Yield each offering with each place where it may be launched, as parameters: a subnet, a zone, or
+        anywhere.
+        """
+        for offering in self.offerings:
+            zone = offering.zone if offering else None
+            subnets = subnets_for(self.pool.ec2.subnets, zone)
+            for subnet in subnets:
+                yield offering, {"SubnetId": subnet}
+            if not subnets:
+                yield offering, {"AvailabilityZone": zone} if zone else {}
 
 
 def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) -> dict[str, Any]:
@@ -63,12 +82,63 @@ def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) 
 
     Equal input gives equal output. Raises CloudError (misconfigured) that names the wrong or missing key of the rules.
     """
-    launch = _look_up(order, rules, cluster, region)
+    pool, offering = _look_up(order.pool, order.offering, rules)
+    user_data = _render(order, pool, cluster, region)
+    ours = {TAG_CLUSTER: cluster, TAG_POOL: order.pool, TAG_SLOT: order.slot, TAG_LAUNCH: order.launch_id}
+    launch = _Launch(
+        token=client_token(order.launch_id, order.generation),
+        count=1,
+        name=order.pool,
+        pool=pool,
+        offerings=(offering,),
+        user_data=user_data,
+        tags={**pool.ec2.tags, **ours, **_describe(order.offering, order.cluster_id, order.highest)},
+    )
+    return _build(launch)
+
+
+def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: str) -> dict[str, Any]:
+    """Return the EC2 request that launches the machines of a batch: as `freeze_request` does, and with `offerings`: the
+    key of each offering → the places in which EC2 may launch it.
+
+    A request without a launch template has one offering. Equal input gives equal output. Raises CloudError
+    (misconfigured) that names the wrong or missing key of the rules.
+    """
+    pool, first = _look_up(order.pool, order.offerings[0] if order.offerings else None, rules)
+    is_free = pool.ec2.launch_template and not pool.ec2.names_offering
+    keys: tuple[str | None, ...] = (order.offerings if is_free else order.offerings[:1]) or (None,)
+    only = keys[0] if len(keys) == 1 else None
+    example = LaunchOrder(
+        slot="", pool=order.pool, launch_id="", generation=0, offering=keys[0], cluster_id=order.cluster_id
+    )
+    launch = _Launch(
+        token=client_token(f"batch-{order.batch}", 1),
+        count=order.count,
+        name=order.pool,
+        pool=pool,
+        offerings=(first, *(_look_up(order.pool, key, rules)[1] for key in keys[1:])),
+        user_data=_render(example, pool, cluster, region),
+        tags={
+            **pool.ec2.tags,
+            TAG_CLUSTER: cluster,
+            TAG_POOL: order.pool,
+            TAG_BATCH: order.batch,
+            **_describe(only, order.cluster_id, order.highest),
+        },
+    )
+    places: dict[str, list[dict[str, str]]] = {}
+    for offering, place in islice(launch.list_places(), MOST_OVERRIDES):
+        key = offering_key(pool, offering) if offering else ""
+        places.setdefault(key, []).append(({"InstanceType": offering.instance_type} if offering else {}) | place)
+    return {**_build(launch), "offerings": places}
+
+
+def _build(launch: _Launch) -> dict[str, Any]:
     if launch.pool.ec2.launch_template:
         return {"api": "CreateFleet", "parameters": _create_fleet(launch)}
     if launch.pool.ec2.image:
         return {"api": "RunInstances", "parameters": _run_instances(launch)}
-    raise _refuse(order.pool, "ec2.image", "an image, or else a launch_template", None)
+    raise _refuse(launch.name, "ec2.image", "an image, or else a launch_template", None)
 
 
 def client_token(launch_id: str, generation: int) -> str:
@@ -92,37 +162,36 @@ def subnets_for(subnets: tuple[str, ...], zone: str | None) -> tuple[str, ...]:
     return tuple(subnet for subnet_zone, _, subnet in pairs if not subnet_zone or zone in {None, subnet_zone})
 
 
-def _look_up(order: LaunchOrder, rules: Rules, cluster: str, region: str) -> _Launch:
-    pool = rules.pools.get(order.pool)
+def _look_up(name: str, key: str | None, rules: Rules) -> tuple[Pool, Offering | None]:
+    """Return a pool and its offering with this key. Raises CloudError if the rules lack one of them, or a subnet for
+    it.
+    """
+    pool = rules.pools.get(name)
     if pool is None:
-        raise _refuse(order.pool, "", "a pool that is configured", order.pool)
-    offering = pool.offering_by_key.get(order.offering) if order.offering else None
-    if order.offering and offering is None:
-        raise _refuse(order.pool, "offerings", "an offering that is configured", order.offering)
+        raise _refuse(name, "", "a pool that is configured", name)
+    offering = pool.offering_by_key.get(key) if key else None
+    if key and offering is None:
+        raise _refuse(name, "offerings", "an offering that is configured", key)
     zone = offering.zone if offering else None
-    subnets = subnets_for(pool.ec2.subnets, zone)
-    if pool.ec2.subnets and not subnets:
-        raise _refuse(order.pool, "ec2.subnets", f"a subnet in {zone}", list(pool.ec2.subnets))
-    user_data = None
-    if pool.ec2.user_data is not None:
-        path = f"config.pools.{order.pool}.ec2.user_data"
-        try:
-            user_data = render_user_data(pool.ec2.user_data, variables_of(order, pool, cluster, region), path)
-        except InvalidInputError as error:
-            raise CloudError("misconfigured", "InvalidRules", str(error)) from error
-    ours = {TAG_CLUSTER: cluster, TAG_POOL: order.pool, TAG_SLOT: order.slot, TAG_LAUNCH: order.launch_id}
-    if order.offering is not None:
-        ours[TAG_OFFERING] = order.offering
-    if order.cluster_id:
-        ours |= {TAG_CLUSTER_ID: order.cluster_id, TAG_HIGHEST: order.highest}
-    return _Launch(
-        order=order,
-        pool=pool,
-        offering=offering,
-        subnets=subnets,
-        user_data=user_data,
-        tags={**pool.ec2.tags, **ours},
-    )
+    if pool.ec2.subnets and not subnets_for(pool.ec2.subnets, zone):
+        raise _refuse(name, "ec2.subnets", f"a subnet in {zone}", list(pool.ec2.subnets))
+    return pool, offering
+
+
+def _render(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> str | None:
+    if pool.ec2.user_data is None:
+        return None
+    path = f"config.pools.{order.pool}.ec2.user_data"
+    try:
+        return render_user_data(pool.ec2.user_data, variables_of(order, pool, cluster, region), path)
+    except InvalidInputError as error:
+        raise CloudError("misconfigured", "InvalidRules", str(error)) from error
+
+
+def _describe(offering: str | None, cluster_id: str, highest: str) -> dict[str, str]:
+    """Return the tags that depend on what is known: the offering, and the numbers of the cluster."""
+    tags = {} if offering is None else {TAG_OFFERING: offering}
+    return tags | ({TAG_CLUSTER_ID: cluster_id, TAG_HIGHEST: highest} if cluster_id else {})
 
 
 def _tag_specifications(tags: Mapping[str, str], *kinds: str) -> list[dict[str, Any]]:
@@ -134,14 +203,14 @@ def _run_instances(launch: _Launch) -> dict[str, Any]:
     ec2, spot = launch.pool.ec2, launch.market == "spot"
     kinds = ("instance", "volume", "spot-instances-request") if spot else ("instance", "volume")
     parameters: dict[str, Any] = {
-        "ClientToken": client_token(launch.order.launch_id, launch.order.generation),
+        "ClientToken": launch.token,
         "ImageId": ec2.image,
         "MinCount": 1,
-        "MaxCount": 1,
+        "MaxCount": launch.count,
         "MetadataOptions": METADATA_OPTIONS,
         "InstanceInitiatedShutdownBehavior": "terminate",
         "TagSpecifications": _tag_specifications(launch.tags, *kinds),
-        **dict(_common_parameters(launch)),
+        **dict(_common_parameters(launch.pool, launch.offerings[0])),
     }
     if spot:
         parameters["InstanceMarketOptions"] = {
@@ -153,18 +222,19 @@ def _run_instances(launch: _Launch) -> dict[str, Any]:
         parameters["UserData"] = launch.user_data
     if ec2.security_groups:
         parameters["SecurityGroupIds"] = list(ec2.security_groups)
-    if launch.subnets:
-        parameters["SubnetId"] = launch.subnets[0]
-    if launch.zone:
-        parameters["Placement"] = {"AvailabilityZone": launch.zone}
+    zone = launch.offerings[0].zone if launch.offerings[0] else None
+    if subnets := subnets_for(ec2.subnets, zone):
+        parameters["SubnetId"] = subnets[0]
+    if zone:
+        parameters["Placement"] = {"AvailabilityZone": zone}
     return parameters
 
 
-def _common_parameters(launch: _Launch) -> Iterator[tuple[str, Any]]:
+def _common_parameters(pool: Pool, offering: Offering | None) -> Iterator[tuple[str, Any]]:
     """Yield the parameters of a launch that have the same names in RunInstances and in an override of CreateFleet."""
-    ec2 = launch.pool.ec2
-    if launch.offering:
-        yield "InstanceType", launch.offering.instance_type
+    ec2 = pool.ec2
+    if offering:
+        yield "InstanceType", offering.instance_type
     if ec2.instance_profile:
         kind = "Arn" if ec2.instance_profile.startswith("arn:") else "Name"
         yield "IamInstanceProfile", {kind: ec2.instance_profile}
@@ -179,18 +249,18 @@ def _create_fleet(launch: _Launch) -> dict[str, Any]:
     ec2 = launch.pool.ec2
     if ec2.security_groups:
         wanted = "none beside a launch_template (a fleet takes the template's)"
-        raise _refuse(launch.order.pool, "ec2.security_groups", wanted, list(ec2.security_groups))
+        raise _refuse(launch.name, "ec2.security_groups", wanted, list(ec2.security_groups))
     name = str(ec2.launch_template)
     template = {"LaunchTemplateId" if name.startswith("lt-") else "LaunchTemplateName": name}
     template["Version"] = str(ec2.launch_template_version)
     if launch.user_data is not None:
         template["LaunchTemplateSpecificationUserData"] = base64.b64encode(launch.user_data.encode()).decode()
     parameters: dict[str, Any] = {
-        "ClientToken": client_token(launch.order.launch_id, launch.order.generation),
+        "ClientToken": launch.token,
         "Type": "instant",
         "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": template, "Overrides": _overrides(launch)}],
         "TargetCapacitySpecification": {
-            "TotalTargetCapacity": 1,
+            "TotalTargetCapacity": launch.count,
             "DefaultTargetCapacityType": launch.market,
         },
         # A fleet cannot tag spot requests. The sweep finds machines by their own tags.
@@ -205,15 +275,15 @@ def _create_fleet(launch: _Launch) -> dict[str, Any]:
 
 
 def _overrides(launch: _Launch) -> list[dict[str, Any]]:
-    """Return the overrides of CreateFleet: one for each subnet that the machine may get, or without subnets one for the
-    zone. EC2 chooses among them.
+    """Return the overrides of CreateFleet, one for each offering and place that the machines may get: a subnet, or
+    without subnets a zone. EC2 chooses among them.
     """
-    common: dict[str, Any] = {"MetadataOptions": METADATA_OPTIONS, **dict(_common_parameters(launch))}
-    if launch.pool.ec2.image:
-        common["ImageId"] = launch.pool.ec2.image
-    if launch.subnets:
-        return [{**common, "SubnetId": subnet} for subnet in launch.subnets]
-    return [{**common, "AvailabilityZone": launch.zone} if launch.zone else common]
+    image = {"ImageId": launch.pool.ec2.image} if launch.pool.ec2.image else {}
+    places = islice(launch.list_places(), MOST_OVERRIDES)
+    return [
+        {"MetadataOptions": METADATA_OPTIONS, **dict(_common_parameters(launch.pool, offering)), **image, **place}
+        for offering, place in places
+    ]
 
 
 def _refuse(pool: str, key: str, wanted: str, got: object) -> CloudError:

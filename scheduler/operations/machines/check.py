@@ -3,6 +3,7 @@ checks.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
@@ -19,12 +20,10 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_good_boot
 from scheduler.ports import RefusedMessage, StoreUnavailableError
 
-BATCH = 100
-"""The most slots in one message that starts checks without probes: as many as one EC2 describe call takes."""
-PROBED_BATCH = 10
-"""The most slots in one message that starts checks with probes. Their machines are probed one after the other, and each
-probe may take its whole timeout.
-"""
+BATCH = 500
+"""The most slots in one message that starts checks: as many as one EC2 call describes."""
+PROBES_AT_ONCE = 25
+"""How many machines of one message are probed at the same time. Each probe may take its whole timeout."""
 YOUNG_SECONDS = 300.0
 MOST_MISSES = 3
 """A machine counts as gone when this number of checks in a row did not find it in EC2, if it was launched at least
@@ -44,9 +43,20 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
     slots = [slot for slot in ports.store.find_slots(ids=slot_ids) if slot.instance_id]
     if not slots:
         return 0
-    machines = ports.fleet.describe([slot.instance_id for slot in slots if slot.instance_id])
-    serving = {slot.id for slot in slots if _serves(ports, slot, machines, rules)}
-    failing = {slot.id for slot in slots if _fails(ports, slot, machines, rules)}
+    # Only the status checks of machines without a probe count, and they cost one EC2 call for each 100 machines.
+    checked = [slot.instance_id for slot in slots if slot.instance_id and _needs_status(slot, rules)]
+    machines = ports.fleet.describe([slot.instance_id for slot in slots if slot.instance_id], checked=checked)
+
+    def probe(slot: Slot) -> tuple[bool, bool]:
+        return _serves(ports, slot, machines, rules), _fails(ports, slot, machines, rules)
+
+    if len(slots) > 1 and len(checked) < len(slots):
+        with ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="leasehold-probe") as probes:
+            probed = list(probes.map(probe, slots))
+    else:
+        probed = list(map(probe, slots))
+    serving = {slot.id for slot, (serves, _) in zip(slots, probed, strict=True) if serves}
+    failing = {slot.id for slot, (_, fails) in zip(slots, probed, strict=True) if fails}
     answered = [slot for slot in slots if slot.instance_id in machines and slot.id not in failing]
     ports.meter.note_probes([slot.id for slot in answered if slot.state in WITH_MACHINE], ports.store.now())
     with ports.store.transaction() as transaction:
@@ -66,6 +76,12 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
     for slot in interrupted:
         ports.meter.count("leasehold_interruptions_total", {"pool": slot.pool, "kind": "interruption"})
     return len(change_set.events)
+
+
+def _needs_status(slot: Slot, rules: Rules) -> bool:
+    """Return whether the cloud's status checks decide about this slot: its pool has no probe, or is unknown."""
+    pool = rules.pools.get(slot.pool)
+    return slot.state in {"booting", "binding", "ready"} and (pool is None or pool.probe.kind == "none")
 
 
 def _serves(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules) -> bool:
@@ -201,16 +217,16 @@ def sweep(ports: Ports, *, all_machines: bool = False) -> int:
     going = ports.store.find_slots(states=["terminating", "draining"])
     if not all_machines:
         going = [slot for slot in going if slot.state == "terminating" or slot.interrupted_at is not None]
-    return _send_checks(ports, probed, PROBED_BATCH) + _send_checks(ports, going, BATCH)
+    return _send_checks(ports, [*probed, *going])
 
 
-def _send_checks(ports: Ports, slots: Sequence[Slot], size: int) -> int:
-    """Send messages that start checks, each for `size` slots. Slots without a machine are skipped. Return the number of
-    slots.
+def _send_checks(ports: Ports, slots: Sequence[Slot]) -> int:
+    """Send messages that start checks, each for `BATCH` slots. Slots without a machine are skipped. Return the number
+    of slots.
     """
     names = iter(sorted(slot.id for slot in slots if slot.instance_id))
     sent = 0
-    while batch := list(islice(names, size)):
+    while batch := list(islice(names, BATCH)):
         ports.dispatcher.send_checks(batch)
         sent += len(batch)
     return sent

@@ -5,11 +5,12 @@ A message is deleted from the queue only after its effect is committed. So a mes
 may read the queue at once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
 from scheduler.model.rules import Rules
+from scheduler.model.slots import list_batches
 from scheduler.operations.commands.lease_commands import interrupt, rebalance
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -79,7 +80,8 @@ def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
     The launch id is needed while the answer to a launch has not arrived and the slot has no instance id.
     """
     # Launching slots are read before slots with machines: if a launch is answered in between, both queries find it.
-    coming = {slot.launch_id: slot.id for slot in ports.store.find_slots(states=["launching"])}
+    launching = ports.store.find_slots(states=["launching"])
+    coming = {slot.launch_id: slot.id for slot in launching}
     notices = {message.notice.machine for message in messages if message.notice}
     slots = {slot.instance_id: slot.id for slot in ports.store.find_slots_of_machines(sorted(notices))}
     found, unknown = _Sorted(), []
@@ -89,17 +91,22 @@ def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
         elif message.notice:
             unknown.append(message)
     if coming and unknown:
-        _sort_by_launch(ports, unknown, coming, found)
+        _sort_by_launch(ports, unknown, coming, set(list_batches(launching)), found)
     return found
 
 
 def _sort_by_launch(
-    ports: Ports, messages: Iterable[Message], coming: Mapping[str | None, str], found: _Sorted
+    ports: Ports,
+    messages: Iterable[Message],
+    coming: Mapping[str | None, str],
+    batches: Collection[str],
+    found: _Sorted,
 ) -> None:
     """Ask EC2 about the machines that no slot has, and find their launching slots by the launch ids.
 
-    A machine that EC2 does not list yet may belong to a launching slot. Its message stays in the queue until the time
-    of the interruption, and is delivered again.
+    A machine that EC2 does not list yet may belong to a launching slot, and a machine of one of `batches` has no slot
+    before the answer to the launch is recorded. Their messages stay in the queue until the time of the interruption,
+    and are delivered again.
     """
     notices = {each: each.notice for each in messages if each.notice}
     try:
@@ -110,7 +117,7 @@ def _sort_by_launch(
     now = ports.store.now()
     for message, notice in notices.items():
         machine = machines.get(notice.machine)
-        if machine is None and now < notice.gone_at:
+        if (machine is None or machine.batch in batches) and now < notice.gone_at:
             found.unplaced.append(message)
         elif machine is not None and machine.launch_id in coming:
             found.meant.append(_Meant(notice, coming[machine.launch_id], machine.launch_id))

@@ -28,6 +28,10 @@ UNHEARD: frozenset[Category] = frozenset({"throttled", "auth"})
 """The categories of errors that EC2 returns before it looks at the request. If a repeated request gets such an error,
 it is still unknown whether the first request launched a machine.
 """
+NOTHING_MADE: frozenset[Category] = frozenset({"capacity", "quota", "misconfigured", "not_found"})
+"""The categories of errors which show, as the answer to a repeated launch request, that the first request launched no
+machine. Errors of other categories do not show this: EC2 returns `throttled` and `auth` before it looks at the request.
+"""
 REPEATED = "repeated"
 """The outcome of a launch task that changed nothing, because an earlier copy of the task had stored the machine. It is
 not counted in the metrics.
@@ -87,6 +91,13 @@ def is_put_off(slot: Slot, now: float) -> bool:
     return 0 < slot.not_before - now <= MOST_DELAY
 
 
+def find_delay(attempts: int) -> float:
+    """Return the seconds until the next attempt at a launch with an unclear outcome: 1, 2, 4 or 8. The periodic task
+    `recover` then sends it.
+    """
+    return min(MOST_DELAY, 2.0 ** max(0, attempts - 1))
+
+
 def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
     """Return the order from which the request to launch this slot's machine is built. `cluster`: the cluster whose
     identity the machine gets as a tag.
@@ -125,7 +136,7 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
                 attempts=0,
                 last_seen=work.now,
             )
-            _forget_holds(work, current)
+            forget_holds(work, current)
         change_set = work.flush()
     if current is not None and current.launch_id == slot.launch_id and current.instance_id == machine.id:
         return REPEATED
@@ -137,7 +148,7 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
     return "success"
 
 
-def _forget_holds(work: UnitOfWork, slot: Slot) -> None:
+def forget_holds(work: UnitOfWork, slot: Slot) -> None:
     """Delete the launch back-offs (holds) of this pool, market or offering, because the launch of the
     slot succeeded.
     """
@@ -170,9 +181,8 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> 
         category = error.category
         is_unclear = category not in REFUSALS or (category in UNHEARD and current.attempts > 1)
         if is_unclear and current.attempts < MOST_ATTEMPTS:
-            # The next attempt is due in 1, 2, 4 or 8 s. The periodic task `recover` sends it.
-            delay = min(MOST_DELAY, 2.0 ** max(0, current.attempts - 1))
-            work.put(msgspec.structs.replace(current, not_before=work.now + delay, sent_at=0.0))
+            due = work.now + find_delay(current.attempts)
+            work.put(msgspec.structs.replace(current, not_before=due, sent_at=0.0))
             if category not in UNHEARD:
                 category = "transient"
             elif (pool := rules.pools.get(slot.pool)) is not None:
@@ -196,18 +206,21 @@ def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, category: Category, erro
         note_refusal(work, pool, slot, category)
 
 
-def note_refusal(work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *, is_definite: bool = True) -> None:
+def note_refusal(
+    work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *, is_definite: bool = True, refused: int = 1
+) -> None:
     """Stage the launch back-off (a row called hold) that pauses launches after EC2 refused one.
 
     Equal refusals of launches that one tick decided count as one. `is_definite`: whether this launch will not be sent
-    again. Any answer except `throttled` deletes the pool's back-off for throttling. All holds are locked in one call,
-    so that transactions lock them in the same order. Source: Arvados' holds.
+    again. `refused`: the number of slots of which the launch is refused. Any answer except `throttled` deletes the
+    pool's back-off for throttling. All holds are locked in one call, so that transactions lock them in the same order.
+    Source: Arvados' holds.
     """
     name = slot.pool
     own = hold_id("*" if category == "auth" else name, category, _find_subject(slot, category))  # type: ignore[arg-type]
     locked = work.transaction.load_holds([hold_id(name, "throttled"), own, *list_quota_holds(name, pool)])
     if is_definite:
-        discount_refused(work, slot, own, locked.values())
+        discount_refused(work, slot, own, locked.values(), refused)
     if category != "throttled":
         for stale in work.transaction.load_holds([hold_id(name, "throttled")]).values():
             work.delete(stale)
@@ -215,7 +228,7 @@ def note_refusal(work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *
         case "capacity":
             _hold(work, slot, name, category, pool.capacity_hold)
         case "quota":
-            _hold(work, slot, name, category, pool.quota_hold)
+            _hold(work, slot, name, category, pool.quota_hold, refused)
         case "throttled":
             _hold(work, slot, name, category, 0.0)
         case "misconfigured":
@@ -232,7 +245,7 @@ def _find_subject(slot: Slot, category: Category) -> str:
     return subjects.get(category) or ""
 
 
-def _hold(work: UnitOfWork, slot: Slot, pool: str, kind: Category, seconds: float) -> None:
+def _hold(work: UnitOfWork, slot: Slot, pool: str, kind: Category, seconds: float, refused: int = 1) -> None:
     subject = _find_subject(slot, kind)
     identity = hold_id(pool, kind, subject)  # type: ignore[arg-type]
     known = work.transaction.load_holds([identity]).get(identity)
@@ -242,7 +255,7 @@ def _hold(work: UnitOfWork, slot: Slot, pool: str, kind: Category, seconds: floa
         # Delays: 1, 2.5, 4.75, 8.125, … at most 60 s. Equal refusals of launches of one tick count as one.
         delay = known.delay if known else 0.0
         delay = delay if same else min(MOST_DELAY, delay * 1.5 + 1)
-    active = count_others(work, slot) if kind == "quota" else 0
+    active = count_others(work, slot, refused) if kind == "quota" else 0
     work.put(
         Hold(
             version=known.version if known else 0,
@@ -284,25 +297,28 @@ def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
             work.put(msgspec.structs.replace(hold, until=work.now))
 
 
-def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collection[Hold]) -> None:
-    """Subtract a refused launch from the number of active slots in quota back-offs that began at the same time.
+def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collection[Hold], count: int = 1) -> None:
+    """Subtract `count` refused launches, of which `refused` is one, from the number of active slots in quota back-offs
+    that began at the same time.
 
-    The slot of the refused launch is no longer active. Without the subtraction that would look like freed EC2 quota,
+    The slot of a refused launch is no longer active. Without the subtraction that would look like freed EC2 quota,
     and end these back-offs. `own`: the id of the back-off that this refusal caused, which does not change.
     """
     others = [hold for hold in holds if hold.kind == "quota" and hold.id != own]
     # Back-offs that began at the same time: refused at this instant, or for launches that the same tick decided.
     alike = [hold for hold in others if hold.refused_at == work.now or hold.decided_at == refused.since]
-    active = count_others(work, refused) if alike else 0
+    active = count_others(work, refused, count) if alike else 0
     for hold in alike:
         if active < hold.active:
             work.put(msgspec.structs.replace(hold, active=active))
 
 
-def count_others(work: UnitOfWork, refused: Slot) -> int:
-    """Return the number of active slots in the pool of the slot `refused`, not counting this slot."""
+def count_others(work: UnitOfWork, refused: Slot, count: int = 1) -> int:
+    """Return the number of active slots in the pool of the slot `refused`, not counting `count` refused ones like
+    it.
+    """
     active = work.transaction.count_active(refused.pool)
-    return active - (refused.state not in INACTIVE)
+    return active - (count if refused.state not in INACTIVE else 0)
 
 
 def is_probe(hold: Hold, slot: Slot) -> bool:

@@ -17,8 +17,9 @@ from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.pools import Pool, slot_ids
 from scheduler.model.rules import Rules
-from scheduler.model.slots import ADOPTED, Machine, Slot
+from scheduler.model.slots import ADOPTED, Machine, Slot, slot_order
 from scheduler.model.transitions import INACTIVE
+from scheduler.operations.machines.batch import is_of_batch
 from scheduler.operations.machines.launch import end_quota_holds, list_quota_holds_of, settle_machine
 from scheduler.operations.membership import refuse_foreign_machines, split_foreign
 from scheduler.operations.ports import Ports, announce
@@ -96,14 +97,16 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
     """Divide the listed machines that no slot has by what to do with them. The first running machine of a launch
-    belongs to the launch's slot; others are extra.
+    belongs to the launch's slot; others are extra. Machines of a batch whose answer is not recorded yet are left out:
+    the request is sent again, and its answer binds them.
     """
     in_place = {slot.instance_id for slot in slots}
+    unsettled = {slot.batch for slot in slots if is_of_batch(slot.launch_request)}
     by_launch = {slot.launch_id: slot for slot in slots if slot.launch_id and slot.state not in INACTIVE}
     found = _Sorted([], [], [])
     answered: set[str] = set()
     by_merit = sorted(
-        (each for each in machines if each.id not in in_place),
+        (each for each in machines if each.id not in in_place and each.batch not in unsettled),
         key=lambda each: (each.state == "stopping", each.launched_at or 0.0, each.id),
     )
     for machine in by_merit:
@@ -132,17 +135,23 @@ def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
 def _adopt(
     ports: Ports, rules: Rules, strangers: Sequence[Machine], orphan_seconds: float
 ) -> tuple[int, list[Machine], list[Machine]]:
-    """Let empty slots adopt the machines that are tagged with their ids, and store how many machines have no slot, in
-    one transaction. Return (number adopted, machines without a slot, those of them that are old enough to be
-    terminated).
+    """Let empty slots adopt the machines that are tagged with their ids or were launched in a batch, and store how many
+    machines have no slot, in one transaction. Return (number adopted, machines without a slot, those of them that are
+    old enough to be terminated).
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
-        work.slots = transaction.load_slots(sorted({machine.slot for machine in strangers if machine.slot}))
+        named = {machine.slot for machine in strangers if machine.slot}
+        of_batches = Counter(machine.pool for machine in strangers if machine.batch and machine.pool)
+        empty = ports.store.find_slots(states=["empty"], pools=sorted(of_batches)) if of_batches else []
+        work.slots = transaction.load_slots(sorted({*named, *(slot.id for slot in empty)}))
+        # Read after the empty slots were locked: another process may have put such a machine on one of them.
+        placed = ports.store.find_slots_of_machines([machine.id for machine in strangers]) if of_batches else []
         wanted = (
             {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)} if strangers else {}
         )
-        left = [machine for machine in strangers if not _take_in(work, rules, wanted, machine)]
+        taken = {slot.instance_id for slot in placed}
+        left = [each for each in strangers if each.id not in taken and not _take_in(work, rules, wanted, each)]
         is_fewer = _count_strangers(work, rules, left)
         # A machine of unknown age counts as old enough to be terminated.
         orphans = [each for each in left if each.launched_at is None or work.now - each.launched_at >= orphan_seconds]
@@ -160,10 +169,14 @@ def _adopt(
 
 
 def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
-    """Put a machine on the slot that it is tagged with, if the slot is empty. Return whether the machine is on the slot
-    now; also True if another process put it there.
+    """Put a machine on the slot that it is tagged with, if the slot is empty; a machine of a batch, on the first empty
+    slot of its pool. Return whether the machine is on the slot now; also True if another process put it there.
     """
-    current = work.slots.get(machine.slot or "")
+    if machine.batch is not None:
+        empty = (slot for slot in work.slots.values() if slot.state == "empty" and slot.pool == machine.pool)
+        current = min(empty, key=lambda slot: slot_order(slot.id), default=None)
+    else:
+        current = work.slots.get(machine.slot or "")
     if current is None:
         return False
     if current.instance_id == machine.id:
@@ -176,7 +189,7 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
         "booting",
         event="slot_adopted",
         epoch=current.epoch + 1,
-        launch_id=machine.launch_id,
+        launch_id=machine.launch_id or machine.batch,
         launch_reason=ADOPTED,
         instance_id=machine.id,
         address=machine.address,

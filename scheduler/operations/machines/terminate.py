@@ -1,12 +1,15 @@
-"""Terminate: end the EC2 machine of one slot, if the slot still has the epoch for which this was requested."""
+"""Terminate: end the EC2 machines of slots that still have the epoch for which this was requested."""
+
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from scheduler.model.slots import Slot
-from scheduler.operations.machines.launch import MOST_ATTEMPTS, MOST_DELAY, is_put_off
+from scheduler.operations.machines.batch import end_batch
+from scheduler.operations.machines.launch import MOST_ATTEMPTS, MOST_DELAY, NOTHING_MADE, is_put_off
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.ports import Category, CloudError
+from scheduler.ports import CloudError
 
 
 def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
@@ -14,69 +17,105 @@ def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
     that the machine is gone.
 
     If the slot has no instance id, its launch may be under way, and the machine is searched by its launch id. If none
-    is found (it may be too young to be listed), the stored launch request is sent again, and its answer decides. If EC2
-    refuses the termination, `recover` repeats it with growing delays and without a limit, because a running machine
-    costs money.
+    is found (it may be too young to be listed), the stored launch request is sent again, and its answer decides. The
+    request of a batch is settled as a whole. If EC2 refuses the termination, `recover` repeats it with growing delays
+    and without a limit, because a running machine costs money.
     """
-    slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
-    if slot is None or slot.state != "terminating" or slot.epoch != epoch:  # promise: epoch-of-termination
-        return "not_wanted"
-    if is_put_off(slot, ports.store.now()):
-        return "not_due"
+    return next(iter(terminate_all(ports, [(slot_id, epoch)]).values()))
+
+
+def terminate_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
+    """Terminate the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return the outcome for
+    each slot as one word. See `terminate`.
+
+    The machines that are known are ended together. A call that the cloud refuses puts off all of them.
+    """
+    found = {slot.id: slot for slot in ports.store.find_slots(ids=[name for name, _ in wanted])}
+    now = ports.store.now()
+    outcomes: dict[str, str] = {}
+    due: list[Slot] = []
+    for name, epoch in wanted:
+        slot = found.get(name)
+        if slot is None or slot.state != "terminating" or slot.epoch != epoch:  # promise: epoch-of-termination
+            outcomes[name] = "not_wanted"
+        elif is_put_off(slot, now):
+            outcomes[name] = "not_due"
+        else:
+            due.append(slot)
+    machines: dict[str, str] = {}
+    for slot in due:
+        try:
+            if machine := slot.instance_id or _find_launched(ports, slot):
+                machines[slot.id] = machine
+            else:
+                _write(ports, slot, instance_id=None)
+                outcomes[slot.id] = "empty"
+        except CloudError as error:
+            _put_off(ports, [slot])
+            outcomes[slot.id] = error.category
+    return outcomes | _end(ports, [slot for slot in due if slot.id in machines], machines)
+
+
+def _end(ports: Ports, slots: Sequence[Slot], machines: Mapping[str, str]) -> dict[str, str]:
+    """Terminate the machines of these slots (slot → instance id), and record those that were not known."""
+    if not slots:
+        return {}
     try:
-        machines = [slot.instance_id] if slot.instance_id else _find_launched(ports, slot)
-        ports.fleet.terminate(machines)
+        ports.fleet.terminate(list(machines.values()))
     except CloudError as error:
-        _put_off(ports, slot)
-        return error.category
-    if not machines:
-        _write(ports, slot, instance_id=None)
-        return "empty"
-    if slot.instance_id != machines[0]:
-        _write(ports, slot, instance_id=machines[0])
-    ports.dispatcher.send_checks([slot_id])
-    return "asked"
+        _put_off(ports, slots)
+        return dict.fromkeys(machines, error.category)
+    for slot in slots:
+        if slot.instance_id != machines[slot.id]:
+            _write(ports, slot, instance_id=machines[slot.id])
+    ports.dispatcher.send_checks(list(machines))
+    return dict.fromkeys(machines, "asked")
 
 
-def _put_off(ports: Ports, slot: Slot) -> None:
-    """Delay the next attempt to terminate a slot's machine by 1, 2, 4, … at most 60 s. The periodic task `recover` then
-    sends it.
+def _put_off(ports: Ports, slots: Iterable[Slot]) -> None:
+    """Delay the next attempt to terminate the machine of each slot by 1, 2, 4, … at most 60 s. The periodic task
+    `recover` then sends it.
     """
+    meant = {slot.id: slot for slot in slots}
     with ports.store.transaction() as transaction:
-        current = transaction.load_slots([slot.id]).get(slot.id)
-        if current is not None and _is_meant(current, slot):
-            delay = min(MOST_DELAY, 2.0 ** min(current.attempts, 10))
-            due = transaction.now() + delay
-            transaction.mark(
-                [msgspec.structs.replace(current, not_before=due, sent_at=0.0, attempts=current.attempts + 1)]
-            )
+        transaction.mark(
+            [
+                msgspec.structs.replace(
+                    current,
+                    not_before=transaction.now() + min(MOST_DELAY, 2.0 ** min(current.attempts, 10)),
+                    sent_at=0.0,
+                    attempts=current.attempts + 1,
+                )
+                for name, current in transaction.load_slots(meant).items()
+                if _is_meant(current, meant[name])
+            ]
+        )
 
 
-NOTHING_MADE: frozenset[Category] = frozenset({"capacity", "quota", "misconfigured", "not_found"})
-"""The categories of errors which show, as the answer to a repeated launch request, that the first request launched no
-machine. Errors of other categories do not show this: EC2 returns `throttled` and `auth` before it looks at the request.
-"""
-
-
-def _find_launched(ports: Ports, slot: Slot) -> list[str]:
-    """Return the instance ids of the machines that the launch of a slot made. Raises CloudError while this is unknown.
+def _find_launched(ports: Ports, slot: Slot) -> str | None:
+    """Return the instance id of the machine that the launch of a slot made; None if it made none, or if no machine of
+    its batch is this slot's. Raises CloudError while this is unknown.
 
     EC2 may answer a repeated request with an unknown error, because its client token was used for another request. Then
-    the request is sent at most `MOST_ATTEMPTS` times. After that [] is returned. The sweep for machines without a slot
-    terminates a machine that appears later.
+    the request is sent at most `MOST_ATTEMPTS` times. After that None is returned. The sweep for machines without a
+    slot terminates a machine that appears later.
     """
+    is_last = slot.attempts >= MOST_ATTEMPTS
+    if slot.batch is not None:
+        end_batch(ports, slot.batch, is_last=is_last)
+        return None
     if slot.launch_id is None or slot.launch_request is None:
-        return []
+        return None
     found = [machine.id for machine in ports.fleet.find_launch(slot.launch_id)]
     if found:
-        return found
+        ports.fleet.terminate(found[1:])
+        return found[0]
     try:
-        return [ports.fleet.launch(slot.launch_request).id]
+        return ports.fleet.launch(slot.launch_request).id
     except CloudError as error:
-        is_odd = error.category == "unknown" and slot.attempts >= MOST_ATTEMPTS
-        if error.category not in NOTHING_MADE and not is_odd:
+        if error.category not in NOTHING_MADE and not (is_last and error.category == "unknown"):
             raise
-        return []
+        return None
 
 
 def _is_meant(current: Slot | None, slot: Slot) -> bool:

@@ -108,6 +108,7 @@ def commit(
             writer = _Writer(work, rules, new_id)
             # promise: decision-rechecked
             skipped = [Skipped(lost, reason) for unit in chunk for lost, reason in writer.write_unit(unit)]
+            writer.form_batches()
             change_set = work.flush()
         charged = ()
         yield skipped, change_set, left
@@ -211,6 +212,10 @@ class _Writer:
         leases = LeaseWriter(work, rules)
         self._reservations, self._quota = ReservationWriter(leases), QuotaWriter(leases)
         self._slots = SlotWriter(work, rules, new_id)
+
+    def form_batches(self) -> None:
+        """Put the launches that were written into batches. Call it once, before the changes are flushed."""
+        self._slots.form_batches()
 
     def write_unit(self, unit: Unit) -> list[tuple[Decision, str]]:
         """Write the decisions of one unit; return those that were skipped, each with the reason.

@@ -26,6 +26,8 @@ ASKED_AGAIN = "slot_asked_again"
 """Name of the event that the termination of a machine was requested again, because the first request had no effect. The
 state of the slot does not change.
 """
+MOST_IN_BATCH: Final = 500
+"""The most machines for which one request asks. EC2 takes up to 1,000 for a fleet of type instant."""
 _ADJECTIVES = {"at_quota": "free any more", "used_up": "used up", "requested": "to be drained"}
 """Reason of a drain -> the words after "SLOT is not" in the message that the drain was skipped, if they differ from the
 reason.
@@ -39,6 +41,8 @@ class SlotWriter:
 
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
         self.work, self.rules, self.new_id, self.now = work, rules, new_id, work.now
+        self._launched: dict[tuple[str, str | None], list[str]] = {}
+        """(pool, offering) -> the slots that were launched in this transaction, for which one request can ask."""
 
     def write(self, decision: Launch | Drain | Terminate | Reset) -> str | None:
         """Test one decision about a slot on the current row and write it. Return as text why it was skipped, or None if
@@ -86,7 +90,22 @@ class SlotWriter:
             launch_reason=decision.reason,
             sent_at=self.now,
         )
+        if not pool.ec2.names_slot:
+            self._launched.setdefault((current.pool, choice.key), []).append(current.id)
         return None
+
+    def form_batches(self) -> None:
+        """Put the slots that were launched in this transaction into batches, by pool and offering. One request to the
+        cloud launches the machines of a batch. A slot that has no other one beside it is launched alone.
+        """
+        for names in self._launched.values():
+            if len(names) > 1:
+                for first in range(0, len(names), MOST_IN_BATCH):
+                    # The launch id of the first slot is an id that no other batch has.
+                    identity = self.work.slots[names[first]].launch_id
+                    for name in names[first : first + MOST_IN_BATCH]:
+                        self.work.put(msgspec.structs.replace(self.work.slots[name], batch=identity))
+        self._launched.clear()
 
     def _drain(self, current: Slot, decision: Drain) -> str | None:
         if current.state != "ready":

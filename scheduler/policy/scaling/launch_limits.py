@@ -4,7 +4,7 @@ boots.
 Sources: the autoscaler's tick (counting), Arvados (back-offs, choice of an instance type).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
@@ -67,6 +67,24 @@ def list_eligible(choices: list[Choice], pool: Pool) -> list[Choice]:
     """
     most = choices[0].price * max(1.0, pool.price_factor) if choices else 0.0
     return [choice for choice in choices if choice.price <= most]
+
+
+def list_alternatives(pool: Pool, chosen: Choice, held: Collection[str]) -> list[Choice]:
+    """Return `chosen` and the other choices of its market that a launch may get in its place, best first.
+
+    An alternative has at least the resources and the labels of the chosen one, so that it serves all reservations for
+    which the slot is meant. It costs at most `price_factor` times as much as the cheapest of them. `held`: the keys of
+    the offerings that a launch back-off pauses.
+    """
+    alike = [each for each in list_choices(pool) if each.market == chosen.market and _covers(each, chosen)]
+    return [chosen, *(each for each in list_eligible(alike, pool) if each.key not in {chosen.key, *held})]
+
+
+def _covers(choice: Choice, other: Choice) -> bool:
+    if (choice.capacity is None) != (other.capacity is None) or not other.labels.items() <= choice.labels.items():
+        return False
+    amounts = choice.capacity or {}
+    return all(amounts.get(name, 0.0) >= amount for name, amount in (other.capacity or {}).items())
 
 
 DETAILS: Final[Mapping[str, str]] = MappingProxyType(

@@ -1,0 +1,291 @@
+"""Launch in bulk: one request to the cloud asks for the machines of all slots of a batch.
+
+The request is stored on the first slot of the batch before it is sent. A machine of a batch has no tag with a slot: the
+database alone binds machines to slots, in the order of the answer. The answer is recorded once, in one transaction that
+also deletes the stored request. So a task that runs twice or dies at any point launches nothing twice, and a slot of
+the batch that is given up meanwhile gets no machine.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from scheduler.model.launch_backoff import hold_id
+from scheduler.model.pools import Pool
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Machine, Slot, slot_order
+from scheduler.operations.machines.launch import (
+    MOST_ATTEMPTS,
+    NOTHING_MADE,
+    REFUSALS,
+    REPEATED,
+    UNHEARD,
+    find_delay,
+    forget_holds,
+    is_put_off,
+    note_refusal,
+)
+from scheduler.operations.ports import Ports, announce
+from scheduler.operations.retry import repeated_if_overtaken
+from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.policy.scaling.launch_limits import Choice, list_alternatives, list_choices
+from scheduler.ports import BatchAnswer, BatchOrder, CloudError, ClusterRow, Refusal
+
+SLOTS = "slots"
+"""Key of the stored request of a batch: the ids of the slots for whose machines it asks. Other requests lack it."""
+
+
+def launch_batch(ports: Ports, batch: str) -> str:
+    """Request the machines of all slots of this batch that still want one. Return the outcome as one word.
+
+    `success`: at least one machine was launched. Slots without a machine become empty, and the next tick plans their
+    launches again.
+    """
+    rules = ports.rules()
+    if not (names := _find_names(ports, batch)):
+        return "not_wanted"
+    try:
+        first = _freeze(ports, rules, batch, names)  # promise: request-stored-first
+        if first is None or first.launch_request is None:
+            return "not_wanted"
+        answer = ports.fleet.launch_batch(first.launch_request)
+    except CloudError as error:
+        return _settle_error(ports, rules, batch, names, error)
+    return settle_batch(ports, rules, batch, first.launch_request, answer)
+
+
+def is_of_batch(request: dict[str, Any] | None) -> bool:
+    """Return whether this stored launch request asks for the machines of a batch of slots."""
+    return request is not None and SLOTS in request
+
+
+def find_request(ports: Ports, batch: str) -> dict[str, Any] | None:
+    """Return the stored request of a batch whose answer has not been recorded; None if there is none."""
+    stored = (slot.launch_request for slot in ports.store.find_slots(states=["launching", "terminating"]))
+    of_batch = (request for request in stored if request is not None and request.get("batch") == batch)
+    return next(of_batch, None)
+
+
+def end_batch(ports: Ports, batch: str, *, is_last: bool) -> None:
+    """Settle the request of a batch, some slots of which were given up before its answer was recorded.
+
+    The request is sent again, and its answer shows which machines it made: each becomes the machine of a slot that
+    still wants one, or is terminated. `is_last`: whether an unknown error counts as proof that there is no machine.
+    Raises CloudError while the outcome is unknown.
+    """
+    request = find_request(ports, batch)
+    if request is None:
+        return
+    try:
+        answer = ports.fleet.launch_batch(request)
+    except CloudError as error:
+        if error.category not in NOTHING_MADE and not (is_last and error.category == "unknown"):
+            raise
+        answer = BatchAnswer(machines=())
+    settle_batch(ports, ports.rules(), batch, request, answer)
+
+
+def _find_names(ports: Ports, batch: str) -> list[str]:
+    found = ports.store.find_slots(states=["launching", "terminating"])
+    return sorted((slot.id for slot in found if slot.batch == batch), key=slot_order)
+
+
+def _wants_machine(slot: Slot, batch: str) -> bool:
+    return slot.state == "launching" and slot.batch == batch
+
+
+@repeated_if_overtaken
+def _freeze(ports: Ports, rules: Rules, batch: str, names: Sequence[str]) -> Slot | None:
+    """Store the request of a batch on its first slot that wants a machine, and count the attempt, before the request is
+    sent. Return this slot, or None if no slot wants a machine or the next attempt is not due.
+
+    A request that is stored already is not changed, whatever became of its slots.
+    """
+    cluster = ports.store.read_cluster()
+    with ports.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "cloud")
+        slots = [slot for slot in transaction.load_slots(names).values() if slot.batch == batch]
+        slots.sort(key=lambda slot: slot_order(slot.id))
+        wanting = [slot for slot in slots if _wants_machine(slot, batch)]
+        first = next((slot for slot in slots if is_of_batch(slot.launch_request)), None) or next(iter(wanting), None)
+        if first is None or not wanting or is_put_off(first, work.now):
+            return None
+        request = first.launch_request or {
+            **ports.fleet.freeze_batch(_order(work, rules, wanting, cluster), rules),
+            "batch": batch,
+            "pool": first.pool,
+            SLOTS: [slot.id for slot in wanting],
+        }
+        frozen = msgspec.structs.replace(first, launch_request=request, attempts=first.attempts + 1)
+        transaction.save([frozen])
+        return frozen
+
+
+def _order(work: UnitOfWork, rules: Rules, slots: Sequence[Slot], cluster: ClusterRow) -> BatchOrder:
+    """Return the order for the machines of these slots, which are launched with the same offering."""
+    first = slots[0]
+    pool = rules.pools.get(first.pool)
+    chosen = _find_choice(pool, first.offering)
+    offerings: tuple[str, ...] = ()
+    if pool is not None and chosen is not None and chosen.key is not None:
+        kinds = ("capacity", "misconfigured")
+        wanted = sorted(hold_id(first.pool, kind, key) for key in pool.offering_by_key for kind in kinds)  # type: ignore[arg-type]
+        holds = work.transaction.load_holds(wanted).values()
+        choices = list_alternatives(pool, chosen, {hold.subject for hold in holds if work.now < hold.until})
+        offerings = tuple(each.key for each in choices if each.key is not None)
+    return BatchOrder(
+        batch=first.batch or "",
+        pool=first.pool,
+        count=len(slots),
+        offerings=offerings,
+        cluster_id=cluster.identity,
+        highest=f"{cluster.term}.{cluster.token}",
+    )
+
+
+def _find_choice(pool: Pool | None, key: str | None) -> Choice | None:
+    return next((each for each in list_choices(pool) if each.key == key), None) if pool is not None else None
+
+
+def settle_batch(ports: Ports, rules: Rules, batch: str, request: dict[str, Any], answer: BatchAnswer) -> str:
+    """Record the answer to the request of a batch, once. Return the outcome as one word.
+
+    The machines of the answer become, in its order, those of the slots that want one. Slots for which there is no
+    machine become empty, and each refusal pauses launches as that of a single launch does. Slots that were given up
+    meanwhile become empty. Machines that are left are terminated. If EC2 refuses that, CloudError is raised; the sweep
+    for machines without a slot terminates them later.
+    """
+    bound, left, change_set = _record(ports, rules, batch, request, answer)
+    if change_set is None:
+        return REPEATED
+    if left:
+        ports.fleet.terminate([machine.id for machine in left])  # promise: unused-machine-ended
+    announce(ports, change_set, kick=change_set.turned_slots)
+    if bound:
+        ports.dispatcher.send_checks([slot for slot, _ in bound])
+    results = Counter((machine.offering, "success") for _, machine in bound)
+    missing = len(request[SLOTS]) - len(answer.machines)
+    if missing > 0 and answer.refusals:
+        results[answer.refusals[-1].offering, answer.refusals[-1].category] += missing
+    for (offering, result), count in results.items():
+        labels = {"pool": request["pool"], "offering": offering or "", "result": result}
+        ports.meter.count("leasehold_launches_total", labels, count)
+    return "success" if bound else answer.refusals[-1].category if answer.refusals else "aborted"
+
+
+@repeated_if_overtaken
+def _record(
+    ports: Ports, rules: Rules, batch: str, request: dict[str, Any], answer: BatchAnswer
+) -> tuple[list[tuple[str, Machine]], list[Machine], ChangeSet | None]:
+    """Write the answer to the request of a batch. Return the slots that got a machine, each with the machine, the
+    machines that no slot wants, and the changes; None instead of the changes if the answer was recorded before.
+    """
+    with ports.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "cloud")
+        work.slots = transaction.load_slots(request[SLOTS])
+        slots = [work.slots[name] for name in request[SLOTS] if name in work.slots]
+        first = next((slot for slot in slots if is_of_batch(slot.launch_request)), None)
+        if first is None or first.batch != batch:
+            return [], [], None
+        wanting = [slot for slot in slots if _wants_machine(slot, batch)]
+        pool = rules.pools.get(first.pool)
+        bound = list(zip(wanting, answer.machines, strict=False))
+        for slot, machine in bound:
+            _bind(work, pool, slot, machine)
+        if bound and not answer.refusals:
+            for key in {machine.offering for _, machine in bound}:
+                forget_holds(work, msgspec.structs.replace(first, offering=key))
+        _refuse(work, pool, first, wanting[len(bound) :], answer.refusals)
+        _clear(work, slots, batch)
+        change_set = work.flush()
+    return [(slot.id, machine) for slot, machine in bound], list(answer.machines[len(wanting) :]), change_set
+
+
+def _clear(work: UnitOfWork, slots: Sequence[Slot], batch: str) -> None:
+    """Make the slots of a batch empty that were given up before its answer was recorded."""
+    for slot in slots:
+        if slot.state == "terminating" and slot.batch == batch and slot.instance_id is None:
+            work.move_slot(slot, "empty", reason="never_launched")
+
+
+def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine) -> None:
+    """Make this machine that of a slot. The slot gets the price and the resources of the machine's offering."""
+    choice = _find_choice(pool, machine.offering) if machine.offering != slot.offering else None
+    changes: dict[str, Any] = {}
+    if choice is not None:
+        changes = {
+            "offering": choice.key,
+            "price": choice.price,
+            "resources": None if choice.capacity is None else dict(choice.capacity),
+            "labels": dict(choice.labels),
+        }
+    work.move_slot(
+        slot,
+        "booting",
+        instance_id=machine.id,
+        address=machine.address,
+        instance_type=machine.type,
+        zone=machine.zone,
+        attempts=0,
+        launch_request=None,
+        last_seen=work.now,
+        **changes,
+    )
+
+
+def _refuse(
+    work: UnitOfWork, pool: Pool | None, first: Slot, slots: Sequence[Slot], refusals: Sequence[Refusal]
+) -> None:
+    """Make the slots of a batch empty for which there is no machine, and stage the pauses for the refusals.
+
+    `first`: a slot of the batch as it was before. A refusal counts as one, however many machines it concerned.
+    """
+    if slots:
+        last = refusals[-1] if refusals else Refusal(offering=None, category="capacity", code="UnfulfillableCapacity")
+        to = "error" if last.category == "misconfigured" else "empty"
+        for slot in slots:
+            changes = {"error": last.category, "launch_request": None} if to == "error" else {}
+            work.move_slot(slot, to, reason=f"{last.category}: {last.code}", **changes)  # type: ignore[arg-type]
+    if pool is None:
+        return
+    for refusal in dict.fromkeys(refusals):
+        named = msgspec.structs.replace(first, offering=refusal.offering)
+        note_refusal(work, pool, named, refusal.category, refused=len(slots))
+
+
+@repeated_if_overtaken
+def _settle_error(ports: Ports, rules: Rules, batch: str, names: Sequence[str], error: CloudError) -> str:
+    """Record that the whole request of a batch failed. Return the category of the error.
+
+    After an unclear outcome the same request is sent again, at most `MOST_ATTEMPTS` times. After a definite refusal the
+    slots become empty or `error`, as after that of a single launch.
+    """
+    with ports.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "cloud")
+        work.slots = transaction.load_slots(names)
+        slots = [work.slots[name] for name in names if name in work.slots and work.slots[name].batch == batch]
+        wanting = [slot for slot in slots if _wants_machine(slot, batch)]
+        first = next((slot for slot in slots if is_of_batch(slot.launch_request)), None) or next(iter(wanting), None)
+        if first is None:
+            return "aborted"
+        pool, category = rules.pools.get(first.pool), error.category
+        is_unclear = category not in REFUSALS or (category in UNHEARD and first.attempts > 1)
+        if is_unclear and first.attempts < MOST_ATTEMPTS:
+            due = work.now + find_delay(first.attempts)
+            work.put(msgspec.structs.replace(first, not_before=due, sent_at=0.0))
+            if category not in UNHEARD:
+                category = "transient"
+            elif pool is not None:
+                note_refusal(work, pool, first, category, is_definite=False)
+        else:
+            category = category if category in REFUSALS else "misconfigured"
+            refusal = Refusal(offering=first.offering, category=category, code=error.code)
+            _refuse(work, pool, first, wanting, [refusal])
+            _clear(work, slots, batch)
+        change_set = work.flush()
+    announce(ports, change_set, kick=change_set.turned_slots)
+    labels = {"pool": first.pool, "offering": first.offering or "", "result": category}
+    ports.meter.count("leasehold_launches_total", labels, max(1, len(wanting)))
+    return category
