@@ -51,6 +51,12 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """
     configuration = read_configuration(path)
     source = f"leasehold apply {path.name}"
+    for name, pool in configuration.rules.pools.items():
+        if pool.ec2.names_slot:
+            print_error(
+                f"note: config.pools.{name}.ec2.user_data names ${{slot}} or ${{launch_id}}: each machine of the pool"
+                " is launched by a request of its own"
+            )
     _carry_out(configuration.settings, configuration.rules_document, source, dry_run=dry_run, yes=yes, as_json=as_json)
 
 

@@ -280,18 +280,28 @@ def _repeated_tokens(uses: Sequence[Line]) -> Iterator[str]:
 
 
 def _doubled_launches(evidence: Evidence) -> Iterator[str]:
-    """Yield launches of more machines than client tokens or decisions, and of several machines for one launch."""
+    """Yield more launches than client tokens, more machines than decisions, several machines of one launch, and batches
+    that were launched by several requests.
+    """
     launches = [call for call in evidence.calls if is_launch(call)]
     tokens = {call["token"] for call in launches}
     machines = sum(len(call["instances"]) for call in launches)
-    if machines != len(tokens):
-        yield f"{machines} machines were launched under {len(tokens)} tokens"
+    if len(launches) != len(tokens):
+        yield f"{len(launches)} launches were made under {len(tokens)} tokens"
     if machines > evidence.launching:
         yield f"{machines} machines were launched for {evidence.launching} decisions"
-    ids = Counter(each["tags"].get("leasehold:launch") for each in evidence.machines)
-    for launch, count in sorted(ids.items(), key=str):
+    ids = Counter(each["tags"]["leasehold:launch"] for each in evidence.machines if "leasehold:launch" in each["tags"])
+    for launch, count in sorted(ids.items()):
         if count > 1:
             yield f"launch {launch} got {count} machines"
+    token_of = {name: call["token"] for call in launches for name in call["instances"]}
+    batches: dict[str, set[str]] = defaultdict(set)
+    for each in evidence.machines:
+        if (batch := each["tags"].get("leasehold:batch")) is not None:
+            batches[batch].add(token_of.get(each["id"], ""))
+    for batch, used in sorted(batches.items()):
+        if len(used) > 1:
+            yield f"batch {batch} was launched by {len(used)} requests"
 
 
 def is_launch(call: Line) -> bool:

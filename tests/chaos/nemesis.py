@@ -19,7 +19,7 @@ from kombu.exceptions import OperationalError
 from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import LeaseholdError
 from scheduler.ports import StoreUnavailableError
-from tasks.queues import LAUNCH_SLOT, TERMINATE_SLOT
+from tasks.queues import LAUNCH_BATCH, LAUNCH_SLOT, TERMINATE_SLOT
 from tests.chaos.checker import HOLDERS
 from tests.chaos.hosts import Hosts
 from tests.chaos.mallory import Mallory
@@ -160,7 +160,9 @@ class Nemesis:
             slots = self._hosts.services.ports.store.find_slots()
             self._machines = {slot.id: slot.epoch for slot in slots if slot.instance_id}
             for slot in slots:
-                if slot.launch_id:
+                if slot.batch:
+                    self._seen_slots[LAUNCH_BATCH, (slot.batch,)] = None
+                elif slot.launch_id:
                     self._seen_slots[LAUNCH_SLOT, (slot.id, slot.launch_id)] = None
                 self._seen_slots[TERMINATE_SLOT, (slot.id, slot.epoch)] = None
             for queue in QUEUE_NAMES:

@@ -81,6 +81,7 @@ def place_points(folder: Path) -> None:
     _wrap(CeleryDispatcher, "send_launches", before=at("before_launches"), when=_has_messages)
     _wrap(CeleryDispatcher, "send_terminations", before=at("before_terminations"), when=_has_messages)
     _wrap(Ec2Fleet, "launch", after=at("after_launch"))
+    _wrap(Ec2Fleet, "launch_batch", after=at("after_launch"))
     _wrap(Ec2Fleet, "terminate", after=at("after_terminate"))
     _wrap(tick, "commit", before=at("between_plan_and_commit"), when=lambda _store, decisions, *_: bool(decisions))
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from scheduler.model.slots import Machine
 from scheduler.operations.ports import Ports
 
 
@@ -24,13 +23,15 @@ def _token() -> None:
     """Launch without Leasehold's client token; botocore then makes a new one for each call."""
     from workers.ec2.fleet import Ec2Fleet
 
-    inner = Ec2Fleet.launch
+    def without_token(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def launch(self: Ec2Fleet, request: Mapping[str, Any]) -> Any:
+            parameters = {key: value for key, value in request["parameters"].items() if key != "ClientToken"}
+            return inner(self, {**request, "parameters": parameters})
 
-    def launch(self: Ec2Fleet, request: Mapping[str, Any]) -> Machine:
-        parameters = {key: value for key, value in request["parameters"].items() if key != "ClientToken"}
-        return inner(self, {**request, "parameters": parameters})
+        return launch
 
-    _replace(Ec2Fleet, "launch", launch)
+    _replace(Ec2Fleet, "launch", without_token(Ec2Fleet.launch))
+    _replace(Ec2Fleet, "launch_batch", without_token(Ec2Fleet.launch_batch))
 
 
 def _resend() -> None:

@@ -44,8 +44,11 @@ def a_call(at: float, action: str, token: str | None = None, **changes: Any) -> 
     }
 
 
-def a_machine(name: str = "i-1", launch: str = "l1", state: str = "terminated") -> dict[str, Any]:
-    return {"id": name, "state": state, "tags": {"leasehold:launch": launch, "leasehold:slot": "single-1"}}
+def a_machine(
+    name: str = "i-1", launch: str = "l1", state: str = "terminated", tags: dict[str, str] | None = None
+) -> dict[str, Any]:
+    own = {"leasehold:launch": launch, "leasehold:slot": "single-1"}
+    return {"id": name, "state": state, "tags": own if tags is None else tags}
 
 
 def a_tick(term: int, at: float, seen: float | None = None) -> dict[str, Any]:
@@ -178,13 +181,22 @@ def test_a_run_that_kept_every_promise_has_no_violations() -> None:
         # More machines than tokens, decisions or launches.
         (
             replace(GOOD, calls=[a_call(1, "RunInstances", "t1"), a_call(1, "RunInstances", "t1")], launching=2),
-            "2 machines were launched under 1 tokens",
+            "2 launches were made under 1 tokens",
         ),
         (
             replace(GOOD, calls=[a_call(1, "RunInstances", "t1"), a_call(1, "RunInstances", "t2")]),
             "2 machines were launched for 1 decisions",
         ),
         (replace(GOOD, machines=[a_machine(), a_machine("i-2")]), "launch l1 got 2 machines"),
+        (
+            replace(
+                GOOD,
+                calls=[a_call(1, "RunInstances", "t1"), a_call(1, "RunInstances", "t2", instances=["i-2"])],
+                machines=[a_machine(tags={"leasehold:batch": "b1"}), a_machine("i-2", tags={"leasehold:batch": "b1"})],
+                launching=2,
+            ),
+            "batch b1 was launched by 2 requests",
+        ),
         (replace(GOOD, machines=[a_machine(state="running")]), "machine i-1 of slot single-1 is running"),
         (replace(GOOD, slots={"single-1": "launching"}), "slot single-1 is launching"),
         (replace(GOOD, calls=[a_call(10.5, "TerminateInstances")]), "machine i-1 was terminated while r1 held it"),

@@ -139,3 +139,16 @@ def test_a_dry_run_needs_the_database_alone(database: str, run: Run, monkeypatch
     assert "pools.linux.max_slots: 2 -> 4" in run("apply", "--dry-run", "more.toml").out
     found = run("apply", "more.toml")
     assert (found.status, len(found.complaints), version(database)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("variable", ["slot", "launch_id"])
+def test_apply_says_which_pools_launch_their_machines_one_by_one(
+    database: str, run: Run, tmp_path: Path, variable: str
+) -> None:
+    named = RULES.replace("max_slots = 2", f"max_slots = 2\nec2.user_data = 'echo ${{{variable}}}'")
+    (tmp_path / "named.toml").write_text(named)
+    found = run("apply", "named.toml", "--yes")
+    assert (found.status, found.out) == (0, "rules version 2\n")
+    (note,) = found.complaints
+    assert note.startswith("leasehold: note: config.pools.linux.ec2.user_data names ${slot} or ${launch_id}")
+    assert run("apply", "rules.toml", "--yes").complaints == []

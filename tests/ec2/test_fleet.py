@@ -202,9 +202,11 @@ def test_describe_leaves_out_what_ec2_does_not_know(launch: Launch, fleet: Ec2Fl
     assert asked == [
         # together: refused because of one unknown id
         [ours[0], GONE, ours[1], "nonsense"],
-        # then one by one
+        # then each half by itself, and so on
+        [ours[0], GONE],
         [ours[0]],
         [GONE],
+        [ours[1], "nonsense"],
         [ours[1]],
         ["nonsense"],
         # the status checks of the running ones

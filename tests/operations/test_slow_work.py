@@ -232,7 +232,7 @@ def test_the_sweep_checks_slots_in_flight_and_on_request_all() -> None:
     assert harness.mailbox.tasks == [("check", (["linux-1"],))]
 
 
-def test_slots_are_checked_in_batches_of_as_many_as_one_call_describes() -> None:
+def test_slots_are_checked_in_batches_of_five_hundred() -> None:
     harness = Harness()
     names = [f"other-{number:04}" for number in range(1100)]
     harness.put(*(a_slot(name, pool="other", state="booting", instance_id=f"i-{name}") for name in names))

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import InstanceStatusTypeDef, InstanceTypeDef
 
-MOST_IDS: Final = 500
-"""The most instances in one call that describes or terminates them. EC2 takes up to 1,000 ids."""
-MOST_STATUSES: Final = 100
-"""The most ids that EC2 takes in a call for status checks."""
+MOST_IDS: Final = 100
+"""The most instances in one call that describes them by id."""
+MOST_ENDED: Final = 250
+"""The most instances in one call that terminates them. EC2 takes up to 1,000."""
+MOST_STATUSES: Final = 1000
+"""The most status checks on one page of EC2's list of all of them."""
 PAGE_SIZE: Final = 500
 ALIVE: Final = ("pending", "running", "shutting-down", "stopping", "stopped")
 STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "terminated"]]] = {
@@ -57,6 +59,7 @@ INTERRUPTIONS: Final = frozenset({"Server.SpotInstanceTermination", "Server.Spot
 """EC2's state reasons for an instance whose spot capacity EC2 has taken back."""
 
 Answer = TypeVar("Answer")
+Page = TypeVar("Page")
 
 
 class Ec2Fleet:
@@ -129,12 +132,25 @@ class Ec2Fleet:
         found = {machine.id: machine for machine in described}
         wanted = found.keys() if checked is None else set(checked)
         running = [machine.id for machine in found.values() if machine.state == "running" and machine.id in wanted]
-        for status in self._each_batch(
-            running, lambda ids: client.describe_instance_status(InstanceIds=ids)["InstanceStatuses"], MOST_STATUSES
-        ):
+        for status in self._list_statuses(running):
             machine = status["InstanceId"]
             found[machine] = msgspec.structs.replace(found[machine], healthy=read_health(status))
         return found
+
+    def _list_statuses(self, machines: Sequence[str]) -> Iterator["InstanceStatusTypeDef"]:
+        """Yield the status checks of these machines: by their ids, or if that takes more than one call, from the pages
+        of EC2's list of all running machines, which are ten times as long.
+        """
+        client = self._client
+        if len(machines) <= MOST_IDS:
+            yield from self._each_batch(
+                machines, lambda ids: client.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
+            )
+            return
+        pages = client.get_paginator("describe_instance_status").paginate(PaginationConfig={"PageSize": MOST_STATUSES})
+        wanted = set(machines)
+        for page in _read_pages(pages):
+            yield from (status for status in page["InstanceStatuses"] if status["InstanceId"] in wanted)
 
     def find_launch(self, launch_id: str) -> list[Machine]:
         """Return the machines of this cluster whose tag has this launch id, except terminated ones."""
@@ -159,10 +175,11 @@ class Ec2Fleet:
             pass
 
     def terminate(self, machines: Sequence[str]) -> None:
-        """Terminate the machines with these ids, 500 in one call. If EC2 does not know one of the ids, each half of
+        """Terminate the machines with these ids, 250 in one call. If EC2 does not know one of the ids, each half of
         them is terminated by a call of its own, and so on.
         """
-        for _ in self._each_batch(machines, lambda ids: [self._client.terminate_instances(InstanceIds=ids)]):
+        ended = self._each_batch(machines, lambda ids: [self._client.terminate_instances(InstanceIds=ids)], MOST_ENDED)
+        for _ in ended:
             pass
 
     def _run_instances(self, parameters: Mapping[str, Any]) -> Machine:
@@ -188,12 +205,7 @@ class Ec2Fleet:
             Filters=[{"Name": name, "Values": values} for name, values in wanted.items()],
             PaginationConfig={"PageSize": self._page_size},
         )
-        unread = iter(pages)
-        while True:
-            with cloud_errors():
-                page = next(unread, None)
-            if page is None:
-                return
+        for page in _read_pages(pages):
             yield from read_machines(page["Reservations"])
 
     def _each_batch(
@@ -215,6 +227,17 @@ class Ec2Fleet:
                     raise
                 if len(batch) > 1:
                     yield from self._each_batch(batch, call, size=ceil(len(batch) / 2))
+
+
+def _read_pages(pages: Iterable[Page]) -> Iterator[Page]:
+    """Yield the pages of a list that EC2 returns. Raises CloudError if a call fails."""
+    unread = iter(pages)
+    while True:
+        with cloud_errors():
+            page = next(unread, None)
+        if page is None:
+            return
+        yield page
 
 
 def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None) -> Ec2Fleet:

@@ -47,7 +47,7 @@ def launch_batch(ports: Ports, batch: str) -> str:
     if not (names := _find_names(ports, batch)):
         return "not_wanted"
     try:
-        first = _freeze(ports, rules, batch, names)  # promise: request-stored-first
+        first = _freeze(ports, rules, batch, names)  # promise: batch-request-stored
         if first is None or first.launch_request is None:
             return "not_wanted"
         answer = ports.fleet.launch_batch(first.launch_request)
@@ -161,7 +161,7 @@ def settle_batch(ports: Ports, rules: Rules, batch: str, request: dict[str, Any]
     if change_set is None:
         return REPEATED
     if left:
-        ports.fleet.terminate([machine.id for machine in left])  # promise: unused-machine-ended
+        ports.fleet.terminate([machine.id for machine in left])  # promise: batch-rest-ended
     announce(ports, change_set, kick=change_set.turned_slots)
     if bound:
         ports.dispatcher.send_checks([slot for slot, _ in bound])
@@ -187,7 +187,7 @@ def _record(
         work.slots = transaction.load_slots(request[SLOTS])
         slots = [work.slots[name] for name in request[SLOTS] if name in work.slots]
         first = next((slot for slot in slots if is_of_batch(slot.launch_request)), None)
-        if first is None or first.batch != batch:
+        if first is None or first.batch != batch:  # promise: batch-answer-once
             return [], [], None
         wanting = [slot for slot in slots if _wants_machine(slot, batch)]
         pool = rules.pools.get(first.pool)

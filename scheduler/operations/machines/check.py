@@ -21,7 +21,7 @@ from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_g
 from scheduler.ports import RefusedMessage, StoreUnavailableError
 
 BATCH = 500
-"""The most slots in one message that starts checks: as many as one EC2 call describes."""
+"""The most slots in one message that starts checks."""
 PROBES_AT_ONCE = 25
 """How many machines of one message are probed at the same time. Each probe may take its whole timeout."""
 YOUNG_SECONDS = 300.0
@@ -43,7 +43,7 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
     slots = [slot for slot in ports.store.find_slots(ids=slot_ids) if slot.instance_id]
     if not slots:
         return 0
-    # Only the status checks of machines without a probe count, and they cost one EC2 call for each 100 machines.
+    # Only the status checks of machines without a probe count, and they cost further calls.
     checked = [slot.instance_id for slot in slots if slot.instance_id and _needs_status(slot, rules)]
     machines = ports.fleet.describe([slot.instance_id for slot in slots if slot.instance_id], checked=checked)
 

@@ -12,11 +12,14 @@ from xml.sax.saxutils import escape
 
 from werkzeug.wrappers import Response
 
+from workers.ec2.emulator.calls import Place
 from workers.ec2.emulator.settings import FaultRule
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
+PlacedFault = tuple[Place | None, FaultRule]
+"""An error in the answer of a fleet, with the place (override of the request) that failed; None: no single place."""
 LONGEST_WAIT: Final = 600.0
 """A caller without a timeout that waits for a lost answer: the emulator cuts its connection after this number of
 seconds.
@@ -43,7 +46,7 @@ def answer_error(code: str, message: str, status: int) -> Response:
     )
 
 
-def answer_empty_fleet(market: str, faults: Iterable[FaultRule]) -> Response:
+def answer_empty_fleet(market: str, faults: Iterable[PlacedFault]) -> Response:
     """Return EC2's answer to a CreateFleet that launched no instance: status 200, with an error for each of
     `faults`.
     """
@@ -55,7 +58,7 @@ def answer_empty_fleet(market: str, faults: Iterable[FaultRule]) -> Response:
     )
 
 
-def add_fleet_errors(answer: Response, market: str, faults: Iterable[FaultRule]) -> None:
+def add_fleet_errors(answer: Response, market: str, faults: Iterable[PlacedFault]) -> None:
     """Add an error for each of `faults` to the answer of a CreateFleet that launched some of the requested instances.
 
     An answer that is itself an error stays unchanged.
@@ -66,13 +69,22 @@ def add_fleet_errors(answer: Response, market: str, faults: Iterable[FaultRule])
         answer.set_data(text.replace(end, _fleet_errors(market, faults) + end))
 
 
-def _fleet_errors(market: str, faults: Iterable[FaultRule]) -> str:
+def _fleet_errors(market: str, faults: Iterable[PlacedFault]) -> str:
     errors = "".join(
-        f"<item><errorCode>{escape(str(rule.code))}</errorCode><errorMessage>{escape(rule.message)}</errorMessage>"
-        f"<lifecycle>{market}</lifecycle></item>"
-        for rule in faults
+        f"<item>{_override(place)}<errorCode>{escape(str(rule.code))}</errorCode>"
+        f"<errorMessage>{escape(rule.message)}</errorMessage><lifecycle>{market}</lifecycle></item>"
+        for place, rule in faults
     )
     return f"<errorSet>{errors}</errorSet>"
+
+
+def _override(place: Place | None) -> str:
+    """Return the part of an error that names the override of the request which failed."""
+    if place is None or place.override is None:
+        return ""
+    named = {"instanceType": place.type, "subnetId": place.subnet, "availabilityZone": place.zone}
+    fields = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in named.items() if value)
+    return f"<launchTemplateAndOverrides><overrides>{fields}</overrides></launchTemplateAndOverrides>"
 
 
 def _xml(body: str, status: int) -> Response:

@@ -30,6 +30,12 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     errors: list[FaultRule]
     faults: list[str]
 
+    def list_errors(self) -> list[tuple[Place | None, FaultRule]]:
+        """Return the errors of the answer of a fleet, each with the place that failed; None: the error concerns no
+        single place.
+        """
+        return [*self.out.items(), *((None, error) for error in self.errors[len(self.out) :])]
+
 
 def grant_launch(call: Call, table: FaultTable, lives: Lives, now: float) -> Grant:
     """Return the part of a launch call that the injected faults and the quota of the EC2 emulator permit.

@@ -189,9 +189,9 @@ class Middleware:
         if grant.count:
             answer = self._forward(call.without(list(grant.out)).asking_for(grant.count), environ)
             if is_fleet and grant.errors:
-                add_fleet_errors(answer, market, grant.errors)
+                add_fleet_errors(answer, market, grant.list_errors())
         else:
-            answer = answer_empty_fleet(market, grant.errors) if is_fleet else _refuse(grant.errors[0])
+            answer = answer_empty_fleet(market, grant.list_errors()) if is_fleet else _refuse(grant.errors[0])
         given = [find_instance(name) for name in find_instances(answer.get_data(as_text=True))]
         self.background_events.add([instance for instance in given if instance], call.token)
         if key and answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK

@@ -1,0 +1,144 @@
+"""Batches over HTTP against the emulator: one call launches the machines of many slots."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scheduler.model.rules import Rules
+from scheduler.ports import BatchAnswer, BatchOrder, CloudError
+from tests.ec2.conftest import IMAGE, Emulator, some_rules
+from workers.ec2.fleet import Ec2Fleet, read_batch
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+TYPES = ("c5.large", "m5.large")
+
+
+def a_batch(count: int, *offerings: str) -> BatchOrder:
+    """Return the order for a batch of this many machines."""
+    return BatchOrder(batch="b1", pool="linux", count=count, offerings=offerings, cluster_id="c1", highest="3.40")
+
+
+@pytest.fixture
+def rules(client: "EC2Client") -> Rules:
+    """A pool with a launch template, two subnets and two offerings."""
+    client.create_launch_template(LaunchTemplateName="builders", LaunchTemplateData={"ImageId": IMAGE})
+    found = client.describe_subnets()["Subnets"]
+    subnets = [subnet["SubnetId"] for subnet in sorted(found, key=lambda each: each["AvailabilityZone"])[:2]]
+    template = {"launch_template": "builders", "launch_template_version": 1, "subnets": subnets}
+    return some_rules(template, offerings=[{"name": name} for name in TYPES])
+
+
+def launch(fleet: Ec2Fleet, rules: Rules, count: int, *offerings: str) -> BatchAnswer:
+    """Send the request of a batch."""
+    return fleet.launch_batch(fleet.freeze_batch(a_batch(count, *offerings), rules))
+
+
+def test_one_fleet_launches_a_batch_over_all_offerings_and_subnets(
+    fleet: Ec2Fleet, rules: Rules, emulator: Emulator
+) -> None:
+    request = fleet.freeze_batch(a_batch(5, *TYPES), rules)
+    (config,) = request["parameters"]["LaunchTemplateConfigs"]
+    places = [(override["InstanceType"], override["SubnetId"]) for override in config["Overrides"]]
+    assert places == [(kind, subnet) for kind in TYPES for subnet in rules.pools["linux"].ec2.subnets]
+    answer = fleet.launch_batch(request)
+    assert len({machine.id for machine in answer.machines}) == 5
+    assert answer.refusals == ()
+    assert {machine.offering for machine in answer.machines} == {"c5.large"}
+    assert [call["status"] for call in emulator.calls("CreateFleet")] == [200]
+    (machine, *_) = fleet.sweep()
+    assert (machine.slot, machine.launch_id, machine.batch) == (None, None, "b1")
+    assert (machine.pool, machine.cluster_id, machine.highest_token) == ("linux", "c1", 40)
+
+
+def test_the_same_request_of_a_batch_gives_the_same_machines(fleet: Ec2Fleet, rules: Rules, emulator: Emulator) -> None:
+    request = fleet.freeze_batch(a_batch(3, *TYPES), rules)
+    assert fleet.launch_batch(request) == fleet.launch_batch(request)
+    assert len(emulator.instances()) == 3
+    assert [call["replayed"] for call in emulator.calls("CreateFleet")] == [False, True]
+
+
+def test_an_image_without_a_template_is_launched_in_bulk_with_one_offering(fleet: Ec2Fleet, emulator: Emulator) -> None:
+    rules = some_rules({"image": IMAGE}, offerings=[{"name": name} for name in TYPES])
+    answer = launch(fleet, rules, 4, *TYPES)
+    assert [machine.offering for machine in answer.machines] == ["c5.large"] * 4
+    assert [call["status"] for call in emulator.calls("RunInstances")] == [200]
+
+
+def test_a_partial_answer_names_the_refused_offering(fleet: Ec2Fleet, rules: Rules, emulator: Emulator) -> None:
+    """The first offering is short of capacity everywhere, so the second one serves the batch."""
+    emulator.set_fault(code="InsufficientInstanceCapacity", type="c5.large")
+    answer = launch(fleet, rules, 2, *TYPES)
+    assert [machine.offering for machine in answer.machines] == ["m5.large"] * 2
+    assert [(each.offering, each.category) for each in answer.refusals] == [("c5.large", "capacity")]
+
+
+def test_fewer_machines_than_requested_are_kept(fleet: Ec2Fleet, rules: Rules, emulator: Emulator) -> None:
+    emulator.set_fault(deliver=2, code="InsufficientInstanceCapacity")
+    answer = launch(fleet, rules, 5, *TYPES)
+    assert len(answer.machines) == 2
+    assert {each.category for each in answer.refusals} == {"capacity"}
+
+
+def test_a_fleet_without_machines_refuses_all_offerings(fleet: Ec2Fleet, rules: Rules, emulator: Emulator) -> None:
+    emulator.steer(quota={"spot_machines": 0})
+    answer = launch(fleet, rules, 5, *TYPES)
+    assert answer.machines == ()
+    assert {(each.offering, each.category) for each in answer.refusals} == {(name, "quota") for name in TYPES}
+
+
+def test_a_refused_batch_is_a_cloud_error(fleet: Ec2Fleet, rules: Rules, emulator: Emulator) -> None:
+    emulator.set_fault(code="UnauthorizedOperation")
+    with pytest.raises(CloudError) as caught:
+        launch(fleet, rules, 2, *TYPES)
+    assert caught.value.category == "auth"
+
+
+def test_an_offering_that_failed_in_one_of_its_places_only_is_refused_if_machines_are_missing() -> None:
+    places = {"a": [{"InstanceType": "t", "SubnetId": "s1"}, {"InstanceType": "t", "SubnetId": "s2"}]}
+    request = {
+        "parameters": {"TargetCapacitySpecification": {"TotalTargetCapacity": 2}, "TagSpecifications": [{"Tags": []}]},
+        "offerings": places,
+    }
+    override = {"LaunchTemplateAndOverrides": {"Overrides": {"InstanceType": "t", "SubnetId": "s1"}}}
+    answer: dict[str, Any] = {
+        "Instances": [{**override, "InstanceType": "t", "InstanceIds": ["i-1", "i-2"], "Lifecycle": "spot"}],
+        "Errors": [{**override, "ErrorCode": "InsufficientInstanceCapacity"}],
+    }
+    assert read_batch(answer, request).refusals == ()
+    answer["Instances"][0]["InstanceIds"] = ["i-1"]
+    assert [each.offering for each in read_batch(answer, request).refusals] == ["a"]
+
+
+def test_user_data_with_the_offering_leaves_ec2_no_choice(fleet: Ec2Fleet, rules: Rules) -> None:
+    pool = rules.pools["linux"]
+    ec2 = pool.ec2.model_copy(update={"user_data": "echo ${offering}"})
+    named = rules.model_copy(update={"pools": {"linux": pool.model_copy(update={"ec2": ec2})}})
+    request = fleet.freeze_batch(a_batch(2, *TYPES), named)
+    assert request["offerings"].keys() == {"c5.large"}
+
+
+def test_a_thousand_machines_need_few_calls(fleet: Ec2Fleet, rules: Rules, emulator: Emulator) -> None:
+    """Two calls launch them, at most twelve describe them with their status checks, and at most ten end them."""
+    machines = []
+    for number in range(2):
+        order = BatchOrder(batch=f"b{number}", pool="linux", count=500, offerings=TYPES)
+        machines += fleet.launch_batch(fleet.freeze_batch(order, rules)).machines
+    ids = [machine.id for machine in machines]
+    assert len(set(ids)) == 1000
+    assert len(fleet.describe(ids)) == 1000
+    fleet.terminate(ids)
+    assert len(emulator.calls("CreateFleet")) == 2
+    assert len(emulator.calls("TerminateInstances")) <= 10
+    looks = emulator.calls("DescribeInstances") + emulator.calls("DescribeInstanceStatus")
+    assert len(looks) <= 1000 / 100 + 2
+
+
+def test_an_unknown_machine_does_not_stop_the_end_of_the_others(
+    fleet: Ec2Fleet, rules: Rules, emulator: Emulator
+) -> None:
+    ids = [machine.id for machine in launch(fleet, rules, 15, *TYPES).machines]
+    fleet.terminate([*ids[:7], "i-0123456789abcdef0", *ids[7:]])
+    assert {each["state"] for each in emulator.instances()} <= {"shutting-down", "terminated"}
+    assert len(emulator.calls("TerminateInstances")) <= 9
