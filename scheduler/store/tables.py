@@ -184,7 +184,6 @@ slots: Final = Table(
     _text("error", null=True),
     _text("launch_id", null=True),
     _text("launch_reason", null=True),
-    _text("batch", null=True),
     _json("launch_request", null=True),
     _whole("attempts"),
     _real("not_before"),
@@ -200,6 +199,7 @@ slots: Final = Table(
     _text("stranger", null=True),
     _real("noted_at", null=True),
     _whole("heartbeat"),
+    _text("batch", null=True),
 )
 Index("slots_by_state", slots.c.state)
 Index("slots_by_pool", slots.c.pool, slots.c.state)

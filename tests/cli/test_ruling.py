@@ -142,7 +142,7 @@ def test_a_dry_run_needs_the_database_alone(database: str, run: Run, monkeypatch
 
 
 @pytest.mark.parametrize("variable", ["slot", "launch_id"])
-def test_apply_says_which_pools_launch_their_machines_one_by_one(
+def test_apply_prints_which_pools_launch_their_machines_one_by_one(
     database: str, run: Run, tmp_path: Path, variable: str
 ) -> None:
     named = RULES.replace("max_slots = 2", f"max_slots = 2\nec2.user_data = 'echo ${{{variable}}}'")
