@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scheduler.model.rules import Rules
+from scheduler.model.slots import Machine
 from scheduler.ports import BatchAnswer, BatchOrder, CloudError
 from tests.ec2.conftest import IMAGE, Emulator, some_rules
 from workers.ec2.fleet import Ec2Fleet, read_batch
@@ -121,7 +122,7 @@ def test_user_data_with_the_offering_leaves_ec2_no_choice(fleet: Ec2Fleet, rules
 
 def test_a_thousand_machines_need_few_calls(fleet: Ec2Fleet, rules: Rules, emulator: Emulator) -> None:
     """Two calls launch them, at most twelve describe them with their status checks, and at most ten end them."""
-    machines = []
+    machines: list[Machine] = []
     for number in range(2):
         order = BatchOrder(batch=f"b{number}", pool="linux", count=500, offerings=TYPES)
         machines += fleet.launch_batch(fleet.freeze_batch(order, rules)).machines

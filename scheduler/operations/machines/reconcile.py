@@ -97,8 +97,8 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
     """Divide the listed machines that no slot has by what to do with them. The first running machine of a launch
-    belongs to the launch's slot; others are extra. Machines of a batch whose answer is not recorded yet are in no group:
-    the request is sent again, and its answer binds them.
+    belongs to the launch's slot; others are extra. Machines of a batch whose answer is not recorded yet are in no
+    group: the request is sent again, and its answer binds them.
     """
     in_place = {slot.instance_id for slot in slots}
     unsettled = {slot.batch for slot in slots if is_of_batch(slot.launch_request)}
