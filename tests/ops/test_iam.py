@@ -190,8 +190,10 @@ def test_existing_instances_may_only_get_the_identity_tag_and_only_with_the_clus
 
 def test_tags_are_set_only_by_calls_that_create_the_resource() -> None:
     (statement,) = with_action("launch", "ec2:CreateTags")
-    assert statement["Condition"] == {"StringEquals": {"ec2:CreateAction": ["RunInstances", "CreateFleet"]}}
-    assert find_kinds(statement) == {"instance", "volume", "fleet", "spot-instances-request"}
+    assert statement["Condition"] == {
+        "StringEquals": {"ec2:CreateAction": ["RunInstances", "CreateFleet", "CreateLaunchTemplate"]}
+    }
+    assert find_kinds(statement) == {"instance", "volume", "fleet", "launch-template", "spot-instances-request"}
 
 
 def test_only_the_machines_role_is_handed_on_and_only_to_ec2() -> None:

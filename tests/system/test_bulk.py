@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture(scope="module")
 def bulk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack whose pool has room for as many machines as the test launches."""
-    pool = a_pool(max_slots=COUNT, max_leases_per_slot=1)
+    pool = a_pool(max_slots=COUNT, max_leases_per_slot=1, offerings=[{"name": "c5.large"}, {"name": "m5.large"}])
     with Stack(tmp_path_factory.mktemp("bulk"), {"pools": {"linux": pool}}) as running:
         yield running
 
@@ -27,7 +27,7 @@ def test_many_machines_are_launched_and_ended_by_few_calls(bulk: Stack) -> None:
     rows = bulk.await_phase(names, "leased")
     slots = {lease.slot for row in rows for lease in row.leases}
     assert len(slots) == COUNT
-    launches = [call for call in bulk.calls("RunInstances") if call["status"] == 200 and not call["replayed"]]
+    launches = [call for call in bulk.calls("CreateFleet") if call["status"] == 200 and not call["replayed"]]
     machines = Counter(name for call in launches for name in call["instances"])
     assert (len(machines), set(machines.values())) == (COUNT, {1})
     # Reservations may arrive in several ticks; a launch of its own for each machine would be forty calls.

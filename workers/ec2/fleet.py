@@ -29,6 +29,7 @@ from workers.ec2.requests import (
     freeze_batch_request,
     freeze_request,
 )
+from workers.ec2.templates import NOT_FOUND, make_template
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -107,19 +108,27 @@ class Ec2Fleet:
     def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
         """Send a request that `freeze_batch` made, and return the machines and the refusals of EC2's answer. If the
         same request is sent again, its client token makes EC2 give the same answer.
+
+        A launch template of ours that is missing is made. EC2 refuses the request before, so nothing was launched.
         """
-        places = request["offerings"]
-        with cloud_errors():
-            if request["api"] == "RunInstances":
-                answer = self._launcher.run_instances(**request["parameters"])
-                machines = list(read_machines([answer]))
-                key = next(iter(places), "") or None
-                machines = [msgspec.structs.replace(each, offering=key) for each in machines]
-                errors = [] if len(machines) == request["parameters"]["MaxCount"] else [describe_shortfall([])]
-                refusals = [Refusal(offering=key, category=each.category, code=each.code) for each in errors]
-                return BatchAnswer(machines=tuple(machines), refusals=tuple(refusals))
-            fleet = self._launcher.create_fleet(**request["parameters"])
-        return read_batch(fleet, request)
+        if request["api"] == "RunInstances":
+            with cloud_errors():
+                machines = tuple(read_machines([self._launcher.run_instances(**request["parameters"])]))
+            missing = [] if len(machines) == request["parameters"]["MaxCount"] else [describe_shortfall([])]
+            return BatchAnswer(
+                machines=machines,
+                refusals=tuple(Refusal(offering=None, category=each.category, code=each.code) for each in missing),
+            )
+        try:
+            with cloud_errors():
+                answer = self._launcher.create_fleet(**request["parameters"])
+        except CloudError as error:
+            if request["template"] is None or error.code != NOT_FOUND:
+                raise
+            make_template(self._launcher, request["template"])
+            with cloud_errors():
+                answer = self._launcher.create_fleet(**request["parameters"])
+        return read_batch(answer, request)
 
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
         """Return the machines with these ids, by id. Running machines have the result of their status checks, or only

@@ -3,7 +3,8 @@ unchanged.
 
 There are two calls. CreateFleet (type instant) chooses the zone with the best chance among all subnets of a pool, but
 requires a launch template. RunInstances takes an image and one subnet. So CreateFleet is used for a pool with a launch
-template, and RunInstances for a pool with only an image. A client token lets both be repeated without a second machine.
+template and for batches, and RunInstances for one machine of a pool with only an image; for batches of such a pool a
+launch template is made. A client token lets both be repeated without a second machine.
 """
 
 import base64
@@ -20,6 +21,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Market
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.ports import BatchOrder, CloudError, LaunchOrder
+from workers.ec2.templates import describe_template
 from workers.ec2.user_data import render_user_data, variables_of
 
 TAG_CLUSTER: Final = "leasehold:cluster"
@@ -94,19 +96,27 @@ def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) 
         user_data=user_data,
         tags={**pool.ec2.tags, **ours, **_describe(order.offering, order.cluster_id, order.highest)},
     )
-    return _build(launch)
+    if pool.ec2.launch_template:
+        return {"api": "CreateFleet", "parameters": _create_fleet(launch)}
+    if pool.ec2.image:
+        return {"api": "RunInstances", "parameters": _run_instances(launch)}
+    raise _refuse(order.pool, "ec2.image", "an image, or else a launch_template", None)
 
 
 def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: str) -> dict[str, Any]:
-    """Return the EC2 request that launches the machines of a batch: as `freeze_request` does, and with `offerings`: the
-    key of each offering → the places in which EC2 may launch it.
+    """Return the EC2 request that launches the machines of a batch, as `freeze_request` does, with two more keys. It is
+    a CreateFleet, except for a pool with an image and without offerings.
 
-    A request without a launch template has one offering. Equal input gives equal output. Raises CloudError
-    (misconfigured) that names the wrong or missing key of the rules.
+    `offerings`: the key of each offering → the places in which EC2 may launch it. `template`: the launch template that
+    the request needs, as the parameters of CreateLaunchTemplate; None if it needs none or the pool names one. Equal
+    input gives equal output. Raises CloudError (misconfigured) that names the wrong or missing key of the rules.
     """
     pool, first = _look_up(order.pool, order.offerings[0] if order.offerings else None, rules)
-    is_free = pool.ec2.launch_template and not pool.ec2.names_offering
-    keys: tuple[str | None, ...] = (order.offerings if is_free else order.offerings[:1]) or (None,)
+    if not pool.ec2.launch_template and not pool.ec2.image:
+        raise _refuse(order.pool, "ec2.image", "an image, or else a launch_template", None)
+    keys: tuple[str | None, ...] = order.offerings or (None,)
+    if pool.ec2.names_offering:
+        keys = keys[:1]
     only = keys[0] if len(keys) == 1 else None
     example = LaunchOrder(
         slot="", pool=order.pool, launch_id="", generation=0, offering=keys[0], cluster_id=order.cluster_id
@@ -130,15 +140,15 @@ def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: 
     for offering, place in islice(launch.list_places(), MOST_OVERRIDES):
         key = offering_key(pool, offering) if offering else ""
         places.setdefault(key, []).append(({"InstanceType": offering.instance_type} if offering else {}) | place)
-    return {**_build(launch), "offerings": places}
-
-
-def _build(launch: _Launch) -> dict[str, Any]:
-    if launch.pool.ec2.launch_template:
-        return {"api": "CreateFleet", "parameters": _create_fleet(launch)}
-    if launch.pool.ec2.image:
-        return {"api": "RunInstances", "parameters": _run_instances(launch)}
-    raise _refuse(launch.name, "ec2.image", "an image, or else a launch_template", None)
+    template = None
+    if not pool.ec2.launch_template and not pool.offerings:
+        # A fleet needs an instance type, and this pool leaves it to EC2.
+        return {"api": "RunInstances", "parameters": _run_instances(launch), "offerings": places, "template": None}
+    if not pool.ec2.launch_template:
+        common = {"MetadataOptions": METADATA_OPTIONS, **dict(_common_parameters(pool, None))}
+        template = describe_template(pool, cluster, common, {**pool.ec2.tags, TAG_CLUSTER: cluster})
+    parameters = _create_fleet(launch, template and template["LaunchTemplateName"])
+    return {"api": "CreateFleet", "parameters": parameters, "offerings": places, "template": template}
 
 
 def client_token(launch_id: str, generation: int) -> str:
@@ -245,14 +255,17 @@ def _common_parameters(pool: Pool, offering: Offering | None) -> Iterator[tuple[
         yield "BlockDeviceMappings", [{"DeviceName": ROOT_DEVICE, "Ebs": volume}]
 
 
-def _create_fleet(launch: _Launch) -> dict[str, Any]:
+def _create_fleet(launch: _Launch, made: str | None = None) -> dict[str, Any]:
+    """Return the parameters of CreateFleet. `made`: the name of the launch template that is made for the pool; None:
+    the pool names its own.
+    """
     ec2 = launch.pool.ec2
-    if ec2.security_groups:
+    if ec2.security_groups and made is None:
         wanted = "none beside a launch_template (a fleet takes the template's)"
         raise _refuse(launch.name, "ec2.security_groups", wanted, list(ec2.security_groups))
-    name = str(ec2.launch_template)
+    name = made or str(ec2.launch_template)
     template = {"LaunchTemplateId" if name.startswith("lt-") else "LaunchTemplateName": name}
-    template["Version"] = str(ec2.launch_template_version)
+    template["Version"] = "1" if made else str(ec2.launch_template_version)
     if launch.user_data is not None:
         template["LaunchTemplateSpecificationUserData"] = base64.b64encode(launch.user_data.encode()).decode()
     parameters: dict[str, Any] = {

@@ -1,0 +1,56 @@
+"""The launch templates that Leasehold makes for pools with an image, so that fleets can launch their machines.
+
+A template has a name that its content decides, and one version. So a template is never changed: other content is
+another template, and a request that was stored before still means the same.
+"""
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from scheduler.model.pools import Pool
+from scheduler.ports import CloudError
+from workers.ec2.errors import cloud_errors
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+NOT_FOUND: Final = "InvalidLaunchTemplateName.NotFoundException"
+EXISTS: Final = "InvalidLaunchTemplateName.AlreadyExistsException"
+
+
+def describe_template(pool: Pool, cluster: str, common: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
+    """Return the launch template for a pool with an image, as the parameters of CreateLaunchTemplate.
+
+    `common`: the parameters of the pool that a template and RunInstances have in common. `tags`: those of the template.
+    The name contains the cluster and the first 16 digits of the content's SHA-256.
+    """
+    content = {
+        "ImageId": pool.ec2.image,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        **({"SecurityGroupIds": list(pool.ec2.security_groups)} if pool.ec2.security_groups else {}),
+        **common,
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return {
+        "LaunchTemplateName": f"leasehold-{cluster}-{digest}",
+        "LaunchTemplateData": content,
+        "TagSpecifications": [
+            {
+                "ResourceType": "launch-template",
+                "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+            }
+        ],
+    }
+
+
+def make_template(client: "EC2Client", template: dict[str, Any]) -> None:
+    """Create a launch template that `describe_template` returned. If another process has created it, nothing happens.
+    Raises CloudError if EC2 refuses the call.
+    """
+    try:
+        with cloud_errors():
+            client.create_launch_template(**template)
+    except CloudError as error:
+        if error.code != EXISTS:
+            raise
