@@ -55,6 +55,18 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             *("5 revoke low more.0 lab-1 reclaimed", "5 assign r2 lab-1 at 5"),
         ],
     ),
+    "with a grace period a claim counts as one of these leases": (
+        stretched(
+            2,
+            submitted(5, an_application("r1", 1, account="one"), an_application("r2", 1, account="one")),
+            act(9, "surrender", {"reservation": "low"}),
+            scheduler=GRACE,
+        ),
+        [
+            *("5 revoke low more.1 lab-1 reclaimed", "5 revoke low more.0 lab-1 reclaimed"),
+            *("9 assign r1 lab-1 at 0", "9 assign r2 lab-1 at 5"),
+        ],
+    ),
     "an idle slot is used before anything is reclaimed": (
         stretched(
             1,
