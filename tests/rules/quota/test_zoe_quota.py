@@ -75,6 +75,23 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 assign r1 lab-2 at 5"],
     ),
+    "what a reclaim frees beyond the need, on a slot that had no lease left, is assigned in the same tick": (
+        by_quota(
+            submitted(5, an_application("r1", 1, units=3, account="rich"), an_application("r2", 1)),
+            slots=[on_slot("lab-1", 5, ("low", "core"), ("low", "more.0"), ("low", "more.1"))],
+            reservations=[
+                {
+                    **an_application("low", 1, phase="leased"),
+                    "components": [component("core", 1, 1), component("more", 2, 2, "elastic")],
+                }
+            ],
+            lab={"max_leases_per_slot": 3},
+        ),
+        [
+            *("5 revoke low more.1 lab-1 reclaimed", "5 revoke low more.0 lab-1 reclaimed"),
+            *("5 assign r1 lab-1 at 0", "5 assign r2 lab-1 at 5"),
+        ],
+    ),
     "a gang uses what is idle and what is reclaimed": (
         stretched(
             1,
