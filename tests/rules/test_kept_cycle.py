@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from scheduler.model.accounts import Account
 from scheduler.model.decisions import Assign, Decision, Drain, Expire, Plan
 from scheduler.model.reservations import Reservation
+from scheduler.model.transitions import SlotState
 from scheduler.model.view import ROW_TYPES, Gone, Row, View
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.policy.capacity.candidate_queue import SlotClass
@@ -138,6 +139,20 @@ def test_a_plan_leaves_no_class_of_slots_to_the_garbage_collector() -> None:
 def _count(kind: type) -> int:
     """Return how many objects of this class are in memory."""
     return sum(type(each) is kind for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("state", ["terminating", "error"])
+def test_a_cycle_goes_on_beside_a_slot_that_waits_for_its_timeout(state: SlotState) -> None:
+    ticks = Ticks(a_slot(), a_slot("linux-2", state=state), _hold("a"), _wait(1), pools={"linux": {"max_slots": 2}})
+    ticks.tick(_wait(2))
+    assert ticks.has_gone_on
+
+
+def test_an_idle_slot_that_the_minimum_keeps_causes_no_cycle() -> None:
+    pools = {"linux": {"max_slots": 1, "min_slots": 1, "idle_scale_down": 60}}
+    ticks = Ticks(a_slot(), _wait(1, labels={"gpu": "yes"}), pools=pools)
+    assert ticks.tick(_wait(2, labels={"gpu": "yes"})).wake_at is None
+    assert ticks.has_gone_on
 
 
 def test_an_arrival_of_a_higher_priority_is_reported_and_placed_first() -> None:

@@ -102,6 +102,12 @@ def test_leases_share_slots_and_gangs_are_placed_whole(rows: list[Any], decided:
     assert describe(*rows, rules=RULES)[0] == decided
 
 
+def test_a_gang_takes_no_more_uses_of_a_machine_than_are_left() -> None:
+    rules = quota_rules({"resources": {"cpus": 4}, "max_uses": 2})
+    rows: list[Row] = [a_host(1, uses=1), a_host(2, uses=1), waits("r1", **a_gang(1, 1))]
+    assert describe(*rows, rules=rules)[0] == ["r1 on 1+2 at 5"]
+
+
 A, B = an_account("A", 100), an_account("B")
 PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
     "the fewest victims end": (

@@ -130,6 +130,10 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke low more.0 lab-1 reclaimed", "5 assign r1 lab-1 at 5"],
     ),
+    "nothing is reclaimed on a slot that the reservation has declined": (
+        stretched(2, tick(5), others=[an_application("r1", 1, declined=["lab-1"])]),
+        [],
+    ),
     "nothing is reclaimed for a gang that still would not fit": (
         stretched(2, submitted(5, an_application("r1", 3))),
         [],
