@@ -48,6 +48,7 @@ class QueueGauge:
     """Estimates, in one worker, how long the waiting requests of its queue will take.
 
     It measures the duration of a request in this worker, and the share of all requests that this worker carries out.
+    The share counts as 1/64 at least, because a worker that took no request during the samples takes some later.
     """
 
     def __init__(self, concurrency: int) -> None:

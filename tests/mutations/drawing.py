@@ -84,7 +84,7 @@ class Possible:
         path = self.spot.path
         for depth in range(len(path) - 1, 0, -1):
             node = path[depth]
-            if isinstance(node, ast.expr | ast.stmt):
+            if isinstance(node, ast.expr | ast.stmt) and not isinstance(node, ast.Slice):  # `1:` alone is no code
                 function = ".".join(each.name for each in path[:depth] if isinstance(each, _DEFINITIONS))
                 old, new = ast.unparse(node), _unparse_changed(self.spot, depth)
                 yield Anchor(self.module, function, old, new)

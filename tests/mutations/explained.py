@@ -68,7 +68,19 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.quota.preempt": {
+        "choose_victims": [
+            Change(
+                "on a slot with up to 2,000 leases this line is reached after no single victim made room",
+                "len(chosen) > 1",
+                "len(chosen) >= 1",
+            ),
+        ],
         "find_movable": [
+            Change(
+                "a balance of exactly OVERDRAWN is within the bounds, so this line is not reached",
+                "balance < OVERDRAWN",
+                "balance <= OVERDRAWN",
+            ),
             Change(
                 "a balance of exactly SAVED is within the bounds, so this line is not reached",
                 "balance > SAVED",
@@ -82,6 +94,10 @@ EXPLAINED: Final[Changes] = {
         ],
     },
     "scheduler.policy.scaling.launch": {
+        "_refuse_demands": [
+            Change("no reservation is left behind the last one", "False", "True"),
+            Change("both have the length of the queue", "True", "False"),
+        ],
         "_Refusal.still_holds": [
             Change(
                 "the launch is tried again and refused again: in its pools nothing was launched meanwhile",
@@ -93,6 +109,104 @@ EXPLAINED: Final[Changes] = {
     "scheduler.policy.scaling.launch_limits": {
         "list_eligible": [
             Change("without choices no price is compared with this number", "0.0", "1.0"),
+        ],
+    },
+    "scheduler.policy.elastic.relaxed_capacity": {
+        "_find_headroom": [
+            Change(
+                "the bound may be too high: a search applies the exact rule afterwards",
+                "slot_info.pool.lease_limit - slot_info.load",
+                "slot_info.pool.lease_limit + slot_info.load",
+            ),
+        ],
+    },
+    "scheduler.policy.elastic.victim_search": {
+        "_Candidates.find": [
+            Change(
+                "the loop below examines the same slots, one group after the other",
+                "self._walk(bound, to_the_end=True)",
+                "",
+            ),
+        ],
+    },
+    "scheduler.policy.lifecycle.silent_hosts": {
+        "OldestHeartbeats.__init__": [
+            Change("the first `follow` knows no heartbeats, and so reads no changes", "0", "1"),
+        ],
+    },
+    "scheduler.policy.placement.cpu_bursting": {
+        "share": [
+            Change(
+                "without shared cores, and without cpus, the limits are computed and none changes",
+                "rules.has_shared_cores and cycle.has_cpus",
+                "rules.has_shared_cores or cycle.has_cpus",
+            ),
+        ],
+        "is_same": [
+            Change(
+                "SLACK only excludes rounding errors, and no change of a limit is exactly as large",
+                "abs(cores - other) <= SLACK",
+                "abs(cores - other) < SLACK",
+            ),
+        ],
+    },
+    "scheduler.policy.queueing.starvation_guard": {
+        "StarvationGuard._keep_slots": [
+            Change(
+                "kept slots are not in the ready index any more, so that a second search finds none",
+                "self._kept_for.update((need.likeness for need in needs))",
+                "",
+            ),
+        ],
+    },
+    "scheduler.policy.quota.match_idle": {
+        "_Matching._find_all": [
+            Change(
+                "a group for which the later instances find no slot is tried on more slots, and fits on none of them",
+                "_Scratch(self._list_able, group.demand).take_all(needs[1:])",
+                "_Scratch(self._list_able, group.demand).take_all(needs[2:])",
+            ),
+        ],
+    },
+    "scheduler.policy.quota.running": {
+        "RunningIndex.__init__": [
+            Change(
+                "`begin` sets the level to 0 before it is compared", "self._worst_begun = 0", "self._worst_begun = 1"
+            ),
+        ],
+    },
+    "scheduler.policy.quota.steady": {
+        "_make_terms": [
+            Change("both accounts that are compared get the same number", "0", "1"),
+            Change(
+                "both accounts that are compared get the same time",
+                "return msgspec.structs.replace(account, version=0, marked_at=0.0, balance=NOTHING, charged_at=0.0, "
+                "due=NOTHING)",
+                "return msgspec.structs.replace(account, version=0, marked_at=1.0, balance=NOTHING, charged_at=0.0, "
+                "due=NOTHING)",
+            ),
+        ],
+    },
+    "scheduler.policy.quota.usage": {
+        "_Tally.sum_used": [
+            Change("in no time a lease uses nothing", "now > self.since", "now >= self.since"),
+        ],
+    },
+    "scheduler.policy.replan.kept_cycle": {
+        "KeptCycle.tidy": [
+            Change(
+                "the number only decides how often the slot index is made again",
+                "CHANGES_A_SLOT * len(self._cycle.slot_infos)",
+                "CHANGES_A_SLOT // len(self._cycle.slot_infos)",
+            ),
+        ],
+        "": [
+            Change("the number only decides how often the slot index is made again", "1000", "1001"),
+        ],
+    },
+    "scheduler.policy.scaling.pool_size": {
+        "_imagine_launches": [
+            Change("imagined slots keep their order among each other, behind all slots", "1", "2"),
         ],
     },
 }

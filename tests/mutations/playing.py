@@ -73,6 +73,8 @@ MODULES: Final = (
     "tests.rules.quota.test_quota_claims",
     "tests.rules.quota.test_quota_shared",
     "tests.rules.test_kept_cycle",
+    "tests.rules.test_kept_queue",
+    "tests.rules.queueing.test_guard_and_reclaims",
 )
 """Where the tests are, in the order in which they are tried."""
 RULELESS: Final = (

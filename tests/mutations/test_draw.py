@@ -6,6 +6,7 @@ import pytest
 
 from tests.mutations.anchor import change, is_same
 from tests.mutations.draw import draw, find_reason, list_modules, main
+from tests.mutations.drawing import list_changes
 from tests.mutations.explained import EXPLAINED
 from tests.mutations.mutant import Mutant, list_mutants
 from tests.mutations.playing import read
@@ -26,6 +27,13 @@ def test_a_default_that_the_function_has_twice_is_anchored_by_the_whole_function
     changed = [each for each in draw(module, 1, 10_000) if each.old.startswith("def _walk(")]
     assert [each.function for each in changed] == ["_Candidates"]
     assert "to_the_end: bool=True" in changed[0].new
+
+
+def test_a_bound_of_a_slice_is_anchored_by_an_expression_around_the_slice() -> None:
+    changes = list_changes("scheduler.policy.quota.match_idle")
+    bounds = [each.describe() for each in changes if isinstance(each.spot.path[-2], ast.Slice)]
+    assert bounds
+    assert all("[1:]" in each.old and "[2:]" in each.new for each in bounds)
 
 
 def test_a_seed_draws_the_same_mutants_again_and_another_seed_others() -> None:

@@ -1,14 +1,20 @@
 """What a cycle that goes on in a later tick must see: each case is a change after which it plans as a new cycle."""
 
+import gc
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from msgspec.structs import replace
 
 from scheduler.model.accounts import Account
 from scheduler.model.decisions import Assign, Decision, Drain, Expire, Plan
 from scheduler.model.reservations import Reservation
+from scheduler.model.transitions import SlotState
 from scheduler.model.view import ROW_TYPES, Gone, Row, View
+from scheduler.operations.paused_gc import PausedGC
+from scheduler.policy.capacity.candidate_queue import SlotClass
+from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.replan.kept_cycle import KeptCycle
@@ -95,14 +101,58 @@ def test_a_reservation_that_no_slot_could_hold_waits_for_capacity_once_a_slot_ha
     assert [each.code for each in found.waiting] == ["no_capacity", "no_capacity"]
 
 
-def test_a_request_of_a_new_kind_is_searched_on_slots_that_did_not_change() -> None:
+@pytest.mark.parametrize("most_changes", [1000, -1000], ids=["the same index", "an index that was made again"])
+def test_a_request_of_a_new_kind_is_searched_on_slots_that_did_not_change(most_changes: int) -> None:
     pools = {"linux": {"max_slots": 1, "resources": {"memory_mib": 4}}}
     rows: list[Row] = [a_slot(), _hold("a", resources={"memory_mib": 2}), _wait(1, resources={"memory_mib": 3})]
-    ticks = Ticks(*rows, pools=pools)
-    assert ticks.first.decisions == ()
-    found = ticks.tick(_wait(2, resources={"memory_mib": 1}))
+    with patch("scheduler.policy.replan.kept_cycle.MOST_CHANGES", most_changes):
+        ticks = Ticks(*rows, pools=pools)
+        assert ticks.first.decisions == ticks.tick().decisions == ()
+        found = ticks.tick(_wait(2, resources={"memory_mib": 1}))
     assert ticks.has_gone_on
     assert _list_assigned(found.decisions) == _assign("r2")
+
+
+def test_a_cycle_whose_index_was_made_again_plans_as_before_and_frees_the_former_index() -> None:
+    held = [_hold(f"h{number}", f"linux-{number}") for number in (1, 2)]
+    rows = [a_slot("linux-1"), a_slot("linux-2"), *held, _wait(1), _wait(2)]
+    with patch("scheduler.policy.replan.kept_cycle.MOST_CHANGES", -1000), PausedGC():
+        before = _count(SlotIndex)
+        ticks = Ticks(*rows, pools={"linux": {"max_slots": 2}})
+        assert _count(SlotIndex) - before == 3, "ready, in flight and launched"
+        first = ticks.tick(replace(held[0], phase="released", leases=(), version=2))
+        assert (ticks.has_gone_on, _list_assigned(first.decisions)) == (True, _assign("r1", "linux-1"))
+        assert _count(SlotIndex) - before == 3
+        second = ticks.tick(_hold("r1", version=2), replace(held[1], phase="released", leases=(), version=2))
+        assert (ticks.has_gone_on, _list_assigned(second.decisions)) == (True, _assign("r2", "linux-2"))
+        assert _count(SlotIndex) - before == 3
+
+
+def test_a_plan_leaves_no_class_of_slots_to_the_garbage_collector() -> None:
+    with PausedGC():
+        before = _count(SlotClass)
+        found = plan(View([a_slot(), _wait(1), _wait(2)]), some_rules(), NOW)
+        assert _list_assigned(found.decisions) == _assign("r1")
+        assert _count(SlotClass) == before
+
+
+def _count(kind: type) -> int:
+    """Return how many objects of this class are in memory."""
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("state", ["terminating", "error"])
+def test_a_cycle_goes_on_beside_a_slot_that_waits_for_its_timeout(state: SlotState) -> None:
+    ticks = Ticks(a_slot(), a_slot("linux-2", state=state), _hold("a"), _wait(1), pools={"linux": {"max_slots": 2}})
+    ticks.tick(_wait(2))
+    assert ticks.has_gone_on
+
+
+def test_an_idle_slot_that_the_minimum_keeps_causes_no_cycle() -> None:
+    pools = {"linux": {"max_slots": 1, "min_slots": 1, "idle_scale_down": 60}}
+    ticks = Ticks(a_slot(), _wait(1, labels={"gpu": "yes"}), pools=pools)
+    assert ticks.tick(_wait(2, labels={"gpu": "yes"})).wake_at is None
+    assert ticks.has_gone_on
 
 
 def test_an_arrival_of_a_higher_priority_is_reported_and_placed_first() -> None:

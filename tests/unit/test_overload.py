@@ -69,6 +69,13 @@ def test_other_workers_of_the_queue_make_the_wait_shorter() -> None:
     assert gauge.wait == pytest.approx(10.0 / 4)
 
 
+def test_a_worker_that_took_almost_no_request_is_counted_as_one_of_64() -> None:
+    gauge = a_gauge(0.02)
+    gauge.note_sample(6400, 100, 300)
+    gauge.note_sample(6400, 101, 1300)
+    assert gauge.wait == pytest.approx(1.0)
+
+
 def test_counts_that_redis_lost_start_again() -> None:
     gauge = a_gauge(0.02)
     gauge.note_sample(1000, 100, 300)

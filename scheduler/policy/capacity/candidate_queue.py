@@ -96,15 +96,11 @@ class CandidateQueue:
         heapify(self.others)
         self.advance()
 
-    def update(self, slot_info: SlotInfo) -> None:
-        """Note in this candidate queue that a slot of these classes was added, or its remaining capacity changed."""
-        has_enough = slot_info.remaining.after[self.step] is not None
-        if self.first is slot_info:
-            if has_enough:
-                heappush(self.others, self._rank(slot_info))
-            self.advance()
-        elif has_enough:
-            self.enter(slot_info)
+    def update(self, first: SlotInfo) -> None:
+        """Note that the remaining capacity of `first`, the best slot of the queue, has changed."""
+        if first.remaining.after[self.step] is not None:
+            heappush(self.others, self._rank(first))
+        self.advance()
 
     def enter(self, slot_info: SlotInfo) -> None:
         """Add a slot other than `first` that changed and can take the request."""

@@ -280,19 +280,18 @@ def _carry_out(
 ) -> None:
     """Charge the cost of the victims to the newcomer's account and decide the preemption.
 
-    With a grace the newcomer claims the slot; without one it is leased at once.
+    With a grace the newcomer claims the slot; without one it is leased at once. The commit writes the inherited cost
+    into the newcomer's lease. No later step of this cycle reads it, because only work at worse levels is preempted.
     """
     cycle = quota_run.cycle
     revoke_by = cycle.find_revoke_by(group.demand.settings)
-    reservation, cost = quota_run.serve(group), sum_costs(victims)
+    reservation = quota_run.serve(group)
     quota_run.preempted.add(slot_info)
     quota_run.limits.note(group, [slot_info] * len(group.demand.needs))
     for victim in victims:
         if group.account is not None:
             cycle.balances.move(victim.cost, group.account, victim.account)
     leases = make_leases(cycle, group.demand, [slot_info] * len(group.demand.needs), level)
-    if cost != NOTHING:
-        leases = (msgspec.structs.replace(leases[0], cost=cost), *leases[1:])
     decision = Preempt(
         reservation=reservation.id,
         slot=slot_info.slot.id,

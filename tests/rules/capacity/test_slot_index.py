@@ -11,6 +11,7 @@ from scheduler.model.view import View
 from scheduler.policy.capacity.fits import RemainingCapacity
 from scheduler.policy.capacity.gang import Shortage, fill, has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_index import CHANGES_A_STEP
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
@@ -238,3 +239,19 @@ def test_of_equal_gangs_the_larger_one_is_not_tried_where_the_smaller_one_had_no
     two, three, four = (cycle.demand_of(each) for each in gangs)
     assert fill(three, (cycle.ready,), shortage=shortage) is None
     assert [shortage.holds_for(each) for each in (two, three, four)] == [False, True, True]
+
+
+def test_a_search_counts_a_step_for_every_few_changes_that_it_reads() -> None:
+    slots = [a_slot(f"linux-{number}", resources={"cpus": 4}) for number in range(1, 9)]
+    waiting = a_reservation("r1", resources={"cpus": 1})
+    cycle = CycleState(View([*slots, waiting]), some_rules({"pools": {"linux": {"resources": {"cpus": 4}}}}), NOW)
+    cycle.open_indexes()
+    [need] = cycle.demand_of(waiting).needs
+    cycle.ready.find(need)
+    taken = list(cycle.slot_infos.values())
+    for count, steps in ((CHANGES_A_STEP - 1, 0), (CHANGES_A_STEP, 1)):
+        for slot_info in [taken.pop() for _ in range(count)]:
+            cycle.ready.put_back(slot_info, slot_info.remaining, 0)
+        before = cycle.count_steps()
+        cycle.ready.find(need)
+        assert cycle.count_steps() - before == steps

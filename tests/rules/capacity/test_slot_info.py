@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model.decisions import Assign
+from scheduler.model.decisions import Assign, Drain
 from scheduler.model.view import Row, View
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.plan import plan
@@ -41,3 +41,25 @@ def test_a_claim_and_the_lease_that_it_waits_for_take_one_of_the_allowed_leases(
     pool = {"max_slots": 1, "max_leases_per_slot": 2, "resources": {"cpus": 4}}
     found = plan(View(rows), some_rules({"pools": {"linux": pool}}), NOW)
     assert [each.reservation for each in found.decisions if isinstance(each, Assign)] == ["r1"]
+
+
+@pytest.mark.parametrize(
+    ("offering", "zone", "drained"),
+    [
+        # The key of an offering depends on which others have its name, and may have been another one at the launch.
+        ("small", None, False),
+        ("small/spot", None, False),
+        ("small/spot/any", None, False),
+        ("small/spot/a", "a", False),
+        ("small/spot/any", "a", True),
+        ("small/on-demand", None, True),
+    ],
+)
+def test_a_slot_drains_unless_its_offering_is_configured_under_any_of_its_keys(
+    offering: str, zone: str | None, drained: bool
+) -> None:
+    pool = {"offerings": [{"name": "small", "market": "spot", **({"zone": zone} if zone else {})}]}
+    found = plan(View([a_slot(offering=offering)]), some_rules({"pools": {"linux": pool}}), NOW)
+    assert [each for each in found.decisions if isinstance(each, Drain)] == [
+        Drain(slot="linux-1", reason="unconfigured")
+    ] * drained

@@ -182,6 +182,51 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke r1 more.1 lab-1 reclaimed", "6 requeue r2 slot_draining"],
     ),
+    "instances that take the slot of a worse one in its grace wait until it has ended": (
+        a_lab(
+            submitted(
+                5,
+                {
+                    **an_application("r2", 1, 2, priority=2),
+                    "components": [component("core", 1, 1), component("more", 2, 3, "elastic")],
+                },
+            ),
+            act(9, "surrender", {"reservation": "r1"}),
+            slots=[on_slot("lab-1", 6, ("r1", "more")), on_slot("lab-2", 1, ("r1", "core")), on_slot("lab-3", 1)],
+            reservations=[
+                {
+                    **an_application("r1", 1, phase="leased"),
+                    "components": [component("core", 1, 1), component("more", 1, 6, "elastic")],
+                }
+            ],
+            scheduler={**GRACE, "queue": "priority"},
+        ),
+        [
+            *("5 assign r2 lab-3", "5 revoke r1 more lab-1 reclaimed"),
+            *("9 grant r2 more.0 lab-1 room", "9 grant r2 more.1 lab-1 room"),
+        ],
+    ),
+    "on a slot that counts leases only an instance is reclaimed as well": (
+        held_by_r1(
+            submitted(5, an_application("r2", 1)),
+            slots=[{**FULL[0], "resources": None}],
+            lab={"resources": None, "max_leases_per_slot": 3},
+        ),
+        ["5 revoke r1 more.1 lab-1 reclaimed", "5 assign r2 lab-1"],
+    ),
+    "each of several equal slots counts for what a reclaim may free": (
+        a_lab(
+            submitted(5, *(an_application(name, 1, units=2) for name in ("r2", "r3"))),
+            slots=[
+                on_slot(f"lab-{number}", 2, ("r1", part)) for number, part in enumerate(("core", "more.0", "more.1"), 1)
+            ],
+            reservations=[an_application("r1", 1, 2, units=2, phase="leased")],
+        ),
+        [
+            *("5 revoke r1 more.1 lab-3 reclaimed", "5 assign r2 lab-3"),
+            *("5 revoke r1 more.0 lab-2 reclaimed", "5 assign r3 lab-2"),
+        ],
+    ),
     "when the claim is cancelled the instance is granted again once the slot is free": (
         held_by_r1(
             submitted(5, an_application("r2", 1)),

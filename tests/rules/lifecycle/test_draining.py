@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model.decisions import Launch, Requeue
+from scheduler.model.decisions import Drain, Launch, Requeue
 from scheduler.model.view import View
 from scheduler.policy.plan import plan
 from tests.builders import NOW, a_lease, a_reservation, some_rules
@@ -139,3 +139,9 @@ def test_a_revoking_reservation_on_a_slot_past_its_drain_timeout_is_an_ordinary_
     assert [each.reason for each in found.decisions if isinstance(each, Requeue)] == ["slot_draining"]
     assert [each.reason for each in found.decisions if isinstance(each, Launch)] == ["demand"]
     assert dict(found.waiting.items())["r1"][0] == "booting"
+
+
+def test_of_a_pool_that_is_no_longer_configured_machines_end_and_hosts_stay() -> None:
+    rows = [a_slot_row("old-1"), a_slot_row("old-2", state="empty"), a_slot_row("old-3", launch_id=None, machine="m-3")]
+    found = plan(View(rows), some_rules(), NOW)
+    assert found.decisions == (Drain(slot="old-1", reason="unconfigured"),)

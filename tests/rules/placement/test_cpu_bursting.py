@@ -76,6 +76,11 @@ def test_only_a_changed_figure_is_decided() -> None:
     assert found == ["0 r1 main lab-1 3.5", "0 r2 main lab-1 4.5", "3 r2 main lab-1 8"]
 
 
+def test_a_lease_that_takes_the_last_cores_ends_the_part_of_the_others_in_the_same_tick() -> None:
+    found = cores(submitted(0, asks("r1", 3)), tick(0), submitted(1, asks("r2", 5)), tick(1))
+    assert found == ["0 r1 main lab-1 8", "1 r1 main lab-1 3"]
+
+
 ENDS: dict[str, tuple[list[Document], Document]] = {
     "it expires in this tick": ([tick(10)], {"ttl": 10}),
     "it is cancelled before": ([act(10, "cancel", "r1"), tick(10)], {}),

@@ -355,3 +355,16 @@ def test_a_gang_for_which_elastic_instances_were_reclaimed_is_kept_out_by_the_gu
     [reported] = played.ticks
     assert reported[:3] == ["revoke r1 more lab-2 reclaimed", "assign small lab-2", "big waits no_capacity"]
     assert reported[-1] == "gang waits behind_queue"
+
+
+def test_a_slot_that_one_reservation_declined_is_kept_for_the_next_one() -> None:
+    """lab-2 is kept for `first`, and lab-1 for `second`, which asks for the same."""
+    fleet = a_fleet(GUARD, [asking(99, "small", 1), {"at": 99, "tick": True}])
+    fleet["slots"].append({"id": "lab-2", "pool": "lab", "leases": [{"reservation": "o2"}]})
+    whole = {"system": "x", "resources": {"cpus": 4}}
+    fleet["reservations"] += [
+        {"id": "o2", "system": "x", "resources": {"cpus": 1}, "phase": "leased"},
+        {"id": "first", **whole, "declined": ["lab-1"]},
+        {"id": "second", **whole},
+    ]
+    assert play(fleet).codes == {"first": "no_capacity", "second": "no_capacity", "small": "behind_queue"}

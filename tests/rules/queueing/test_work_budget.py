@@ -5,16 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.model.decisions import Assign, Cores, Grant, Plan
+from scheduler.model.decisions import Assign, Cores, Grant, Launch, Plan
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rules import Rules
-from scheduler.model.view import View
+from scheduler.model.view import Row, View
 from scheduler.policy.cycle.work_budget import CORES_STEPS, GRANT_STEPS, LEASE_STEPS, PAUSE_SECONDS
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.cluster import build_cluster
-from tests.builders import NOW, SYSTEM, a_lease, a_slot, some_rules
+from tests.builders import NOW, SYSTEM, a_lease, a_reservation, a_slot, some_rules
 
 SLOTS = 20
 
@@ -105,6 +105,35 @@ def test_without_backfill_a_gang_that_is_tried_later_blocks_the_queue() -> None:
     found = plan(a_fleet(*rows), rules_with(11 * LEASE_STEPS, backfill=False), NOW)
     assert list_assigned(found) == ["g0", "g1"]
     assert dict(found.waiting.items())["g3"][0] == "behind_queue"
+
+
+def test_behind_a_gang_that_is_tried_later_no_reservation_keeps_capacity_in_flight() -> None:
+    """linux-3 boots for the interrupted `r9`; `g3` is served after the gangs, by a machine of its own size."""
+    rules = some_rules(
+        {
+            "pools": {
+                "linux": {
+                    "offerings": [
+                        {"name": f"of-{cpus}", "price": cpus, "resources": {"cpus": cpus}} for cpus in (1, 10)
+                    ]
+                }
+            },
+            "scheduler": {"backfill": False, "interruption_grace": 60},
+            "limits": {"work_per_tick": 11 * LEASE_STEPS},
+        }
+    )
+    lease = a_lease("linux-4", resources={"cpus": 10})
+    waiting = [a_gang(0, 1), a_gang(1, 1), a_gang(2, 1), a_gang(3, 1, "other", count=1)]
+    rows: list[Row] = [
+        *(a_slot(f"linux-{number}", offering="of-10", resources={"cpus": 10}) for number in (1, 2)),
+        a_slot("linux-3", state="booting", offering="of-10", resources={"cpus": 10}),
+        a_slot("linux-4", offering="of-10", resources={"cpus": 10}, interrupted_at=NOW),
+        a_slot("linux-5", state="empty", epoch=0),
+        a_reservation("r9", phase="leased", confirmed_at=NOW, leases=(lease,), resources={"cpus": 10}),
+    ]
+    found = plan(View([*rows, *waiting]), rules, NOW)
+    assert list_assigned(found) == ["g0", "g1"]
+    assert [each.offering for each in found.decisions if isinstance(each, Launch)] == ["of-1"]
 
 
 def test_elastic_instances_are_granted_in_rank_order_as_far_as_the_budget_allows() -> None:

@@ -51,6 +51,11 @@ def test_no_more_leases_change_their_level_than_the_account_earns_or_lacks(
     assert decide(a_host(1), a_host(2), *work, account) == moved
 
 
+def test_work_at_worse_levels_does_not_move_to_the_level_below_one_that_is_overdrawn_and_earns_enough() -> None:
+    work = [runs(f"r{number}", a_running_lease(number, level), account="A") for number, level in ((1, 0), (2, 3))]
+    assert decide(a_host(1), a_host(2), *work, an_account("A", -700, rate=(2,))) == []
+
+
 def test_work_on_a_slot_that_the_newcomer_has_declined_is_not_preempted() -> None:
     rows: list[Row] = [a_host(uses=1), runs("r9", 1), an_account("A", 100)]
     assert decide(*rows, waits("r1", "A")) == ["r1 takes 1 of r9", "r1 on 1 at 0"]

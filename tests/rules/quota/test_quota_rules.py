@@ -325,6 +325,20 @@ def test_a_reservation_that_its_account_blocks_launches_nothing() -> None:
     assert [type(each) for each in plan(View([an_account("A"), *wanted]), rules, NOW).decisions] == [Launch]
 
 
+def test_no_second_machine_is_launched_while_the_first_one_boots() -> None:
+    rules = quota_rules(pools={"linux": {"system": SYSTEM, "max_slots": 9}})
+    slots = [a_slot("linux-1", state="booting"), a_slot("linux-2", state="empty")]
+    found = plan(View([*slots, waits("r1", pool="linux", system=None)]), rules, NOW)
+    assert (found.decisions, [each.code for each in found.waiting]) == ((), ["booting"])
+
+
+def test_a_preempted_reservation_whose_account_may_not_run_free_waits_for_a_balance() -> None:
+    rows: list[Row] = [a_host(), runs("r9", 1, 5, "V"), waits("r1", "A"), an_account("A", 100)]
+    for is_free_work_disabled, code in ((False, "no_capacity"), (True, "no_quota")):
+        victim = an_account("V", -1, disable_free_tasks=is_free_work_disabled)
+        assert describe(*rows, victim) == (["r1 takes 1 of r9", "r1 on 1 at 0"], {"r9": code})
+
+
 def test_accounts_are_charged_before_levels_are_taken() -> None:
     rows: list[Row] = [a_host(), waits("r1", "A"), an_account("A", rate=(0, 1), max_charge_seconds=10)]
     assert describe(*rows, now=NOW + 1)[0] == ["r1 on 1 at 1"]

@@ -14,7 +14,7 @@ from tests.builders import NOW, a_component, a_lease
 from tests.rules.quotas import a_host, an_account, describe, levels, quota_rules, runs, waits
 
 RULES = quota_rules({"resources": {"cpus": 4}, "offline_timeout": 1000})
-X = {"x": "1"}
+X, Y = {"x": "1"}, {"y": "1"}
 
 
 def cpus(amount: float, **changes: Any) -> dict[str, Any]:
@@ -77,6 +77,10 @@ PLACING: dict[str, tuple[list[Any], list[str]]] = {
         [a_host(1), a_host(2, X), a_host(3, X), waits("r1", prefers=X, **a_gang(4, 4))],
         ["r1 on 2+3 at 5"],
     ),
+    "a slot needs all labels that a reservation requires": (
+        [a_host(1, X), a_host(2, X | Y), holds("r9", 2, 4), waits("r1", labels=X | Y, **cpus(1))],
+        [],
+    ),
     "more labels of a component count as more demanding": (
         [a_host(1, X), waits("r1", at=-9, **cpus(4)), waits("r2", **cpus(4, labels=X))],
         ["r2 on 1 at 5"],
@@ -96,6 +100,12 @@ PLACING: dict[str, tuple[list[Any], list[str]]] = {
 @pytest.mark.parametrize(("rows", "decided"), PLACING.values(), ids=PLACING)
 def test_leases_share_slots_and_gangs_are_placed_whole(rows: list[Any], decided: list[str]) -> None:
     assert describe(*rows, rules=RULES)[0] == decided
+
+
+def test_a_gang_takes_no_more_uses_of_a_machine_than_are_left() -> None:
+    rules = quota_rules({"resources": {"cpus": 4}, "max_uses": 2})
+    rows: list[Row] = [a_host(1, uses=1), a_host(2, uses=1), waits("r1", **a_gang(1, 1))]
+    assert describe(*rows, rules=rules)[0] == ["r1 on 1+2 at 5"]
 
 
 A, B = an_account("A", 100), an_account("B")
@@ -168,6 +178,13 @@ def test_a_preemption_on_a_shared_slot_ends_the_fewest_and_cheapest(rows: list[A
     recycles = not decided
     rules = quota_rules({"resources": {"cpus": 4}, "recycle_unclean": recycles})
     assert describe(*rows, rules=rules)[0] == decided
+
+
+def test_of_too_many_sets_of_victims_the_cheapest_work_ends_one_after_the_other_until_the_newcomer_fits() -> None:
+    """There are 2,024 sets of three leases."""
+    running = [holds(f"r{number}", 1, 1, cost=30 - number) for number in range(1, 25)]
+    rows: list[Row] = [a_host(1, resources={"cpus": 24}), A, *running, waits("r99", "A", **cpus(3))]
+    assert describe(*rows, rules=RULES)[0] == ["r99 takes 1 of r24+r23+r22", "r99 on 1 at 0"]
 
 
 def test_a_gang_is_relevelled_as_a_whole_in_the_order_of_what_it_cost_in_all() -> None:

@@ -55,6 +55,18 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             *("5 revoke low more.0 lab-1 reclaimed", "5 assign r2 lab-1 at 5"),
         ],
     ),
+    "with a grace period a claim counts as one of these leases": (
+        stretched(
+            2,
+            submitted(5, an_application("r1", 1, account="one"), an_application("r2", 1, account="one")),
+            act(9, "surrender", {"reservation": "low"}),
+            scheduler=GRACE,
+        ),
+        [
+            *("5 revoke low more.1 lab-1 reclaimed", "5 revoke low more.0 lab-1 reclaimed"),
+            *("9 assign r1 lab-1 at 0", "9 assign r2 lab-1 at 5"),
+        ],
+    ),
     "an idle slot is used before anything is reclaimed": (
         stretched(
             1,
@@ -62,6 +74,23 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             slots=[on_slot("lab-1", 2, ("low", "core"), ("low", "more")), on_slot("lab-2", 1)],
         ),
         ["5 assign r1 lab-2 at 5"],
+    ),
+    "what a reclaim frees beyond the need, on a slot that had no lease left, is assigned in the same tick": (
+        by_quota(
+            submitted(5, an_application("r1", 1, units=3, account="rich"), an_application("r2", 1)),
+            slots=[on_slot("lab-1", 5, ("low", "core"), ("low", "more.0"), ("low", "more.1"))],
+            reservations=[
+                {
+                    **an_application("low", 1, phase="leased"),
+                    "components": [component("core", 1, 1), component("more", 2, 2, "elastic")],
+                }
+            ],
+            lab={"max_leases_per_slot": 3},
+        ),
+        [
+            *("5 revoke low more.1 lab-1 reclaimed", "5 revoke low more.0 lab-1 reclaimed"),
+            *("5 assign r1 lab-1 at 0", "5 assign r2 lab-1 at 5"),
+        ],
     ),
     "a gang uses what is idle and what is reclaimed": (
         stretched(
@@ -100,6 +129,10 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             others=[an_application("other", 1, phase="leased")],
         ),
         ["5 revoke low more.0 lab-1 reclaimed", "5 assign r1 lab-1 at 5"],
+    ),
+    "nothing is reclaimed on a slot that the reservation has declined": (
+        stretched(2, tick(5), others=[an_application("r1", 1, declined=["lab-1"])]),
+        [],
     ),
     "nothing is reclaimed for a gang that still would not fit": (
         stretched(2, submitted(5, an_application("r1", 3))),

@@ -251,6 +251,31 @@ CASES: Cases = {
         ),
         [["g waits at_max_slots"]],
     ),
+    "as many launches are withheld as the pool has slots: a later gang keeps none of these slots": (
+        a_case(
+            c(5, 3),
+            c(4, 3),
+            submit(
+                0,
+                "g",
+                priority=1,
+                components=[
+                    {"name": "w", "resources": {"cpus": 2}},
+                    {"name": "x", "resources": {"cpus": 3}},
+                ],
+            ),
+            tick(0),
+            pool={"max_slots": 2},
+            slots=[t("linux-1", 2), t("linux-2", 2)],
+        ),
+        [
+            [
+                "drain linux-1 at_quota",
+                "drain linux-2 at_quota",
+                *(f"{name} waits at_max_slots" for name in ("c5", "c4", "g")),
+            ]
+        ],
+    ),
     "a slot that is launched in this tick after its cool-down does not drain": (
         a_case(
             c(3, 3),

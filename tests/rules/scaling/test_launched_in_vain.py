@@ -106,6 +106,32 @@ def test_nothing_is_launched_behind_a_reservation_for_which_the_guard_would_keep
     assert play_out({**document, "timeline": timeline}).ticks == [["g waits at_max_slots", "r1 waits behind_queue"]]
 
 
+def test_behind_a_protected_gang_a_slot_is_launched_that_is_too_small_for_it() -> None:
+    offerings = [{"name": f"of-{cpus}", "price": cpus, "resources": {"cpus": cpus}} for cpus in (1, 8)]
+    assert reported(
+        submit(0, "g", components=[{"name": "w", "count": 2, "resources": {"cpus": 8}}]),
+        submit(30, "r1", resources={"cpus": 1}),
+        tick(60),
+        pool={"max_slots": 3, "offerings": offerings},
+        slots=[a_slot(f"linux-{number}", "ready", f"h{number}", offering="of-1") for number in (1, 2)],
+        reservations=[a_holder(f"h{number}", resources={"cpus": 1}) for number in (1, 2)],
+        scheduler={"starvation_guard": 20},
+        cloud=SLOW,
+    ) == [["launch linux-3 of-1 demand", "g waits at_max_slots", "r1 waits booting"]]
+
+
+def test_a_launch_that_is_tried_in_vain_for_a_gang_leaves_no_label_on_the_slot() -> None:
+    """linux-1 is launched with `hdd` after a trial with `ssd`: `r2` finds its second place, too."""
+    offerings = [{"name": disk, "price": 1, "labels": {"disk": disk}} for disk in ("ssd", "hdd")]
+    assert reported(
+        submit(0, "g", components=[{"name": "w", "count": 3, "labels": {"disk": "ssd"}}]),
+        submit(0, "r1", "r2", labels={"disk": "hdd"}),
+        tick(0),
+        pool={"max_slots": 1, "max_leases_per_slot": 2, "offerings": offerings},
+        cloud=SLOW,
+    ) == [["launch linux-1 hdd demand", "g waits at_max_slots", "r1 waits booting", "r2 waits booting"]]
+
+
 def test_nothing_is_drained_for_a_gang_that_also_lacks_a_slot_of_another_pool() -> None:
     """Otherwise the drained slot would be launched as the minimum, and drained again: `f` is full, and none of its
     slots ends.

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from scheduler.model.decisions import Drain
+from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.view import View
 from scheduler.policy.plan import plan
-from scheduler.policy.scaling.launch_limits import list_choices
-from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
+from scheduler.policy.scaling.launch_limits import DETAILS, list_choices
+from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 
 GPU = {"gpu": "yes"}
 SIZE = {"cpus": 2}
@@ -62,3 +63,22 @@ def test_offerings_of_one_price_are_ordered_by_memory_then_cpus_then_name(
     offerings = [{"name": name, "price": 1, "resources": size} for name, size in zip("ab", sizes, strict=True)]
     pool = some_rules({"pools": {"linux": {"offerings": offerings}}}).pools["linux"]
     assert [choice.key for choice in list_choices(pool)] == names
+
+
+@pytest.mark.parametrize(("most", "code"), [(2, "misconfigured"), (1, "at_max_slots")])
+def test_failed_boots_are_the_sentence_of_a_wait_only_if_they_prevent_the_launch(most: int, code: str) -> None:
+    hold = Hold(
+        id=hold_id("linux", "unhealthy"),
+        pool="linux",
+        kind="unhealthy",
+        subject="linux-9 timed out",
+        refused_at=NOW,
+        until=NOW + 60,
+        streak=3,
+    )
+    rules = some_rules({"pools": {"linux": {"max_slots": most, "unhealthy_after": 3}}})
+    holder = a_reservation("r9", phase="leased", leases=(a_lease(),))
+    rows = [a_slot(), a_slot("linux-2", state="empty"), hold, holder, a_reservation()]
+    boots = "3 boots in a row failed (the last one: linux-9 timed out); launches of linux rest, then one is tried alone"
+    [waits] = plan(View(rows), rules, NOW).waiting
+    assert (waits.code, waits.detail) == (code, boots if code == "misconfigured" else DETAILS[code])

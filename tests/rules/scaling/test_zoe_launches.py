@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.rules.playing import Document, play_out, tick
-from tests.rules.zoe import a_lab, an_application, decided, submitted
+from tests.rules.zoe import a_lab, an_application, decided, on_slot, submitted
 
 
 def growing(**pool: Any) -> Document:
@@ -46,6 +46,23 @@ def test_elastic_instances_use_capacity_in_flight_before_more_is_launched() -> N
     assert [each for each in decided({**scenario, "cloud": {"boot": 5}, "until": 20}) if "launch" in each] == [
         *(f"0 launch lab-{number} demand" for number in (1, 2, 3, 4)),
     ]
+
+
+def test_one_slot_is_launched_for_the_one_instance_that_is_missing() -> None:
+    held = on_slot("lab-1", 2, ("r1", "core"), ("r1", "more.0"))
+    pool = {"provider": "ec2", "system": "sim", "max_slots": 3, "resources": {"units": 1}, "launch_for_elastic": True}
+    scenario = a_lab(tick(0), slots=[held], reservations=[an_application("r1", 1, 2, phase="leased")], lab=pool)
+    assert decided(scenario) == ["0 launch lab-2 demand", "0 grant r1 more.1 lab-2 room"]
+
+
+def test_nothing_is_launched_for_an_instance_in_the_tick_that_reclaims_it() -> None:
+    held = on_slot("lab-1", 2, ("r1", "core"), ("r1", "more"))
+    pool = {"provider": "ec2", "system": "sim", "max_slots": 3, "resources": {"units": 1}, "launch_for_elastic": True}
+    rows = [an_application("r1", 1, 1, phase="leased")]
+    scenario = a_lab(
+        submitted(5, an_application("r2", 1)), tick(5), slots=[held], reservations=rows, lab=pool, kicks=False
+    )
+    assert decided(scenario) == ["5 revoke r1 more lab-1 reclaimed", "5 assign r2 lab-1"]
 
 
 def test_elastic_instances_of_a_pending_reservation_launch_only_if_its_essential_ones_do() -> None:

@@ -1,0 +1,45 @@
+"""The starvation guard beside elastic instances."""
+
+from tests.rules.playing import play_out, tick
+from tests.rules.zoe import a_lab, an_application, component, on_slot, submitted
+
+
+def test_a_slot_that_is_kept_after_a_reclaim_keeps_out_a_request_for_which_it_was_too_full_before() -> None:
+    """`early` and `late` ask for the same. The reclaim for `gang` leaves 3 of 6 units on lab-2, which is kept for
+    `wide`.
+    """
+    zone = {"labels": {"zone": "a"}}
+    lacking = {"system": "sim", "resources": {"units": 3}, **zone}
+    gang = [component("x", 1, 2, **zone), component("y", 1, 9)]
+    played = play_out(
+        a_lab(
+            submitted(
+                0, {"id": "big", "system": "sim", "resources": {"units": 4}, "labels": {"gpu": "yes"}, "priority": 9}
+            ),
+            submitted(0, {"id": "wide", "system": "sim", "resources": {"units": 6}, "priority": 6, **zone}),
+            submitted(99, {"id": "early", "priority": 8, **lacking}, {"id": "late", "priority": 5, **lacking}),
+            submitted(99, {"id": "gang", "system": "sim", "components": gang, "priority": 7}),
+            tick(99),
+            kicks=False,
+            elastic="flexible",
+            scheduler={"starvation_guard": 50, "queue": "priority", "preemption": False},
+            slots=[
+                on_slot("lab-1", 4, ("old", "core"), labels={"gpu": "yes"}),
+                on_slot("lab-2", 6, ("r1", "core"), ("r1", "more.0"), **zone),
+                on_slot("lab-3", 9, ("r1", "more.1")),
+            ],
+            reservations=[
+                an_application("old", 1, units=3, phase="leased"),
+                {
+                    **an_application("r1", 1, phase="leased"),
+                    "components": [component("core", 1, 1), component("more", 2, 5, "elastic")],
+                },
+            ],
+        )
+    )
+    [reported] = played.ticks
+    assert reported[2:] == [
+        "assign gang lab-2 lab-3",
+        *(f"{name} waits no_capacity" for name in ("big", "early", "wide")),
+        "late waits behind_queue",
+    ]

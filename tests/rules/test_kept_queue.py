@@ -1,0 +1,58 @@
+"""The kept queue of waiting reservations: its blocks contain what a sorted list contains, and stay of a useful size."""
+
+from bisect import insort
+from random import Random
+
+import pytest
+
+from scheduler.model.waits import MOST_NAMES, Reason
+from scheduler.policy.replan.kept_queue import FEWEST_NAMES, MOST_STALE, KeptQueue, Key, KeyHeap
+
+REASON: Reason = ("no_capacity", "no slot has room")
+
+
+def a_key(number: int) -> Key:
+    return (0, float(number), number, f"r{number}")
+
+
+def list_names(queue: KeptQueue) -> list[str]:
+    return [name for block in queue.cut() for name in block.names]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_blocks_contain_the_reservations_in_queue_order_after_any_changes(seed: int) -> None:
+    random, queue, keys = Random(seed), KeptQueue([], []), list[Key]()
+    for share in (1.0, 0.3, 0.8, 0.0):
+        for number in random.sample(range(100_000), 3 * MOST_NAMES):
+            if random.random() < share and (key := a_key(number)) not in keys:
+                insort(keys, key)
+                queue.insert(key, REASON)
+            elif keys:
+                queue.remove(keys.pop(random.randrange(len(keys))))
+        assert list_names(queue) == [key[3] for key in keys]
+
+
+def test_a_block_that_becomes_small_is_joined_with_a_small_one_behind_it() -> None:
+    queue = KeptQueue([], [])
+    for number in range(2 * MOST_NAMES):
+        queue.insert(a_key(number), REASON)
+    for number in range(MOST_NAMES + 10, 2 * MOST_NAMES):
+        queue.remove(a_key(number))
+    for number in range(MOST_NAMES - FEWEST_NAMES):
+        queue.remove(a_key(number))
+    assert [len(block.names) for block in queue.cut()] == [FEWEST_NAMES, 10]
+    queue.remove(a_key(MOST_NAMES - 1))
+    assert [len(block.names) for block in queue.cut()] == [FEWEST_NAMES + 9]
+
+
+def test_a_heap_returns_the_first_reservation_that_waits_after_any_number_of_departures() -> None:
+    present: dict[str, Key] = {}
+    heap = KeyHeap(present)
+    for number in (7, 5, *range(100, 100 + 2 * MOST_STALE)):
+        present[f"r{number}"] = a_key(number)
+        heap.push(present[f"r{number}"])
+        if number >= 100:
+            del present[f"r{number}"]
+    assert heap.first == a_key(5)
+    del present["r5"]
+    assert heap.first == a_key(7)
