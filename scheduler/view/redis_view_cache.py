@@ -129,8 +129,7 @@ class RedisViewCache:
         generation = cast("bytes", self._begin(self._keys.all, [secrets.token_hex(8)]))
         view = self._make_view()
         for batch in _batches(rows, CHANGES_A_CALL):
-            for row in batch:
-                view.apply(row)
+            view.apply_all(batch)
             _require(self._send(batch, generation))
         _require(bool(self._finish(self._keys.generations, [generation])))
         self._generation, self._sequence = generation, 0
@@ -239,8 +238,7 @@ class RedisViewCache:
                 return False
             try:
                 for field, body in zip(answer[2::2], answer[3::2], strict=True):
-                    for change in decode_deltas(field.decode(), body):
-                        view.apply(change)
+                    view.apply_all(decode_deltas(field.decode(), body))
             except msgspec.DecodeError:
                 return False
             is_done, self._sequence = bool(answer[0]), answer[1]
@@ -254,8 +252,7 @@ class RedisViewCache:
         try:
             for kind in ROW_TYPES:
                 for body in self._scan_kind(kind):
-                    for row in decode_deltas(kind, body):
-                        view.apply(row)
+                    view.apply_all(decode_deltas(kind, body))
         except msgspec.DecodeError:
             return None
         return view
