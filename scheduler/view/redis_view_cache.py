@@ -8,6 +8,7 @@ SQL. `publish.lua` lists the keys.
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -34,6 +35,8 @@ number, that takes some milliseconds.
 ENTRIES_A_CALL = 100
 """The most entries of the view's stream of changes that one call reads. An entry has up to CHANGES_A_CALL changes."""
 ROWS_A_CALL = 1000
+START = b"0"
+"""The cursor of a scan before its first and after its last call."""
 LOADS_TRIED = 3
 """The most attempts at loading the whole view. A load is repeated if Redis has dropped changes that were made
 meanwhile.
@@ -260,14 +263,19 @@ class RedisViewCache:
     def _scan_kind(self, kind: Kind) -> Iterator[bytes]:
         """Yield JSON arrays of the stored rows of one kind. A row may be in two of them; a row that is added or deleted
         meanwhile may be in none.
+
+        Speed: a thread reads the next array while the caller decodes the one before it.
         """
-        cursor = b"0"
-        while True:
-            arguments: list[bytes | int] = [cursor, ROWS_A_CALL]
-            cursor, body = cast("list[bytes]", self._scan_rows([self._keys.rows(kind)], arguments))
+        read, keys = self._scan_rows, [self._keys.rows(kind)]
+        with ThreadPoolExecutor(1, thread_name_prefix="leasehold-scan") as ahead:
+            coming = ahead.submit(read, keys, [START, ROWS_A_CALL])
+            while True:
+                cursor, body = cast("list[bytes]", coming.result())
+                if cursor == START:
+                    break
+                coming = ahead.submit(read, keys, [cursor, ROWS_A_CALL])
+                yield body
             yield body
-            if cursor == b"0":
-                return
 
     @redis_errors()
     def _read(self, kind: Kind, type_: type[T], ids: Iterable[str]) -> dict[str, T]:
