@@ -18,7 +18,6 @@ HOPS = (
     ("the intake kicks", "SET {prefix}kick "),
     ("the message for a tick is sent", "LPUSH ticks "),
     ("the answer is sent", "RPUSH {prefix}reply:"),
-    ("the tick's main process took it", "HSET unacked "),
     ("the tick's process takes the lock", "SET {prefix}leader "),
     ("the tick reads the view", "XRANGE {prefix}view:deltas "),
     ("the tick committed, and publishes", "XADD {prefix}view:deltas "),
@@ -26,6 +25,9 @@ HOPS = (
 )
 """What each hop ends with: a name, and the start of the command that Redis then receives, or its start, `*`, and a text
 that it contains. Each is searched after the one before it, but the answer, which is sent beside the tick.
+
+The main process of the ticks has no hop: it gives a message to a process of its pool before it sends a command, and
+stores the record of the message with later acknowledgements, or not at all.
 """
 ASIDE = "the answer is sent"
 

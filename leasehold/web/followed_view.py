@@ -1,7 +1,7 @@
 """A copy of the view for readers: it records which rows changed, and keeps ended reservations for a while."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -25,6 +25,11 @@ class FollowedView(View):
         self.changed: dict[Kind, set[str]] = {}
         self.ended: dict[str, Reservation] = {}
         super().__init__()
+
+    def apply_all(self, changes: Sequence[Change]) -> None:
+        """Apply changes, as View does, and record their ids."""
+        for change in changes:
+            self.apply(change)
 
     def apply(self, change: Change) -> None:
         """Apply a change, as View does, and record its id."""

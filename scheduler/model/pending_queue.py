@@ -60,6 +60,11 @@ class AgedRows:
         for column, value in zip(columns, values, strict=True):
             column.append(value)
 
+    def add_all(self, *columns: Sequence[Any]) -> None:
+        """Add many rows in any order: a sequence of rows, and sequences of their values for the other columns."""
+        for column, values in zip(self._came, columns, strict=True):
+            column.extend(values)
+
     def remove(self, row: Reservation) -> None:
         """Remove a row that was added."""
         self._gone.append(row)
@@ -153,6 +158,16 @@ class PendingQueue:
         self._note(reservation, shape, has_come=True)
         if self._groups is not None:
             self._find_group(reservation, shape).add(reservation)
+
+    def add_all(self, reservations: Sequence[Reservation], shapes: Sequence[Shape]) -> None:
+        """Add many reservations, with the shapes of their requests."""
+        if self._is_followed or self._groups is not None:
+            for reservation, shape in zip(reservations, shapes, strict=True):
+                self.add(reservation, shape)
+            return
+        self._rows.add_all(reservations, [each.id for each in reservations], shapes)
+        self._count += len(reservations)
+        self._numbered = None
 
     def remove(self, reservation: Reservation, shape: Shape) -> None:
         """Remove a reservation: it has left the queue or has a new row. `reservation` is the row that was added."""

@@ -4,7 +4,7 @@ A look for lost publishes asks the database for the recently written rows in the
 as a whole costs one comparison, and only the rows of other groups are read one by one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 KEPT_SECONDS: Final = 60.0
@@ -33,6 +33,17 @@ class RecentWrites:
             if mark >= self._oldest:
                 self._groups.setdefault(kind, {})[mark] = {key: version}
                 self._forget_old(mark)
+
+    def note_all(self, kind: str, rows: Collection[tuple[Key, int, float]]) -> None:
+        """Note many rows, each as (key, version, mark), as `note` does with one of them."""
+        self._forget_old(max(mark for _, _, mark in rows))
+        groups, oldest = self._groups.setdefault(kind, {}), self._oldest
+        for key, version, mark in rows:
+            group = groups.get(mark)
+            if group is not None:
+                group[key] = version
+            elif mark >= oldest:
+                groups[mark] = {key: version}
 
     def forget(self, kind: str, key: Key, mark: float) -> None:
         """Forget a row that was deleted from the view."""

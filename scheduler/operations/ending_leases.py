@@ -103,7 +103,8 @@ def _without_declined_instances(current: Reservation) -> Reservation:
     to the next lease. Return any other reservation unchanged: its list contains slots, which its next lease must not
     use.
     """
-    return msgspec.structs.replace(current, declined=()) if current.phase in {"leased", "revoking"} else current
+    is_of_lease = current.declined and current.phase in {"leased", "revoking"}
+    return msgspec.structs.replace(current, declined=()) if is_of_lease else current
 
 
 def end_instance(

@@ -75,7 +75,8 @@ class Shape(Generic[AnyStruct]):
             value = fields[field]
             if value is not None:
                 fields[field] = reader(value)
-        return self._struct(**fields, **elsewhere)
+        fields.update(elsewhere)
+        return self._struct(**fields)
 
     def read_all(self, rows: Sequence[Record]) -> list[AnyStruct]:
         """Return the struct of each row, in the order of the rows."""

@@ -130,11 +130,46 @@ def test_a_view_that_was_updated_plans_as_a_new_one(
 def _compare_with_new_views(batches: list[list[Change]], rules: Any) -> None:
     view, cache = View(), PlanCache()
     for number, batch in enumerate(batches):
-        for change in batch:
-            view.apply(change)
+        if number % 2:
+            view.apply_all(batch)
+        else:
+            for change in batch:
+                view.apply(change)
         rows = [row for kind in ROW_TYPES for row in view.rows(kind).values()]
         assert plan(view, rules, NOW + number, cache) == plan(View(rows), rules, NOW + number)
         assert plan(view, rules, NOW + number, cache) == plan(View(rows[::-1]), rules, NOW + number)
+
+
+@QUICKLY
+@given(st.lists(st.lists(changes(), max_size=12), min_size=1, max_size=5), st.booleans())
+def test_rows_that_are_applied_together_make_the_tables_of_single_ones(
+    batches: list[list[Change]], is_followed: bool
+) -> None:
+    together, single = View(), View()
+    if is_followed:
+        assert together.waiters.follow() == single.waiters.follow()
+    for batch in batches:
+        together.apply_all(batch)
+        for change in batch:
+            single.apply(change)
+        assert _describe(together) == _describe(single)
+    assert together.waiters.follow() == single.waiters.follow()
+
+
+def _describe(view: View) -> dict[str, Any]:
+    """Return the tables of a view, those of shapes by what the shapes contain."""
+    tables = {name: value for name, value in vars(view).items() if not name.startswith("_")}
+    shapes = {name: (shape.system, shape.components, shape.labels) for name, shape in view.shapes.items()}
+    assert len({id(shape) for shape in view.shapes.values()}) == len(set(view.shapes.values()))
+    return {
+        **tables,
+        "shapes": shapes,
+        "touched": set(view.touched),
+        "mortal": [view.mortal.find_due(NOW + after) for after in (0, 60)],
+        "waiters": view.waiters.list()[:2],
+        "recent_writes": view.recent_writes._groups,
+        "pools": {pool: view.list_slots(pool) for pool in view.pools},
+    }
 
 
 WAITS = some_rules({"scheduler": {"starvation_guard": 2, "confirm_timeout": 7}, "pools": {"linux": {"lease_ttl": 9}}})

@@ -146,10 +146,14 @@ def test_a_row_in_place_of_a_deleted_one_is_found(store: Store) -> None:
 
 
 class TestRecentWrites:
-    def test_rows_that_were_written_long_before_the_newest_are_forgotten(self) -> None:
+    @pytest.mark.parametrize("together", [False, True])
+    def test_rows_that_were_written_long_before_the_newest_are_forgotten(self, *, together: bool) -> None:
         writes = RecentWrites()
-        for mark in range(1000):
-            writes.note("slots", f"s-{mark}", 1, float(mark))
+        if together:
+            writes.note_all("slots", [(f"s-{mark}", 1, float(mark)) for mark in range(1000)])
+        else:
+            for mark in range(1000):
+                writes.note("slots", f"s-{mark}", 1, float(mark))
         for age, is_kept in ((0, True), (KEPT_SECONDS - 1, True), (2 * KEPT_SECONDS + 1, False), (999, False)):
             mark = int(999 - age)
             assert writes.has_all("slots", float(mark), [f"s-{mark}"], 1) is is_kept

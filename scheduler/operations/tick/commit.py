@@ -151,6 +151,8 @@ def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
     all.
     """
     last = unit[-1]
+    if type(last) is Assign:  # speed: most decisions of a large plan
+        return False
     if isinstance(last, _PARTS) and _find_beneficiary(last) is None:
         is_more = isinstance(decision, type(last)) and decision.reservation == last.reservation
         return is_more and _find_beneficiary(decision) is None and len(unit) < MOST_INSTANCES

@@ -70,6 +70,8 @@ class ReservationWriter:
         if current is None:
             return "the reservation does not exist any more"
         match decision:
+            case Assign():
+                return self._assign(current, decision)
             case Expire():
                 return self._expire(current, decision)
             case Fail():
@@ -78,8 +80,6 @@ class ReservationWriter:
                 return self._requeue(current, decision)
             case Restart():
                 return self._restart(current, decision)
-            case Assign():
-                return self._assign(current, decision)
 
     def _expire(self, current: Reservation, decision: Expire) -> str | None:
         if current.phase in ENDED:
