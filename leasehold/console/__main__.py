@@ -16,6 +16,7 @@ from leasehold.web.backend import Backend
 from leasehold.web.feed import Feed
 from leasehold.web.followed_view import FollowedView
 from leasehold.web.gate import Gate
+from leasehold.web.http_protocol import JoiningProtocol
 from leasehold.web.principals import PrincipalReader
 from leasehold.web.token_file import TokenFileError
 from leasehold.web.ways_in import find_refusal, has_principals
@@ -55,6 +56,7 @@ def make_server(settings: Settings, store: Store) -> uvicorn.Server:
         proxy_headers=False,
         server_header=False,
         date_header=True,
+        http=JoiningProtocol,
         ws="none",
         lifespan="on",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
