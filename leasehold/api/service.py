@@ -66,7 +66,7 @@ def check_right(request: Request, verb: str) -> None:
     caller = find_caller(request)
     refusal = caller.find_refusal(verb)
     if refusal is not None:
-        raise Refused([Fault(0, "principal", f"a caller that may use `{verb}`", refusal)])
+        raise Refused([Fault(0, "principal", f"a caller that may use `{verb}`", refusal, "forbidden")])
 
 
 async def read_body(request: Request) -> dict[str, Any]:
