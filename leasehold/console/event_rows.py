@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from leasehold.cli.event_sentences import describe_event
+from leasehold.texts.event_sentences import describe_event
 from scheduler.model.events import Event
 
 
