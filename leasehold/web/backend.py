@@ -17,8 +17,9 @@ from leasehold.common.signing import format_key_line
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.web.caller import Caller
 from leasehold.web.feed import Feed
-from leasehold.web.principals import LOOK_SECONDS, PrincipalReader
+from leasehold.web.principals import PrincipalReader
 from scheduler.ports import Store, StoreUnavailableError
+from workers.known_principals import LOOK_SECONDS
 from workers.logs import get_logger
 from workers.setting_types import reveal
 from workers.settings import Settings
