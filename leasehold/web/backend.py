@@ -16,6 +16,7 @@ from leasehold.client.loop_client import LoopClient
 from leasehold.common.signing import format_key_line
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.web.caller import Caller
+from leasehold.web.event_tail import EventTail
 from leasehold.web.feed import Feed
 from leasehold.web.principals import PrincipalReader
 from scheduler.ports import Store, StoreUnavailableError
@@ -39,6 +40,7 @@ class Backend:
 
     def __init__(self, settings: Settings, feed: Feed, store: Store, principals: PrincipalReader) -> None:
         self.settings, self.feed, self.store = settings, feed, store
+        self.events = EventTail(lambda which: self.run(store.read_events, which))
         self._principals = principals
         self._clients: OrderedDict[tuple[str, str], LoopClient] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()

@@ -137,6 +137,15 @@ class Feed:
         """Register a topic. `encode` makes its events, at most two a second, and only while a page listens."""
         self._topics[name] = _Topic(name, encode)
 
+    def send(self, name: str, block: bytes) -> None:
+        """Send an event to the subscribers of a topic whose events do not come from changes of the view."""
+        self._send(self._topics[name], block)
+
+    def has_listeners(self, name: str) -> bool:
+        """Return whether a page listens to this topic."""
+        with self._guard:
+            return bool(self._topics[name].subscribers)
+
     @property
     def topics(self) -> frozenset[str]:
         """The names of all topics."""
