@@ -9,7 +9,8 @@ from typing import cast
 
 import redis
 
-from leasehold.client.transport import RequestTransport, explain_redis, make_redis
+from leasehold.client.redis_connection import explain_redis, make_redis
+from leasehold.client.transport import RequestTransport
 from leasehold.common.clock import ProcessOffset, read_offsets
 from leasehold.common.names import QUEUE_NAMES
 

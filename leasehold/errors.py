@@ -15,13 +15,15 @@ class LeaseholdError(Exception):
 @dataclass(frozen=True)
 class Fault:
     """One fault of a request: the path of the wrong field, what was expected there, and what was found. `index`: the
-    position of the request among those that were sent together, from 0.
+    position of the request among those that were sent together, from 0. `code`: `forbidden`, `unknown` or `conflict`;
+    None: the request itself is wrong.
     """
 
     index: int
     path: str
     expected: str
     got: str
+    code: str | None = None
 
     def __str__(self) -> str:
         return f"{self.path}: expected {self.expected}, got {self.got}"
@@ -99,6 +101,7 @@ def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
             path=str(each.get("path", ".")),
             expected=str(each.get("expected", "something else")),
             got=str(each.get("got", "this")),
+            code=None if each.get("code") is None else str(each["code"]),
         )
         for each in errors
     ]

@@ -19,7 +19,8 @@ import msgspec
 import redis
 
 from leasehold.client.own_transport import open_wire
-from leasehold.client.transport import RequestTransport, explain_redis
+from leasehold.client.redis_connection import explain_redis
+from leasehold.client.transport import RequestTransport
 from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import BadCredentials, Unavailable
 from tasks.clock import read_send_age

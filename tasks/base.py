@@ -285,15 +285,15 @@ def verify_sender(headers: Mapping[str, Any], task: str, roles: frozenset[Role])
     _, queue, *_ = (*task.split("."), "")
     if not is_signed(headers):
         if mode == "signed":
-            raise UnprovenError(Fault("signature", _WANTED, "none"), "it is not signed")
+            raise UnprovenError(Fault("signature", _WANTED, "none", "forbidden"), "it is not signed")
         if mode == "warn":
             services.meter.count("leasehold_unsigned_messages_total", {"queue": queue})
         return None
     try:
         found = services.access.verify(headers, queue=queue, task=task, message_id=str(headers.get("id") or ""))
     except SignatureError as error:
-        raise UnprovenError(Fault("signature", _WANTED, "another one"), str(error)) from None
+        raise UnprovenError(Fault("signature", _WANTED, "another one", "forbidden"), str(error)) from None
     if mode == "signed" and found.role not in roles:
         wanted = f"a principal of the role {' or '.join(sorted(roles))}"
-        raise UnprovenError(Fault("principal", wanted, found.role), f"{found.name} has another role")
+        raise UnprovenError(Fault("principal", wanted, found.role, "forbidden"), f"{found.name} has another role")
     return found

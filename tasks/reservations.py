@@ -218,7 +218,7 @@ def _find_rows(asked: QueryDocument) -> Answer:
 def _explain(asked: ExplainDocument) -> Answer:
     found = explain(services.ports, asked.reservation)
     if not found:
-        raise fault("reservation", "a known reservation", asked.reservation)
+        raise fault("reservation", "a known reservation", asked.reservation, "unknown")
     return found
 
 

@@ -4,9 +4,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
-
-import msgspec
 
 from leasehold.common.signing import (
     BODY_SHA256,
@@ -21,28 +18,14 @@ from leasehold.common.signing import (
     sign_headers,
 )
 from scheduler.model.principals import WORKER, Principal
-from scheduler.ports import ClusterRow, Store, StoredPrincipal, StoreUnavailableError
-
-LOOK_SECONDS: Final = 1.0
-"""Seconds after which a process reads the principals (the senders that have keys) from the database again. A key that
-was removed is refused after this time at the latest.
-"""
+from scheduler.ports import Store, StoreUnavailableError
+from workers.known_principals import LOOK_SECONDS, KnownPrincipals, read_principals
 
 
 class SignatureError(Exception):
     """Raised if the signature of a message is not valid. The message of the error is the reason, for the log; the
     sender must not get it.
     """
-
-
-class _Known(msgspec.Struct, frozen=True):
-    """What a process has read from the database at the monotonic time `looked_at`: the cluster's row, and the
-    principals (the senders that have keys) by name.
-    """
-
-    looked_at: float
-    state: ClusterRow
-    principals: dict[str, StoredPrincipal]
 
 
 def is_signed(headers: Mapping[str, object]) -> bool:
@@ -60,7 +43,7 @@ class Access:
     def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store, self._monotonic = store, monotonic
         self._guard = threading.Lock()
-        self._known: _Known | None = None
+        self._known: KnownPrincipals | None = None
 
     def verify(self, headers: Mapping[str, object], *, queue: str, task: str, message_id: str) -> Principal:
         """Return the principal (the sender) whose key signed the message with these headers.
@@ -82,7 +65,7 @@ class Access:
         if fields.cluster != known.state.identity:
             raise SignatureError("the message is for another cluster")
         try:
-            age = self._now(known) - float(fields.signed_at)
+            age = known.now(self._monotonic()) - float(fields.signed_at)
         except ValueError:
             age = math.nan
         if not abs(age) <= FRESH_SECONDS:
@@ -116,20 +99,17 @@ class Access:
             queue=queue,
             task=task,
             message_id=message_id,
-            now=self._now(known),
+            now=known.now(self._monotonic()),
             body=body,
         )
 
-    def _find_signer(self, known: _Known, fields: SignedFields, signature: str) -> Principal | None:
+    def _find_signer(self, known: KnownPrincipals, fields: SignedFields, signature: str) -> Principal | None:
         row = known.principals.get(fields.principal)
-        keys = row.list_keys(self._now(known)) if row is not None else []
+        keys = row.list_keys(known.now(self._monotonic())) if row is not None else []
         is_valid = any(is_signed_by(read_key(key), fields, signature) for key in keys)
         return row.principal if row is not None and is_valid else None
 
-    def _now(self, known: _Known) -> float:
-        return known.state.now + self._monotonic() - known.looked_at
-
-    def _look(self, early: float = 0.0) -> _Known:
+    def _look(self, early: float = 0.0) -> KnownPrincipals:
         """Return the copy of the principals (the senders that have keys). If the copy is older than LOOK_SECONDS -
         `early` seconds, compare it with the database first, and read the principals again if they changed.
         """
@@ -137,14 +117,7 @@ class Access:
             known, now = self._known, self._monotonic()
             if known is not None and now - known.looked_at < LOOK_SECONDS - early:
                 return known
-            state = self._store.read_cluster()
-            before = known and (known.state.identity, known.state.principals_version)
-            if known is not None and before == (state.identity, state.principals_version):
-                rows = known.principals
-            else:
-                # Principals that change after `state` was read have another version, so the next read finds them.
-                rows = {row.name: row for row in self._store.find_principals()}
-            self._known = _Known(self._monotonic(), state, rows)
+            self._known = read_principals(self._store, known, self._monotonic)
             return self._known
 
 

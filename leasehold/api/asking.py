@@ -6,7 +6,6 @@ a reservation: the sender of the HTTP request has the keys.
 
 import hashlib
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -15,9 +14,8 @@ from starlette.responses import Response
 from leasehold.api.queries import Query
 from leasehold.api.rows import write_joined
 from leasehold.api.service import Service, check_right, find_caller, read_body, respond
-from leasehold.client.client import Client
 from leasehold.common.http_routes import LONGEST_WAIT_SECONDS, NUMBERS, REQUEST_HEADER, Route, quote_id
-from leasehold.errors import LeaseholdError, Overloaded, Unavailable
+from leasehold.errors import LeaseholdError, Overloaded
 from leasehold.web.caller import READS
 from leasehold.web.problems import describe_refusal
 from leasehold.web.problems import respond as respond_problem
@@ -71,8 +69,8 @@ class Asking:
         has_row: bool = False,
     ) -> dict[str, Any]:
         """Send one request as the caller of the HTTP request, and return the answer within `seconds`. `key`: the id of
-        the request that the caller has chosen. `has_row`: add the row of the reservation to the answer. Raise
-        NotAnswered or Unavailable.
+        the request that the caller has chosen. `has_row`: add the row of the reservation to the answer under `row`;
+        None if the view does not have it. Raise NotAnswered or Unavailable.
         """
         client, caller = await self._service.open_client(request), find_caller(request)
         name = None if key is None else _make_id(caller.principal or caller.name, verb, key)
@@ -80,38 +78,21 @@ class Asking:
             raise Overloaded(f"{MOST_WAITING} requests of this server wait for workers; the request was not sent")
         self._waiting += 1
         try:
-            answer = await client.run(lambda blocking: _ask(blocking, verb, document, seconds, name, has_row))
+            answer, joined = await client.exchange(verb, document, seconds, name, has_row=has_row)
         except LeaseholdError as error:
             self._log(request, verb, document, error)
             raise
         finally:
             self._waiting -= 1
         self._log(request, verb, document, Outcome(answer.get("ok") is True))
+        if has_row and answer.get("ok") and answer.get("reservation"):
+            row = None if joined is None or joined.row is None else write_joined(joined)
+            return {**answer, "row": row}
         return answer
 
     def _log(self, request: Request, verb: str, document: Mapping[str, Any], outcome: object) -> None:
         if verb not in READS:
             self._service.backend.log_change(find_caller(request), verb, _describe(document), outcome)
-
-
-def _ask(
-    client: Client,
-    verb: str,
-    document: Mapping[str, Any],
-    seconds: float,
-    name: str | None,
-    has_row: bool,  # noqa: FBT001 - an argument of `send`
-) -> dict[str, Any]:
-    """Return the answer to one request. `has_row`: with the row of the reservation under `row`; None if the view does
-    not have it.
-    """
-    answer = client.ask(verb, document, timeout=seconds, request=name)
-    if has_row and answer.get("ok") and answer.get("reservation"):
-        answer = {**answer, "row": None}
-        with suppress(Unavailable):
-            found = client.watch(answer["reservation"]).read_joined()
-            answer["row"] = None if found.row is None else write_joined(found)
-    return answer
 
 
 def _add_path(document: dict[str, Any], route: Route, request: Request) -> None:

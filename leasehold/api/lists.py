@@ -11,6 +11,7 @@ from typing import Any, Final
 from leasehold.api.queries import Query, make_cursor, make_page
 from leasehold.api.rows import join_row, write_joined, write_slot
 from leasehold.client.models import list_phases
+from leasehold.web.reservation_match import ReservationMatch
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES, SLOT_STATES
@@ -55,9 +56,12 @@ class ReservationFilter:
 
     def __init__(self, query: Query) -> None:
         self.phases = list_phases(query.take_choices("phase", {*PHASES, "ended"}))
-        self._fields = {name: query.take(name) for name in ("account", "pool", "system")}
-        self._slot = query.take("slot")
-        self._tags, self._labels = query.take_labels("tag"), query.take_labels("label")
+        self._match = ReservationMatch(
+            fields={name: value for name in ("account", "pool", "system") if (value := query.take(name)) is not None},
+            slot=query.take("slot"),
+            tags=query.take_labels("tag"),
+            labels=query.take_labels("label"),
+        )
         self.limit = query.take_limit()
         cursor = query.take_cursor()
         self.after = _read_sequence(query, cursor)
@@ -65,14 +69,7 @@ class ReservationFilter:
 
     def matches(self, row: Reservation) -> bool:
         """Return whether the reservation matches."""
-        request = row.request
-        return (
-            (self.phases is None or row.phase in self.phases)
-            and all(value in {None, getattr(request, name)} for name, value in self._fields.items())
-            and (self._slot is None or any(lease.slot == self._slot for lease in row.leases))
-            and self._tags.items() <= request.tags.items()
-            and self._labels.items() <= request.labels.items()
-        )
+        return (self.phases is None or row.phase in self.phases) and self._match.matches(row)
 
 
 def _read_sequence(query: Query, cursor: list[Any] | None) -> int:

@@ -217,7 +217,7 @@ class Reading:
         check_right(request, "register")
         caller = find_caller(request)
         if caller.role == "host" and caller.principal != slot:
-            raise Refused([Fault(0, "slot", f"{caller.name}, the slot of this principal", f'"{slot}"')])
+            raise Refused([Fault(0, "slot", f"{caller.name}, the slot of this principal", f'"{slot}"', "forbidden")])
 
 
 async def _await_change(client: AsyncClient, request: Request, name: str, after: str, wait: float) -> Joined:

@@ -119,7 +119,7 @@ def explain(error: LeaseholdError | InvalidInputError | MediaTypeError | BodyToo
         case LeaseholdError():
             return respond(describe_error(error))
         case InvalidInputError():
-            faults = [Fault(0, each.path, each.expected, each.got) for each in error.faults]
+            faults = [Fault(0, each.path, each.expected, each.got, each.code) for each in error.faults]
             return respond(make_problem(400, str(Refused(faults)), faults=faults))
         case MediaTypeError():
             return respond(make_problem(415, f"expected a body of the type application/json, got {error}"))

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from leasehold.api.lists import Submissions
-from leasehold.client.async_client import AsyncClient
+from leasehold.client.loop_client import LoopClient
 from leasehold.errors import Fault, Refused, Unavailable
 from leasehold.web.backend import Backend
 from leasehold.web.caller import Caller
@@ -30,11 +30,11 @@ class Service:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.submissions = Submissions()
-        self._clock: AsyncClient | None = None
-        self._read_clocks: WeakSet[AsyncClient] = WeakSet()
+        self._clock: LoopClient | None = None
+        self._read_clocks: WeakSet[LoopClient] = WeakSet()
         """The clients that know cluster time."""
 
-    async def open_client(self, request: Request) -> AsyncClient:
+    async def open_client(self, request: Request) -> LoopClient:
         """Return the client of the caller. Raise Unavailable."""
         client = await self.backend.client(find_caller(request))
         if client not in self._read_clocks:
@@ -66,7 +66,7 @@ def check_right(request: Request, verb: str) -> None:
     caller = find_caller(request)
     refusal = caller.find_refusal(verb)
     if refusal is not None:
-        raise Refused([Fault(0, "principal", f"a caller that may use `{verb}`", refusal)])
+        raise Refused([Fault(0, "principal", f"a caller that may use `{verb}`", refusal, "forbidden")])
 
 
 async def read_body(request: Request) -> dict[str, Any]:

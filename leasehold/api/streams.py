@@ -1,7 +1,5 @@
 """Streams of server-sent events: the events of the history, and the changed rows of the view."""
 
-import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
@@ -13,19 +11,13 @@ from leasehold.api.queries import Query, make_cursor, make_page
 from leasehold.api.rows import join_row, write_account, write_joined, write_slot
 from leasehold.api.service import Service, check_right, respond
 from leasehold.common.http_routes import STREAM_TYPE
-from leasehold.errors import Unavailable
+from leasehold.web.event_tail import write_event
 from leasehold.web.feed import Changed, Feed
-from leasehold.web.server_sent import KEEP_ALIVE, encode_event
+from leasehold.web.server_sent import encode_event
 from scheduler.model.events import Event
 from scheduler.model.faults import Fault, InvalidInputError, show
 from scheduler.ports import EventFilter
 
-LOOK_SECONDS: Final = 0.5
-"""Interval in which the database is read for new events while a stream is open."""
-KEEP_ALIVE_SECONDS: Final = 15.0
-EVENTS_KEPT: Final = 5000
-"""The newest events that are kept encoded, so that each is encoded once for all streams."""
-EVENTS_A_READ: Final = 1000
 MOST_ROWS: Final = 2000
 """The most changed rows in one update. Above it, the update only reports that lists must be read again."""
 ROWS: Final = "rows"
@@ -33,101 +25,11 @@ ROWS: Final = "rows"
 _LAST_EVENT: Final = "last-event-id"
 
 
-def write_event(event: Event) -> dict[str, Any]:
-    """Return an event as JSON values, with all of its fields."""
-    return {name: msgspec.to_builtins(getattr(event, name)) for name in event.__struct_fields__}
-
-
-class EventTail:
-    """The newest events of the history, read from the database by one task for all open streams."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._tail: deque[tuple[Event, bytes]] = deque(maxlen=EVENTS_KEPT)
-        self._last = 0
-        self._news = asyncio.Event()
-        self._listeners = 0
-        self._task: asyncio.Task[None] | None = None
-
-    async def follow(self, which: EventFilter) -> AsyncIterator[bytes]:
-        """Yield the events that match, from number `which.after` + 1 on, as they are stored."""
-        self._listeners += 1
-        try:
-            position = which.after
-            while True:
-                news = self._news
-                try:
-                    await self._run()
-                    async for number, block in self._read_after(position, which):
-                        position = number
-                        if block:
-                            yield block
-                except Unavailable:
-                    # The database is lost: the stream continues when it is back.
-                    await asyncio.sleep(LOOK_SECONDS)
-                    continue
-                try:
-                    async with asyncio.timeout(KEEP_ALIVE_SECONDS):
-                        await news.wait()
-                except TimeoutError:
-                    yield KEEP_ALIVE
-        finally:
-            self._listeners -= 1
-
-    async def _read_after(self, position: int, which: EventFilter) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield the number and the encoded form of each matching event after `position`; at the end the number up to
-        which all were read, with an empty text.
-        """
-        while not self._tail or self._tail[0][0].number > position + 1:
-            last = self._last
-            if position >= last:
-                return
-            found = await self._read(msgspec.structs.replace(which, after=position, limit=EVENTS_A_READ))
-            for event in found:
-                yield event.number, _encode(event)
-            read_upto = found[-1].number if found else 0
-            position = read_upto if len(found) == EVENTS_A_READ else max(position, last, read_upto)
-            yield position, b""
-        for event, block in list(self._tail):
-            if event.number > position and _matches(event, which):
-                yield event.number, block
-        yield max(position, self._last), b""
-
-    async def _run(self) -> None:
-        """Start the task that reads new events, unless it runs. Forget the kept events: others may have been stored
-        since the last stream was closed.
-        """
-        if self._task is not None and not self._task.done():
-            return
-        newest = await self._read(EventFilter(newest=True, limit=1))
-        if self._task is None or self._task.done():
-            self._tail.clear()
-            self._last = newest[-1].number if newest else 0
-            self._task = asyncio.create_task(self._look())
-
-    async def _look(self) -> None:
-        while self._listeners:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                found = await self._read(EventFilter(after=self._last, limit=EVENTS_A_READ))
-            except Unavailable:
-                continue
-            if found:
-                self._tail.extend((event, _encode(event)) for event in found)
-                self._last = found[-1].number
-                news, self._news = self._news, asyncio.Event()
-                news.set()
-
-    async def _read(self, which: EventFilter) -> list[Event]:
-        backend = self._service.backend
-        return await backend.run(backend.store.read_events, which)
-
-
 class Streams:
     """The handlers of events and streams."""
 
     def __init__(self, service: Service) -> None:
-        self._service, self._tail = service, EventTail(service)
+        self._service, self._tail = service, service.backend.events
         feed = service.backend.feed
         feed.topic(ROWS, lambda changed: encode_rows(feed, changed))
 
@@ -204,18 +106,6 @@ def encode_rows(feed: Feed, changed: Changed) -> bytes | None:
 def _stream(blocks: AsyncIterator[bytes]) -> Response:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(blocks, headers=headers, media_type=STREAM_TYPE)
-
-
-def _encode(event: Event) -> bytes:
-    return encode_event(event.name, write_event(event), identifier=str(event.number))
-
-
-def _matches(event: Event, which: EventFilter) -> bool:
-    return (
-        which.reservation in {None, event.reservation}
-        and which.slot in {None, event.slot}
-        and which.name in {None, event.name}
-    )
 
 
 def _read_number(query: Query, cursor: list[Any]) -> int:

@@ -26,12 +26,11 @@ from leasehold.cli.output import (
     print_wide,
     repeat,
     show_age,
-    show_levels,
-    show_seconds,
     suggest,
 )
 from leasehold.cli.root import add_group, example
 from leasehold.cli.tables import Column
+from leasehold.texts.values import show_levels, show_seconds
 
 if TYPE_CHECKING:
     from leasehold.client.models import Account, Answer, Reservation

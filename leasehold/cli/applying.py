@@ -12,13 +12,13 @@ import msgspec
 import typer
 
 from leasehold.cli.failures import CommandError, print_error
-from leasehold.cli.output import print_result, shorten, show_levels
+from leasehold.cli.output import print_result, shorten
 from leasehold.cli.ruling import find_version
 from leasehold.client.own_transport import open_wire
 from leasehold.errors import LeaseholdError
 from leasehold.stack.preparation import QuietDispatcher
+from leasehold.texts.values import show_levels
 from scheduler.operations.apply import Preview, RulesChangedError, apply_rules, preview_rules
-from workers.config_template import format_value
 from workers.configuration import load_settings, read_configuration
 from workers.services import Services
 from workers.settings import Settings
@@ -176,23 +176,3 @@ def _cut(lines: Iterable[str]) -> Iterator[str]:
     yield from found[:MOST_LINES]
     if len(found) > MOST_LINES:
         yield f"and {len(found) - MOST_LINES} more"
-
-
-def format_toml(document: Mapping[str, Any]) -> str:
-    """Return `document` as TOML text: plain values first, then the tables."""
-    return "\n".join(_format_table(document, ())).strip()
-
-
-def _format_table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    plain = {key: value for key, value in table.items() if key not in inner}
-    if path and (plain or not inner):
-        yield f"\n[{'.'.join(path)}]"
-    for key, value in plain.items():
-        yield f"{_quote(key)} = {format_value(value)}"
-    for key, value in inner.items():
-        yield from _format_table(value, (*path, _quote(key)))
-
-
-def _quote(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else format_value(key)

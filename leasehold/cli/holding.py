@@ -16,12 +16,13 @@ from leasehold.cli.completing import PHASES, complete_phases
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, print_error
 from leasehold.cli.interrupts import inherited
-from leasehold.cli.output import AsJson, Timeout, print_result, show_seconds
+from leasehold.cli.output import AsJson, Timeout, print_result
 from leasehold.cli.requesting import LiveId, describe_request, describe_reservation, submit
 from leasehold.cli.root import app, example
 from leasehold.cli.sharing import with_options_of
 from leasehold.cli.waiting import show_progress
 from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
+from leasehold.texts.values import show_seconds
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client

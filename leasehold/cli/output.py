@@ -14,6 +14,7 @@ import typer
 
 from leasehold.cli.tables import Cell, Column, Grid, find_width
 from leasehold.common.visible import escape_json, make_visible
+from leasehold.texts.values import show_seconds, show_time
 
 if TYPE_CHECKING:
     from leasehold.client.models import Answer
@@ -153,20 +154,6 @@ def show_age(at: float | None, now: float | None = None) -> str:
     return f"{show_seconds(seconds)} ago"
 
 
-def show_seconds(seconds: float) -> str:
-    """Return a duration in seconds as a text for people, like "3 min"."""
-    if seconds < _MINUTE:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004 - a digit more when it matters
-    if seconds < _HOUR:
-        return f"{seconds / _MINUTE:.0f} min"
-    return f"{seconds / _HOUR:.1f} h" if seconds < _DAY else f"{seconds / _DAY:.1f} d"
-
-
-def show_time(at: float) -> str:
-    """Return a time in seconds since the epoch as text in UTC, like 2026-11-21T14:00:00Z."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def show_instant(at: float | None) -> str:
     """Return a time in seconds since the epoch as text in UTC, with its age in brackets; "" for None."""
     return "" if at is None else f"{show_time(at)} ({show_age(at)})"
@@ -180,13 +167,6 @@ def show_amounts(amounts: dict[str, float] | None) -> str:
 def show_texts(texts: Mapping[str, str]) -> str:
     """Return labels or tags as a text like `image=web disk=ssd`."""
     return " ".join(f"{name}={value}" for name, value in texts.items())
-
-
-def show_levels(amounts: Iterable[float]) -> str:
-    """Return the amounts of a quota account as a text like `2 1 0 0 0`: a number for each level, the best
-    level first.
-    """
-    return " ".join(f"{amount:.6g}" for amount in amounts)
 
 
 def shorten(ids: Sequence[str], most: int, *, between: str = " ", before_more: str = " …") -> str:

@@ -12,17 +12,9 @@ import typer
 
 from leasehold.cli.connecting import open_store
 from leasehold.cli.failures import BAD_INPUT, CommandError
-from leasehold.cli.output import (
-    AsJson,
-    choose,
-    parse_seconds,
-    print_json,
-    print_result,
-    print_table,
-    print_thing,
-    show_time,
-)
+from leasehold.cli.output import AsJson, choose, parse_seconds, print_json, print_result, print_table, print_thing
 from leasehold.cli.root import add_group, example
+from leasehold.texts.values import show_time
 
 if TYPE_CHECKING:
     from scheduler.ports import StoredPrincipal

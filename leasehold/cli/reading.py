@@ -11,7 +11,6 @@ import typer
 
 from leasehold.cli.completing import complete_reservations, complete_slots
 from leasehold.cli.connecting import connect, open_store
-from leasehold.cli.event_sentences import describe_event
 from leasehold.cli.failures import CommandError, print_error
 from leasehold.cli.formats import DOCUMENTS, OneOutput, choose_format, print_document
 from leasehold.cli.output import (
@@ -24,13 +23,13 @@ from leasehold.cli.output import (
     repeat,
     show_amounts,
     show_instant,
-    show_levels,
     show_texts,
-    show_time,
 )
 from leasehold.cli.root import app, example
 from leasehold.common.visible import make_visible
 from leasehold.errors import NotAnswered, Unknown
+from leasehold.texts.event_sentences import describe_event
+from leasehold.texts.values import show_levels, show_time
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client

@@ -10,8 +10,9 @@ import typer
 
 from leasehold.cli.connecting import adopt_stack, open_store
 from leasehold.cli.failures import NO_RULES, CommandError
-from leasehold.cli.output import AsJson, print_json, print_table, show_time
+from leasehold.cli.output import AsJson, print_json, print_table
 from leasehold.cli.root import add_group, app, example
+from leasehold.texts.values import show_time
 
 if TYPE_CHECKING:
     from scheduler.ports import AppliedRules, Store
@@ -76,7 +77,7 @@ def show_rules(
     if as_json:
         print_json({"version": number, "rules": document})
         return
-    from leasehold.cli.applying import format_toml
+    from leasehold.texts.toml_text import format_toml
 
     # The text is never wrapped, because a TOML string must stay on one line.
     sys.stdout.write(f"# version {number}\n{format_toml(document)}\n")

@@ -15,12 +15,13 @@ import typer
 
 from leasehold.cli.failures import ERROR_PREFIX, INTERRUPTED, NO_RULES, CommandError
 from leasehold.cli.interrupts import list_ending
-from leasehold.cli.output import print_thing, show_seconds
+from leasehold.cli.output import print_thing
 from leasehold.cli.root import app, example
 from leasehold.client.discovery import FOLDER, RUN_FILE, find_running, is_locked, read_running
 from leasehold.errors import UntrustedFolder
 from leasehold.private_files import make_private_folder, open_private
 from leasehold.process_identity import send_signal
+from leasehold.texts.values import show_seconds
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
-from leasehold.cli.output import show_age, show_amounts, show_texts, show_time
+from leasehold.cli.output import show_age, show_amounts, show_texts
 from leasehold.cli.tables import Cell, Column
+from leasehold.texts.values import show_time
 
 if TYPE_CHECKING:
     from leasehold.client.models import Conditions, Placement, Reservation, Slot

@@ -11,9 +11,10 @@ import typer
 
 from leasehold.cli.connecting import adopt_stack
 from leasehold.cli.failures import print_error
-from leasehold.cli.output import AsJson, Watched, make_table, print_json, print_thing, repeat, shorten, show_seconds
+from leasehold.cli.output import AsJson, Watched, make_table, print_json, print_thing, repeat, shorten
 from leasehold.cli.root import app, example
 from leasehold.errors import LeaseholdError, UntrustedFolder
+from leasehold.texts.values import show_seconds
 
 if TYPE_CHECKING:
     from leasehold.cli.health import Status

@@ -149,7 +149,7 @@ class _EventReader:
         import msgspec
 
         from leasehold.cli.connecting import open_store
-        from leasehold.cli.event_sentences import describe_event
+        from leasehold.texts.event_sentences import describe_event
         from scheduler.ports import EventFilter
 
         if self._store is None:

@@ -16,8 +16,9 @@ import typer
 from typer.core import TyperCommand
 
 from leasehold.cli.failures import INTERRUPTED, CommandError
-from leasehold.cli.output import shorten, show_seconds
+from leasehold.cli.output import shorten
 from leasehold.common.visible import make_visible
+from leasehold.texts.values import show_seconds
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client

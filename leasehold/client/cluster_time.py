@@ -40,6 +40,11 @@ class ClientClock:
             self.refresh()
         return self._clock.now() if self._clock.has_looked else time.time()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `refresh` would read Redis."""
+        return read_monotonic() >= self._due
+
     def refresh(self) -> None:
         """Read cluster time from Redis if the last reading is too old. If Redis does not answer, the monotonic clock
         continues the known time.

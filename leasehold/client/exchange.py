@@ -7,7 +7,7 @@ last. A worker that is overloaded answers that the request should be sent again 
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from uuid import uuid4
 
 import msgspec
@@ -34,6 +34,17 @@ LONGEST_WAIT_SECONDS: Final = 0.5
 """The most seconds of one wait for an answer. After each wait the exchange checks whether the client was closed."""
 
 
+class Earlier(NamedTuple):
+    """A copy of a request that was sent before its exchange began. `sent_at`: the time in its header. `waited`: the
+    seconds that passed without an answer. `retry_after`: the seconds in the answer of an overloaded worker, if there
+    was one.
+    """
+
+    sent_at: float
+    waited: float
+    retry_after: float | None = None
+
+
 class Pending:
     """A request that has no answer yet, and the time at which it is sent again."""
 
@@ -51,6 +62,13 @@ class Pending:
         now = time.monotonic()
         self.sent_at, self._held_until = sent_at, now + LONGEST_HOLD_SECONDS
         self.due = now + self._backoff.take()  # promise: request-sent-again
+
+    def note_earlier(self, earlier: Earlier) -> None:
+        """Record that a copy of the request was sent before, and was not answered or was shed."""
+        self.note_sent(earlier.sent_at)
+        self.due = time.monotonic() + max(RESEND_SECONDS - earlier.waited, 0.0)
+        if earlier.retry_after is not None:
+            self.note_shed(earlier.retry_after)
 
     def may_be_held(self) -> bool:
         """Return whether the newest copy of the request may still wait in the queue: it was sent less than
@@ -71,6 +89,11 @@ class Pending:
         self.due = time.monotonic() + lengthen(min(seconds, LONGEST_RETRY_SECONDS))
 
 
+def address_request(document: Mapping[str, Any], request: str, address: str) -> dict[str, Any]:
+    """Return the document of a request with its id and the address for its answer."""
+    return {**document, "request": request, "reply_to": address}
+
+
 def read_retry(answer: Mapping[str, Any]) -> float | None:
     """Return the seconds after which an overloaded worker wants the request again. Return None if the answer is another
     one.
@@ -82,13 +105,18 @@ def read_retry(answer: Mapping[str, Any]) -> float | None:
 
 class Exchange:
     """The sending of several requests with one verb, a limited number at a time. `timeout`: the most seconds without
-    any answer.
+    any answer. `earlier`: the copy of the first request that was sent already.
     """
 
     def __init__(
-        self, wire: "RequestTransport", verb: str, documents: Iterable[Mapping[str, Any]], timeout: float
+        self,
+        wire: "RequestTransport",
+        verb: str,
+        documents: Iterable[Mapping[str, Any]],
+        timeout: float,
+        earlier: Earlier | None = None,
     ) -> None:
-        self._wire, self._verb, self._timeout = wire, verb, timeout
+        self._wire, self._verb, self._timeout, self._earlier = wire, verb, timeout, earlier
         self._waiting = enumerate(documents)
         self._pending: dict[str, Pending] = {}
         self._answers: dict[int, dict[str, Any]] = {}
@@ -119,8 +147,11 @@ class Exchange:
             index, document = following
             request = str(document.get("request") or uuid4().hex)
             address = self._wire.reply_address(request)
-            full = {**document, "request": request, "reply_to": address}
-            self._pending[address] = Pending(index, full)
+            pending = Pending(index, address_request(document, request, address))
+            if self._earlier is not None:
+                pending.note_earlier(self._earlier)
+                self._earlier = None
+            self._pending[address] = pending
             self._send_due()
 
     def _send_due(self) -> None:

@@ -32,6 +32,11 @@ class Signer:
         self._cluster = credentials.cluster or ""
         self._asked_at = float("-inf")
 
+    @property
+    def knows_cluster(self) -> bool:
+        """Whether the credentials contain the identity of the cluster, so that signing never reads Redis."""
+        return self._credentials.cluster is not None
+
     def sign(self, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
         """Return the headers that sign a message: the signature and what it covers. Raise Unavailable if the cluster's
         identity is not known.

@@ -10,41 +10,32 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import urlsplit
 
 import redis
-from redis.backoff import ConstantBackoff
-from redis.retry import Retry
 
 from leasehold.client.cluster_time import ClientClock
 from leasehold.client.credentials import Credentials
 from leasehold.client.describing import describe_request
-from leasehold.client.exchange import Exchange
+from leasehold.client.exchange import Earlier, Exchange
 from leasehold.client.hints import RedisHints
-from leasehold.client.signer import Signer, make_signing_producer
+from leasehold.client.redis_connection import explain_redis, make_redis
+from leasehold.client.sending import MessageWriter, Sender
+from leasehold.client.signer import Signer
 from leasehold.common.heartbeats import Heartbeat, format_heartbeat
-from leasehold.common.masking import mask_urls, show_url
+from leasehold.common.masking import show_url
 from leasehold.common.names import DEFAULT_PREFIX, RESERVATIONS, RedisNames, task_name
 from leasehold.errors import Unavailable
 
 if TYPE_CHECKING:
-    from celery import Celery
-    from kombu.pools import ProducerPool
-
     from leasehold.canaries import Probe
     from leasehold.client.async_watch import RedisNotices
 
-SOCKET_SECONDS: Final = 5.0
-CONNECT_SECONDS: Final = 3.0
 _PAUSE_SECONDS: Final = 0.2
-_CONNECTIONS: Final = 8
 HEARTBEAT_SECONDS: Final = 86400
 """Seconds after which a heartbeat's key in Redis expires. All hosts use the same value, because the age of a heartbeat
 is computed from it.
 """
-_importing: Final = threading.Lock()
 
 
 class RequestTransport:
@@ -73,7 +64,7 @@ class RequestTransport:
             None if credentials is None else Signer(credentials, self.redis, self.names.cluster, self.clock.now)
         )
         self._guard = threading.Lock()
-        self._sender: _Sender | None = None
+        self._sender: Sender | None = None
         self._closed = threading.Event()
         self._other: redis.Redis | None = None
         """The connection to the broker's Redis, if it is another one than that of the view."""
@@ -94,6 +85,12 @@ class RequestTransport:
         exchange = Exchange(self, verb, documents, timeout)
         return exchange.answers()
 
+    def resume(
+        self, verb: str, document: Mapping[str, Any], timeout: float, request: str, earlier: Earlier | None
+    ) -> dict[str, Any]:
+        """Continue a request of which a copy was sent already (`earlier`). See `ask`."""
+        return next(Exchange(self, verb, [{"request": request, **document}], timeout, earlier).answers())
+
     def reply_address(self, request: str) -> str:
         """Return the name of the Redis list on which the answer to this request arrives."""
         return self.names.reply(request)
@@ -107,6 +104,15 @@ class RequestTransport:
         """
         headers = {} if patience is None else {"patience": round(patience, 3)}
         return self._send(task_name(RESERVATIONS, verb), RESERVATIONS, document, describe_request(document), headers)
+
+    def make_writer(self) -> MessageWriter:
+        """Return a writer of messages that are signed as this transport signs them. This imports Celery."""
+        return MessageWriter(self._signer)
+
+    @property
+    def may_write(self) -> bool:
+        """Whether messages can be written without reading Redis, and their queue is in the same Redis as the view."""
+        return self.url == self.view_url and (self._signer is None or self._signer.knows_cluster)
 
     def read_taken(self) -> float | None:
         """Return the sending time (`sent_at`) of the request that a worker took last. Return None if no request waits
@@ -218,141 +224,11 @@ class RequestTransport:
         self._current_sender().send(task, queue, argument, shown, {"sent_at": sent_at, **(headers or {})})
         return sent_at
 
-    def _current_sender(self) -> "_Sender":
+    def _current_sender(self) -> "Sender":
         """Return the sender of this process. After a fork a new sender is made, because the connections of the parent
         must not be used.
         """
         with self._guard:
             if self._sender is None or self._sender.pid != os.getpid():
-                self._sender = _Sender(self.url, self._signer)
+                self._sender = Sender(self.url, self._signer)
             return self._sender
-
-
-class _Sender:
-    """The Celery application with which one process sends tasks. It is separate, so that the producer's own application
-    is not affected. It is made when it is first used.
-    """
-
-    def __init__(self, url: str, signer: Signer | None) -> None:
-        self.pid, self._url, self._signer = os.getpid(), url, signer
-        self._app: Celery | None = None
-        self._producers: ProducerPool | None = None
-        self._guard = threading.Lock()
-
-    def send(self, task: str, queue: str, argument: object, shown: str, headers: Mapping[str, Any]) -> None:
-        """Send a task with one argument, or without arguments if `argument` is None. `shown`: the text that Flower
-        shows in place of the argument. `headers` are added before Celery's own headers.
-        """
-        app, producers = self._open()
-        from kombu.entity import Queue
-        from kombu.exceptions import OperationalError
-
-        try:
-            with producers.acquire(block=True, timeout=SOCKET_SECONDS) as producer:
-                app.send_task(
-                    task,
-                    args=[] if argument is None else [argument],
-                    # The default exchange writes to the list directly and needs no binding, which a flush could remove.
-                    queue=Queue(queue, routing_key=queue),  # type: ignore[arg-type]  # the stubs know names only
-                    declare=[],
-                    producer=producer,
-                    ignore_result=True,
-                    argsrepr=shown,
-                    headers=dict(headers),
-                    retry=False,
-                )
-        except (OperationalError, redis.RedisError, OSError) as error:
-            raise explain_redis(error, self._url, f"send to the queue {queue}", "takes no message") from error
-
-    def close(self) -> None:
-        """Close the connections to the broker."""
-        if self._producers is not None:
-            self._producers.connections.force_close_all()
-
-    def _open(self) -> tuple["Celery", "ProducerPool"]:
-        with self._guard:
-            if self._app is None or self._producers is None:
-                _import_celery()
-                self._app, self._producers = _make_app(self._url), _make_producers(self._url, self._signer)
-            return self._app, self._producers
-
-
-def _import_celery() -> None:
-    """Import celery and kombu completely, in one thread at a time.
-
-    While one of these packages is imported, it replaces its module object in `sys.modules`. Another thread that imports
-    it at the same time would get the first object, which lacks `Celery` and `Queue`.
-    """
-    with _importing:
-        import_module("celery")
-        import_module("kombu")
-
-
-def _make_app(url: str) -> "Celery":
-    # Import from the submodule: another thread may be importing the package's lazy attributes.
-    from celery.app.base import Celery
-
-    # Do not make this the current app, so that the producer's tasks keep using their own.
-    app = Celery("leasehold-client", broker=url, set_as_current=False, fixups=[])
-    app.conf.update(
-        task_serializer="json",
-        accept_content=["json"],
-        task_ignore_result=True,
-        task_store_errors_even_if_ignored=False,
-    )
-    return app
-
-
-def _make_producers(url: str, signer: Signer | None) -> "ProducerPool":
-    # Connect here, because Celery would prefer CELERY_BROKER_URL of the producer's environment.
-    from kombu.connection import Connection
-    from kombu.pools import ProducerPool
-
-    from leasehold.client.broker import Transport
-
-    options = {
-        "socket_timeout": SOCKET_SECONDS,
-        "socket_connect_timeout": CONNECT_SECONDS,
-        "socket_keepalive": True,
-        # Try once, because whole requests are sent again.
-        "max_retries": 1,
-        "interval_start": 0,
-        "interval_step": 0,
-        "interval_max": 0,
-    }
-    # By default kombu does not verify certificates. Parameters of the URL have precedence.
-    tls = {"ssl_cert_reqs": "required"} if url.startswith("rediss://") else False
-    connection = Connection(
-        url, transport=Transport, ssl=tls, transport_options=options, connect_timeout=CONNECT_SECONDS
-    )
-    producers = {} if signer is None else {"Producer": make_signing_producer(signer)}
-    return ProducerPool(connections=connection.Pool(_CONNECTIONS), limit=_CONNECTIONS, **producers)
-
-
-def make_redis(url: str) -> redis.Redis:
-    """Return a Redis client whose answers are bytes and whose waits all have a time limit. It is safe for threads and
-    after a fork.
-    """
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=SOCKET_SECONDS,
-        socket_connect_timeout=CONNECT_SECONDS,
-        socket_keepalive=True,
-        health_check_interval=10,
-        retry=Retry(ConstantBackoff(0.05), 1),
-        protocol=2,
-    )
-
-
-def explain_redis(error: Exception, url: str, purpose: str, trouble: str = "cannot be reached") -> Unavailable:
-    """Return the client's error for an error of Redis. `purpose`: what was tried, such as "read the view"; it is in the
-    message if Redis refuses the user. `trouble`: the words of the message for any other error.
-    """
-    user = urlsplit(url).username or "default"
-    # kombu wraps the error of redis-py and keeps it as the cause.
-    cause = error.__cause__ if isinstance(error.__cause__, redis.RedisError) else error
-    if isinstance(cause, redis.exceptions.NoPermissionError):
-        return Unavailable(f"user {user} may not {purpose}; Redis at {show_url(url)} answers: {mask_urls(str(cause))}")
-    if isinstance(cause, redis.exceptions.AuthenticationError):
-        return Unavailable(f"user {user} may not use Redis at {show_url(url)}: {mask_urls(str(cause))}")
-    return Unavailable(f"Redis at {show_url(url)} {trouble}: {mask_urls(str(error))}")

@@ -4,6 +4,7 @@ A view is valid if its generation names the present Redis server. After a flush,
 raise Unavailable until a leader has rebuilt the view.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
@@ -14,7 +15,7 @@ import redis
 from leasehold.client.cluster_time import ClientClock
 from leasehold.client.models import Account, Explanation, Reservation, Slot
 from leasehold.client.ports import Joined
-from leasehold.client.transport import explain_redis
+from leasehold.client.redis_connection import explain_redis
 from leasehold.common.masking import show_url
 from leasehold.common.names import RedisNames
 from leasehold.common.report import read_report
@@ -23,6 +24,7 @@ from scheduler.model.slots import PublicSlot
 
 ROWS_A_CALL: Final = 1000
 Row = TypeVar("Row", Reservation, Slot, Account)
+_RUN_ID: Final = re.compile(rb"\brun_id:(\w+)")
 _NO_SLOTS: Final[Mapping[str, Slot | None]] = MappingProxyType({})
 
 
@@ -49,6 +51,25 @@ class ViewReader:
             return self._join(_decode_rows(self._fetch(self._names.rows("reservations"), ids)))
         bodies, slots = self._fetch_some({self._names.rows("reservations"): ids, self._names.rows("slots"): names})
         return self._join(_decode_rows(bodies), dict(zip(names, map(_decode_slot, slots), strict=True)))
+
+    def list_commands(self, reservation: str) -> list[tuple[str, ...]]:
+        """Return the Redis commands that read the row of one reservation as `find_joined` does, for a caller with a
+        connection of its own.
+        """
+        rows = ("HMGET", self._names.rows("reservations"), reservation)
+        return [("MULTI",), ("GET", self._names.generation), ("INFO", "server"), rows, ("EXEC",)]
+
+    def read_row(self, replies: Sequence[Any]) -> Joined | None:
+        """Return the row in the replies to `list_commands`. Return None if another read is needed for its machines.
+        Raise Unavailable if the view is not valid.
+        """
+        if not isinstance(replies[-1], list):
+            raise Unavailable(f"Redis at {show_url(self._url)} does not read the view: {replies[-1]}")
+        generation, server, bodies = replies[-1]
+        run_id = _RUN_ID.search(server)
+        self._check_generation(generation, {} if run_id is None else {"run_id": run_id[1].decode()})
+        (row,) = _decode_rows(bodies)
+        return Joined(row) if row is None or not row.leases else None
 
     def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
         """Return the slots with these ids in the given order. The list has None for an id that the view

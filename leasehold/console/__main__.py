@@ -15,7 +15,9 @@ from leasehold.console.app import make_app
 from leasehold.web.backend import Backend
 from leasehold.web.feed import Feed
 from leasehold.web.followed_view import FollowedView
+from leasehold.web.garbage_keeper import GarbageKeeper
 from leasehold.web.gate import Gate
+from leasehold.web.http_protocol import JoiningProtocol
 from leasehold.web.principals import PrincipalReader
 from leasehold.web.token_file import TokenFileError
 from leasehold.web.ways_in import find_refusal, has_principals
@@ -32,16 +34,22 @@ from workers.settings import Settings
 KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 3
 SOCKET_SECONDS = 2.0
+SWITCH_SECONDS = 0.001
+"""The most seconds for which a thread that computes, such as a search over all rows, keeps the event loop waiting each
+time. Python's default is 5 ms, and a page needs several turns.
+"""
 
 
-def make_server(settings: Settings, store: Store) -> uvicorn.Server:
-    """Return the web server of the console. Raises TokenFileError if `console.token_file` cannot be used."""
+def make_server(settings: Settings, store: Store, keeper: GarbageKeeper | None = None) -> uvicorn.Server:
+    """Return the web server of the console. `keeper`: see Feed. Raises TokenFileError if `console.token_file` cannot be
+    used.
+    """
     console, kept = settings.console, settings.view.tombstones
     # A lost Redis is noticed within seconds.
     client = make_redis(settings.view_url or "", socket_seconds=SOCKET_SECONDS, connect_seconds=SOCKET_SECONDS)
     cache = RedisViewCache(client, settings.view.prefix, make_view=lambda: FollowedView(kept))
     principals = PrincipalReader(store)
-    feed = Feed(cache, kept)
+    feed = Feed(cache, kept, keeper=keeper)
     gate = Gate(settings, principals)
     backend = Backend(settings, feed, store, principals)
     app = make_app(backend, gate, api=make_api(backend))
@@ -55,6 +63,7 @@ def make_server(settings: Settings, store: Store) -> uvicorn.Server:
         proxy_headers=False,
         server_header=False,
         date_header=True,
+        http=JoiningProtocol,
         ws="none",
         lifespan="on",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
@@ -78,7 +87,8 @@ def main(arguments: Sequence[str]) -> int:
         with closing(open_store(settings.database_url)) as store:
             if line := find_refusal(settings, has_principals=has_principals(store), local="--local" in arguments):
                 return _complain(line)
-            make_server(settings, store).run()
+            sys.setswitchinterval(SWITCH_SECONDS)
+            make_server(settings, store, GarbageKeeper()).run()
     except InvalidInputError as error:
         return _complain(*map(str, error.faults))
     except (ForeignClusterError, TokenFileError) as error:

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec import structs
 
-from leasehold.cli.event_sentences import describe_event
+from leasehold.texts.event_sentences import describe_event
 from scheduler.model.events import Event
+
+EVENTS: Final = "events"
+"""Topic of the feed with the new events of the history."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class FleetDocument:
     """
 
     def __init__(self, feed: Feed) -> None:
-        self._feed, self._guard = feed, threading.Lock()
+        self._feed, self._guard, self._packing = feed, threading.Lock(), threading.Lock()
         self._names: dict[str, int] = {}
         self._rows: dict[str, msgspec.Raw] = {}
         self._stale: set[str] | None = None
@@ -45,13 +45,14 @@ class FleetDocument:
 
     def read(self) -> tuple[int, bytes]:
         """Return the revision of the view and the document of all slots, compressed by gzip."""
-        with self._guard:
-            with self._feed.lock:
+        with self._packing:
+            with self._guard, self._feed.lock:
                 revision = self._feed.revision
                 if revision == self._kept[0]:
                     return self._kept
                 self._refresh(self._feed.view)
-            body = {"revision": revision, "names": list(self._names), "slots": list(self._rows.values())}
+                body = {"revision": revision, "names": list(self._names), "slots": list(self._rows.values())}
+            # The feed needs the other locks, and compressing takes tens of milliseconds.
             self._kept = revision, gzip.compress(_ENCODE(body), _LEVEL, mtime=0)
             return self._kept
 

@@ -6,6 +6,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from leasehold.console.event_rows import EVENTS
 from leasehold.console.page import backend
 from leasehold.web.feed import Feed
 
@@ -16,9 +17,17 @@ async def live(request: Request) -> Response:
     if unknown := sorted(set(topics) - feed.topics):
         raise HTTPException(404, f"There is no topic {unknown[0][:80]}.")
     # GZip would hold events back: the content type excludes it.
-    return StreamingResponse(_read(feed, topics), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    blocks = _read(feed, topics) if EVENTS not in topics else _read_with_events(request, feed, topics)
+    return StreamingResponse(blocks, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 async def _read(feed: Feed, topics: list[str]) -> AsyncIterator[bytes]:
     async for block in feed.subscribe(*topics):
         yield block
+
+
+async def _read_with_events(request: Request, feed: Feed, topics: list[str]) -> AsyncIterator[bytes]:
+    # The reading begins before the page gets `hello`, upon which it looks for the events that it missed.
+    async with backend(request).events.listening():
+        async for block in feed.subscribe(*topics):
+            yield block

@@ -5,6 +5,7 @@ Filters come from people who edit addresses, so a wrong one is a message beside 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import nsmallest
 from typing import Final
 from urllib.parse import urlencode
@@ -13,6 +14,7 @@ from starlette.datastructures import QueryParams
 
 from leasehold.client.models import list_phases
 from leasehold.web.followed_view import FollowedView
+from leasehold.web.reservation_match import ReservationMatch
 from scheduler.model.reservations import Reservation
 from scheduler.model.transitions import PHASES
 
@@ -39,30 +41,22 @@ class ReservationFilter:
     after: int | None = None
     faults: tuple[str, ...] = ()
 
-    def matches(self, row: Reservation) -> bool:
-        """Return whether a reservation matches every condition except the phase and `after`."""
-        request = row.request
-        for name, value in self.texts.items():
-            if name == "id":
-                is_match = row.id.startswith(value)
-            elif name == "slot":
-                is_match = any(lease.slot == value for lease in row.leases)
-            else:
-                is_match = getattr(request, name) == value
-            if not is_match:
-                return False
-        return _has(request.tags, self.tag) and _has(request.labels, self.label)
+    @cached_property
+    def match(self) -> ReservationMatch:
+        """The conditions except the phase and `after`."""
+        return ReservationMatch(
+            fields={name: value for name, value in self.texts.items() if name not in {"id", "slot"}},
+            slot=self.texts.get("slot"),
+            id_start=self.texts.get("id"),
+            tags=_read_pair(self.tag),
+            labels=_read_pair(self.label),
+        )
 
     def address(self, **changes: object) -> str:
         """Return the query of an address with this filter and these changes; "" if it is empty."""
         known = {"phase": self.phase, **self.texts, "tag": self.tag, "label": self.label, **changes}
         found = {name: value for name, value in known.items() if value not in {None, ""}}
         return f"?{urlencode(found)}" if found else ""
-
-    @property
-    def is_narrow(self) -> bool:
-        """Whether there is any condition beside the phase."""
-        return bool(self.texts or self.tag or self.label)
 
 
 def read_filter(query: QueryParams) -> ReservationFilter:
@@ -116,9 +110,9 @@ def _find(view: FollowedView, wanted: ReservationFilter) -> Iterable[Reservation
         if phases is None or phase in phases:
             rows += known.values()
     rows += [row for row in view.ended.values() if phases is None or row.phase in phases]
-    return [row for row in rows if wanted.matches(row)] if wanted.is_narrow else rows
+    return rows if wanted.match.is_empty else [row for row in rows if wanted.match.matches(row)]
 
 
-def _has(known: Mapping[str, str], pair: str) -> bool:
-    key, _, value = pair.partition("=")
-    return not pair or known.get(key) == value
+def _read_pair(text: str) -> dict[str, str]:
+    key, _, value = text.partition("=")
+    return {key: value} if text else {}

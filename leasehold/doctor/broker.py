@@ -13,7 +13,8 @@ from redis.exceptions import NoPermissionError
 
 from leasehold.canaries import Canaries, Probe
 from leasehold.client.own_transport import open_wire
-from leasehold.client.transport import RequestTransport, explain_redis
+from leasehold.client.redis_connection import explain_redis
+from leasehold.client.transport import RequestTransport
 from leasehold.client.view_reader import ViewReader
 from leasehold.common.masking import show_url
 from leasehold.common.names import QUEUE_NAMES

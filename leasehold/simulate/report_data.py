@@ -7,10 +7,10 @@ from math import ceil, inf
 from operator import attrgetter
 from typing import Any, Final
 
-from leasehold.cli.output import show_seconds
 from leasehold.common.visible import make_visible
 from leasehold.simulate.run import Run
 from leasehold.simulate.table import ROWS
+from leasehold.texts.values import show_seconds
 from scheduler.model.transitions import ENDED, SLOT_STATES
 from scheduler.simulation.lanes import MOST_LANES, Lanes
 from scheduler.simulation.metrics import HOUR, Curve, Spread

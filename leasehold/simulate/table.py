@@ -7,8 +7,8 @@ from typing import Final
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from leasehold.cli.output import show_seconds
 from leasehold.simulate.run import Run
+from leasehold.texts.values import show_seconds
 from scheduler.simulation.metrics import Summary
 
 Show = Callable[[Summary], str]

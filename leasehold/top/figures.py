@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import redis
 
-from leasehold.client.transport import RequestTransport, explain_redis
+from leasehold.client.redis_connection import explain_redis
+from leasehold.client.transport import RequestTransport
 from leasehold.common.masking import show_url
 from leasehold.common.report import read_head
 from leasehold.errors import LeaseholdError, Unavailable

@@ -12,13 +12,15 @@ from typing import Final, ParamSpec, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from leasehold.client.async_client import AsyncClient
+from leasehold.client.loop_client import LoopClient
 from leasehold.common.signing import format_key_line
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.web.caller import Caller
+from leasehold.web.event_tail import EventTail
 from leasehold.web.feed import Feed
-from leasehold.web.principals import LOOK_SECONDS, PrincipalReader
+from leasehold.web.principals import PrincipalReader
 from scheduler.ports import Store, StoreUnavailableError
+from workers.known_principals import LOOK_SECONDS
 from workers.logs import get_logger
 from workers.setting_types import reveal
 from workers.settings import Settings
@@ -38,13 +40,14 @@ class Backend:
 
     def __init__(self, settings: Settings, feed: Feed, store: Store, principals: PrincipalReader) -> None:
         self.settings, self.feed, self.store = settings, feed, store
+        self.events = EventTail(lambda which: self.run(store.read_events, which))
         self._principals = principals
-        self._clients: OrderedDict[tuple[str, str], AsyncClient] = OrderedDict()
+        self._clients: OrderedDict[tuple[str, str], LoopClient] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._token_line: tuple[str | None, float] = None, float("-inf")
         """The content of the key file of `access`, and the monotonic time at which it was read."""
 
-    async def client(self, caller: Caller) -> AsyncClient:
+    async def client(self, caller: Caller) -> LoopClient:
         """Return the client that signs its requests as the principal of this caller, with the principal's present key.
         A caller without a principal gets a client that does not sign; such a caller has a `refusal` unless the cluster
         accepts unsigned requests.
@@ -142,9 +145,9 @@ class Backend:
             raise Unavailable(f"the principal {caller.principal} was removed")
         return format_key_line(row.name, row.key, known.state.identity)
 
-    def _make_client(self, line: str | None) -> AsyncClient:
+    def _make_client(self, line: str | None) -> LoopClient:
         settings = self.settings
-        return AsyncClient(
+        return LoopClient(
             settings.broker_url,
             view_url=settings.view_url,
             prefix=settings.view.prefix,

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from leasehold.web.followed_view import FollowedView
+from leasehold.web.garbage_keeper import GarbageKeeper
 from leasehold.web.server_sent import KEEP_ALIVE, Subscriber, encode_event
 from scheduler.model.view import Kind, View
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.ports import ViewUnavailableError
 from workers.logs import get_logger
 
@@ -91,10 +93,11 @@ class Feed:
     """The live copy of the view in this process, and the topics that pages subscribe to.
 
     `view` and `revision` may be read by any thread; hold `lock` while more than one row is read. `source`: the view
-    cache, made with `make_view=lambda: FollowedView(...)`.
+    cache, made with `make_view=lambda: FollowedView(...)`. `keeper`: keeps the rows away from the garbage collector of
+    this process.
     """
 
-    def __init__(self, source: ViewSource, kept_seconds: float = 600.0) -> None:
+    def __init__(self, source: ViewSource, kept_seconds: float = 600.0, *, keeper: GarbageKeeper | None = None) -> None:
         self._source = source
         self.view = FollowedView(kept_seconds)
         self.revision = 0
@@ -106,6 +109,7 @@ class Feed:
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
+        self._keeper = keeper
         self.topic(STATUS, lambda _changed: None)
 
     @property
@@ -136,6 +140,15 @@ class Feed:
     def topic(self, name: str, encode: Encode) -> None:
         """Register a topic. `encode` makes its events, at most two a second, and only while a page listens."""
         self._topics[name] = _Topic(name, encode)
+
+    def send(self, name: str, block: bytes) -> None:
+        """Send an event to the subscribers of a topic whose events do not come from changes of the view."""
+        self._send(self._topics[name], block)
+
+    def has_listeners(self, name: str) -> bool:
+        """Return whether a page listens to this topic."""
+        with self._guard:
+            return bool(self._topics[name].subscribers)
 
     @property
     def topics(self) -> frozenset[str]:
@@ -223,7 +236,7 @@ class Feed:
 
     def _follow(self) -> None:
         try:
-            found = self._source.catch_up() or self._source.load()
+            found = self._source.catch_up() or self._load()
         except ViewUnavailableError as error:
             self._lose(str(error))
             return
@@ -231,6 +244,8 @@ class Feed:
             self._lose("there is no valid view; the next tick rebuilds it")
             return
         changed, is_new = found.take_changed(), found is not self.view
+        if self._keeper is not None:
+            self._keeper.note(sum(map(len, changed.values())), is_new=is_new)
         with self._guard:
             self.view = found
             if is_new or changed:
@@ -238,6 +253,10 @@ class Feed:
             if not self.status.is_valid:
                 log.info("The console follows the view.", action="console.view_found")
                 self._set_status(replace(self.status, is_valid=True, redis_lost_since=None))
+
+    def _load(self) -> View | None:
+        with PausedGC():
+            return self._source.load()
 
     def _lose(self, reason: str) -> None:
         with self._guard:

@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection, Request
 
 from leasehold.web.caller import TOKEN_NAME, Caller, Source
 from leasehold.web.failed_logins import FailedLogins
-from leasehold.web.principals import KnownPrincipals, PrincipalReader
+from leasehold.web.principals import PrincipalReader
 from leasehold.web.sessions import (
     Session,
     is_current,
@@ -30,6 +30,7 @@ from leasehold.web.sessions import (
 from leasehold.web.token_file import read_token
 from scheduler.model.principals import WORKER, Role
 from scheduler.ports import StoredPrincipal, StoreUnavailableError
+from workers.known_principals import KnownPrincipals
 from workers.settings import Settings
 
 CSRF_HEADER: Final = "x-csrf-token"

@@ -5,28 +5,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
-from scheduler.ports import ClusterRow, Store, StoredPrincipal, StoreUnavailableError
-
-LOOK_SECONDS: Final = 1.0
-"""Seconds after which the principals are compared with the database again. A key that was removed is refused after this
-time at the latest.
-"""
+from scheduler.ports import Store, StoreUnavailableError
+from workers.known_principals import LOOK_SECONDS, KnownPrincipals, read_principals
 
 AGAIN_SECONDS: Final = 0.1
-
-
-class KnownPrincipals(msgspec.Struct, frozen=True):
-    """A copy of the cluster's row and of its principals by name, read at the monotonic time `looked_at`."""
-
-    looked_at: float
-    state: ClusterRow
-    principals: dict[str, StoredPrincipal]
-
-    def now(self, monotonic: float) -> float:
-        """Return cluster time at the given monotonic time."""
-        return self.state.now + monotonic - self.looked_at
 
 
 class PrincipalReader:
@@ -56,7 +38,7 @@ class PrincipalReader:
                 return self._known
             self._tried_at = self.monotonic()
             try:
-                self._known = self._look(self._known)
+                self._known = read_principals(self._store, self._known, self.monotonic)
             except StoreUnavailableError:
                 if self._known is None:
                     raise
@@ -73,13 +55,3 @@ class PrincipalReader:
     def forget(self) -> None:
         """Read the database at the next use, because a principal has just changed."""
         self._tried_at = float("-inf")
-
-    def _look(self, known: KnownPrincipals | None) -> KnownPrincipals:
-        state = self._store.read_cluster()
-        before = known and (known.state.identity, known.state.principals_version)
-        if known is not None and before == (state.identity, state.principals_version):
-            rows = known.principals
-        else:
-            # Principals that change after `state` was read have another version, so the next read finds them.
-            rows = {row.name: row for row in self._store.find_principals()}
-        return KnownPrincipals(self.monotonic(), state, rows)

@@ -2,7 +2,8 @@
 
     {"type": "urn:problem-type:leasehold:refused", "title": "…", "status": 400, "detail": "…", "errors": [fault, …]}
 
-`errors` is present if a request was refused. Each fault has `index`, `path`, `expected` and `got`.
+`errors` is present if a request was refused. Each fault has `index`, `path`, `expected` and `got`. It has a `code`
+unless the request itself is wrong.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,11 +30,8 @@ from leasehold.errors import (
 _URN: Final = "urn:problem-type:leasehold:"
 RETRY_SECONDS: Final = 1
 OVERLOADED_RETRY_SECONDS: Final = 3
-_FORBIDDEN_PATHS: Final = frozenset({"key", "principal", "signature"})
-_FORBIDDEN: Final = ("one of the accounts of ", ", the slot of this principal")
-_UNKNOWN: Final = ("a known ", " may act on")
-_CONFLICT_PATHS: Final = frozenset({"token", "machine", "expected"})
-_CONFLICTS: Final = ("that has not ended", "that no other principal has used")
+_STATUSES: Final[Mapping[str | None, int]] = {"forbidden": 403, "unknown": 404, "conflict": 409}
+"""Code of a fault -> status."""
 _TITLES: Final[Mapping[int, tuple[str, str]]] = {
     400: ("refused", "The request is not valid"),
     401: ("unknown-caller", "The caller is not known"),
@@ -68,7 +66,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 def make_problem(status: int, detail: str, *, faults: Sequence[Fault] = (), kind: str | None = None) -> Problem:
     """Return the problem with this status. `kind`: the last part of its type; default: that of the status."""
     name, title = _TITLES.get(status, ("error", _find_phrase(status)))
-    return Problem(f"{_URN}{kind or name}", title, status, detail, tuple(msgspec.to_builtins(each) for each in faults))
+    return Problem(f"{_URN}{kind or name}", title, status, detail, tuple(map(write_fault, faults)))
 
 
 def describe_error(error: LeaseholdError) -> Problem:
@@ -111,20 +109,16 @@ def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
 
 
 def find_status(faults: Sequence[Fault]) -> int:
-    """Return the HTTP status for a refused request: 403 if the sender lacks a right, 404 if the object is not known,
-    409 if its state does not permit the change, else 400. The first fault decides.
+    """Return the HTTP status for a refused request by the code of its first fault: 403 if the sender lacks a right, 404
+    if the object is not known, 409 if its state does not permit the change. Return 400 if the request itself is wrong.
     """
-    if not faults:
-        return 400
-    first = faults[0]
-    if first.path in _FORBIDDEN_PATHS or any(each in first.expected for each in _FORBIDDEN):
-        return 403
-    if any(each in first.expected for each in _UNKNOWN) and first.path in {"reservation", "slot", "account"}:
-        return 404
-    if first.path in _CONFLICT_PATHS or any(each in first.expected for each in _CONFLICTS):
-        return 409
-    is_state = first.path in {"reservation", "slot"} and not first.expected.startswith("a name")
-    return 409 if is_state else 400
+    return _STATUSES.get(faults[0].code, 400) if faults else 400
+
+
+def write_fault(found: Fault) -> dict[str, Any]:
+    """Return a fault as JSON values. `code` is missing if the request itself is wrong."""
+    values: dict[str, Any] = msgspec.to_builtins(found)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _find_phrase(status: int) -> str:

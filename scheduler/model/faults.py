@@ -4,6 +4,7 @@ import difflib
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -15,12 +16,21 @@ _MOST_WORD = 200
 """Number of characters of an unknown key that are compared with the known keys to find a similar one."""
 
 
-class Fault(msgspec.Struct, frozen=True):
-    """One fault of an input. `str()` returns the line `PATH: expected X, got Y`."""
+FaultCode = Literal["forbidden", "unknown", "conflict"]
+"""The kind of a fault that is not in the input itself. `forbidden`: the sender lacks a right or a key. `unknown`: the
+object does not exist, or the sender may not know of it. `conflict`: the state does not permit the change at present.
+"""
+
+
+class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One fault of an input. `str()` returns the line `PATH: expected X, got Y`. `code` None: the input itself is
+    wrong.
+    """
 
     path: str
     expected: str
     got: str
+    code: FaultCode | None = None
 
     def __str__(self) -> str:
         return f"{self.path}: expected {self.expected}, got {self.got}"
@@ -34,9 +44,9 @@ class InvalidInputError(Exception):
         super().__init__("\n".join(map(str, faults)))
 
 
-def fault(path: str, expected: str, got: object) -> InvalidInputError:
+def fault(path: str, expected: str, got: object, code: FaultCode | None = None) -> InvalidInputError:
     """Return the InvalidInputError for an input with a single fault. `got` is shortened for display."""
-    return InvalidInputError([Fault(make_visible(path), expected, show(got))])
+    return InvalidInputError([Fault(make_visible(path), expected, show(got), code)])
 
 
 def show(value: object) -> str:

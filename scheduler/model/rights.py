@@ -41,7 +41,7 @@ def _compare_role(principal: Principal | None, roles: frozenset[Role]) -> Fault 
     if principal is None or principal.role in roles:
         return None
     wanted = f"a principal with the role {' or '.join(sorted(roles))}"
-    return Fault("principal", wanted, f"{principal.name} ({principal.role})")
+    return Fault("principal", wanted, f"{principal.name} ({principal.role})", "forbidden")
 
 
 def find_account_fault(principal: Principal | None, account: str | None) -> Fault | None:
@@ -51,7 +51,7 @@ def find_account_fault(principal: Principal | None, account: str | None) -> Faul
     if principal is None or principal.role == "operator" or account is None or account in principal.accounts:
         return None
     wanted = f"one of the accounts of {principal.name}: {', '.join(principal.accounts) or 'it has none'}"
-    return Fault("account", wanted, show(account))
+    return Fault("account", wanted, show(account), "forbidden")
 
 
 def owns(principal: Principal | None, reservation: Reservation) -> bool:
@@ -67,7 +67,7 @@ def find_owner_fault(principal: Principal | None, name: str, current: Reservatio
     """
     if principal is None or principal.role == "operator" or (current is not None and owns(principal, current)):
         return None
-    return Fault("reservation", f"a reservation that {principal.name} may act on", show(name))
+    return Fault("reservation", f"a reservation that {principal.name} may act on", show(name), "unknown")
 
 
 def find_place_fault(principal: Principal | None, current: Reservation, slot: str | None) -> Fault | None:
@@ -79,7 +79,7 @@ def find_place_fault(principal: Principal | None, current: Reservation, slot: st
     held = {lease.slot for lease in current.leases if lease.state != "claimed"}
     if principal is None or principal.role == "operator" or slot is None or slot in held:
         return None
-    return Fault("slot", f"a slot that {current.id} is leased on", show(slot))
+    return Fault("slot", f"a slot that {current.id} is leased on", show(slot), "conflict")
 
 
 def find_host_fault(principal: Principal | None, slot: str) -> Fault | None:
@@ -88,7 +88,7 @@ def find_host_fault(principal: Principal | None, slot: str) -> Fault | None:
     """
     if principal is None or principal.role != "host" or slot == principal.name:
         return None
-    return Fault("slot", f"{principal.name}, the slot of this principal", show(slot))
+    return Fault("slot", f"{principal.name}, the slot of this principal", show(slot), "forbidden")
 
 
 def is_key_of(key_hash: str, key: str | None) -> bool:

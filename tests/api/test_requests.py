@@ -94,24 +94,31 @@ def test_an_answer_goes_to_this_server_only(api: Caller, intake: FakeIntake, red
     assert not redis_client.exists("leasehold:reply:mine")
 
 
-def fault_of(path: str, expected: str) -> Document:
-    return {"ok": False, "errors": [{"index": 0, "path": path, "expected": expected, "got": "this"}]}
+def fault_of(path: str, expected: str, code: str | None = None) -> Document:
+    more = {} if code is None else {"code": code}
+    return {"ok": False, "errors": [{"index": 0, "path": path, "expected": expected, "got": "this", **more}]}
 
 
 STATUSES = [
     # What the worker refuses -> status
     (fault_of("priority", "a number >= 0"), 400),
+    # The status does not depend on the texts of a fault.
+    (fault_of("key", "a text"), 400),
+    (fault_of("token", "a whole number"), 400),
+    (fault_of("reservation", "a value"), 400),
+    (fault_of("any", "any", "conflict"), 409),
+    (fault_of("any", "any", "a code of a later version"), 400),
     (fault_of("reservation", "a name (letters, digits and ._:@/+-, at most 200 characters)"), 400),
-    (fault_of("principal", "a principal with the role operator"), 403),
-    (fault_of("signature", "a signature of a known principal"), 403),
-    (fault_of("key", "the key of r1"), 403),
-    (fault_of("account", "one of the accounts of shop: ci"), 403),
-    (fault_of("slot", "lab-1, the slot of this principal"), 403),
-    (fault_of("reservation", "a known reservation"), 404),
-    (fault_of("reservation", "a reservation that shop may act on"), 404),
-    (fault_of("token", "the current token of r1"), 409),
-    (fault_of("reservation", "a reservation that has not ended"), 409),
-    (fault_of("request", "an id that no other principal has used"), 409),
+    (fault_of("principal", "a principal with the role operator", "forbidden"), 403),
+    (fault_of("signature", "a signature of a known principal", "forbidden"), 403),
+    (fault_of("key", "the key of r1", "forbidden"), 403),
+    (fault_of("account", "one of the accounts of shop: ci", "forbidden"), 403),
+    (fault_of("slot", "lab-1, the slot of this principal", "forbidden"), 403),
+    (fault_of("reservation", "a known reservation", "unknown"), 404),
+    (fault_of("reservation", "a reservation that shop may act on", "unknown"), 404),
+    (fault_of("token", "the current token of r1", "conflict"), 409),
+    (fault_of("reservation", "a reservation that has not ended", "conflict"), 409),
+    (fault_of("request", "an id that no other principal has used", "conflict"), 409),
 ]
 
 

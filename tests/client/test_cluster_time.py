@@ -11,7 +11,7 @@ import time_machine
 from leasehold import Client
 from leasehold.client import cluster_time
 from leasehold.client.cluster_time import ClientClock
-from leasehold.client.transport import _import_celery
+from leasehold.client.sending import import_celery
 from scheduler.view.connection import make_redis
 from tests.client.intake import Document, FakeIntake
 from tests.client.test_lease import WAIT, FakeReservation
@@ -25,7 +25,7 @@ SHIFTS = pytest.mark.parametrize("shift", [600.0, -600.0])
 @pytest.fixture(scope="module", autouse=True)
 def _celery() -> None:
     """Import Celery first: on a busy machine the import may take longer than the timeout of a request."""
-    _import_celery()
+    import_celery()
 
 
 @pytest.fixture

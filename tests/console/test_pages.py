@@ -6,10 +6,15 @@ import re
 
 import pytest
 
+from leasehold.common.signing import make_key
 from scheduler.model.reservations import Reservation
+from scheduler.ports import StoredPrincipal
 from tests.builders import a_reservation
 from tests.console.conftest import MakeConsole
-from tests.console.served import Console
+from tests.console.served import Browser, Console
+from tests.console.test_gate import basic
+
+KEY = make_key()
 
 
 def row(name: str, number: int, **changes: object) -> Reservation:
@@ -67,6 +72,29 @@ def test_a_reservation_has_a_page_without_a_worker(console: Console) -> None:
     answer = console.entered().get("/reservations/build-1")
     assert answer.status == 200
     assert "No events are stored" in answer.text
+
+
+def offered(browser: Browser, name: str) -> list[str]:
+    """Return the changes that the page of a reservation offers."""
+    text = browser.get(f"/reservations/{name}").text
+    return re.findall(r"/do/(\w+)\"[^>]*>(?:<label[^>]*>[^<]*</label><input[^>]*>)?<button(?: class=\"\w*\")?>", text)
+
+
+def test_a_change_that_the_worker_would_refuse_is_not_offered(console: Console) -> None:
+    """The token of an open cluster does not sign, so a worker takes its requests for those of a holder."""
+    console.publish(row("keyed", 500, key_hash="0" * 64), row("mine", 501, principal="ci"))
+    for name, role in (("ops", "operator"), ("ci", "producer"), ("other", "producer")):
+        console.add(StoredPrincipal(name=name, role=role, key=KEY, created_at=0.0))  # type: ignore[arg-type]
+    every = ["cancel", "suspend", "resume", "priority"]
+    token, ops, ci, other = (
+        console.entered(),
+        *(console.browser(Authorization=basic(name, KEY)) for name in ("ops", "ci", "other")),
+    )
+    assert offered(token, "keyed") == ["cancel", "priority"]
+    assert "has a key" in token.get("/reservations/keyed").text
+    assert offered(ops, "keyed") == offered(token, "mine") == offered(ci, "mine") == offered(ops, "mine") == every
+    assert offered(other, "mine") == []
+    assert "its own reservations only" in other.get("/reservations/mine").text
 
 
 def test_a_hostile_id_stays_text(console: Console) -> None:

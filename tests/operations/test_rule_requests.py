@@ -85,6 +85,7 @@ def test_of_two_changes_of_one_version_the_second_is_refused_with_one_fault(stor
             "path": "expected",
             "expected": "the version of the rules in force, which is 2 now",
             "got": "1",
+            "code": "conflict",
         }
     ]
     assert store.load_rules().document == with_slots(5)

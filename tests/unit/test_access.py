@@ -11,7 +11,8 @@ from scheduler.operations.principals import add_principal, remove_principal, rot
 from scheduler.ports import ClusterRow, StoredPrincipal, StoreUnavailableError
 from scheduler.store.memory import MemoryStore
 from tests.builders import NOW
-from workers.access import LOOK_SECONDS, Access, SignatureError, is_signed
+from workers.access import Access, SignatureError, is_signed
+from workers.known_principals import LOOK_SECONDS
 
 QUEUE, TASK, MESSAGE, BODY = "reservations", "leasehold.reservations.submit", "m-1", b"[[{}], {}, null]"
 

@@ -1,19 +1,23 @@
 """The page Events: the history with filters in its address, followed live."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from leasehold.console.event_rows import make_rows
-from leasehold.console.page import Page, backend, render
+from leasehold.console.event_rows import EVENTS, make_rows
+from leasehold.console.page import Page, backend, render, render_fragment
+from leasehold.web.backend import Backend
+from leasehold.web.server_sent import encode_event
+from scheduler.model.events import Event
 from scheduler.ports import EventFilter
 
 EVENTS_A_PAGE: Final = 100
 MOST_NEW: Final = 500
-"""The most new events that one look adds to a page."""
+"""The most new events that one update or one look adds to a page."""
 _FILTERS: Final = ("reservation", "slot", "name")
 
 
@@ -48,11 +52,43 @@ async def show_new_events(request: Request) -> Response:
     return render(request, "events_new.html", events=make_rows(reversed(found)), newest=newest)
 
 
+def _register_topic(app: Starlette) -> None:
+    services: Backend = app.state.backend
+    services.feed.topic(EVENTS, lambda _changed: None)
+    services.events.watch(lambda events: _send(services, app.state.prefix, events))
+
+
+def _send(services: Backend, prefix: str, events: Sequence[Event]) -> None:
+    """Send the rows of new events to all pages. A page keeps those that match its filters."""
+    if services.feed.has_listeners(EVENTS):
+        services.feed.send(EVENTS, encode_rows(prefix, events))
+
+
+def encode_rows(prefix: str, events: Sequence[Event]) -> bytes:
+    """Return the event with the rows of these events, newest first; `rows` is null if they are many, and a page reads
+    them itself.
+    """
+    rows = None if len(events) > MOST_NEW else [_describe(prefix, event) for event in reversed(events)]
+    return encode_event(EVENTS, {"newest": events[-1].number, "rows": rows})
+
+
+def _describe(prefix: str, event: Event) -> dict[str, Any]:
+    html = render_fragment(
+        "events_new.html", events=make_rows([event]), newest=event.number, url=lambda path: f"{prefix}{path}"
+    )
+    return {"number": event.number, **{name: getattr(event, name) for name in _FILTERS}, "html": html}
+
+
 def _filter(wanted: Mapping[str, str | None], *, limit: int, after: int = 0, newest: bool = False) -> EventFilter:
     reservation, slot, name = (wanted[each] for each in _FILTERS)
     return EventFilter(after=after, reservation=reservation, slot=slot, name=name, newest=newest, limit=limit)
 
 
 PAGE: Final = Page(
-    "events", "Events", "/events", 60, [Route("/events", show_events), Route("/events/new", show_new_events)]
+    "events",
+    "Events",
+    "/events",
+    60,
+    [Route("/events", show_events), Route("/events/new", show_new_events)],
+    prepare=_register_topic,
 )

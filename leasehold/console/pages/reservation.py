@@ -16,6 +16,8 @@ from leasehold.console.event_rows import make_rows
 from leasehold.console.page import Page, backend, caller, read_form, render
 from leasehold.console.pages.reservations import read_number
 from leasehold.errors import NotAnswered, Refused, Unavailable
+from leasehold.web.caller import Caller
+from scheduler.model.reservations import Reservation as StoredReservation
 from scheduler.model.transitions import ENDED
 from scheduler.ports import EventFilter
 
@@ -23,6 +25,8 @@ MOST_EVENTS: Final = 500
 SEARCH_SECONDS: Final = 10.0
 """Seconds to wait for the explanation of a worker."""
 VERBS: Final = ("cancel", "priority", "suspend", "resume")
+KEYED: Final = frozenset({"suspend", "resume"})
+"""Those of VERBS that need the key of a reservation that has one (docs/reference/protocol.md)."""
 
 
 async def show_reservation(request: Request) -> Response:
@@ -41,8 +45,31 @@ async def show_reservation(request: Request) -> Response:
         events=make_rows(events),
         lost=lost,
         is_over=row.phase in ENDED,
-        refusals={verb: sender.find_refusal(verb) for verb in VERBS},
+        refusals=_find_refusals(sender, await _find_stored(request, name)),
     )
+
+
+async def _find_stored(request: Request, name: str) -> StoredReservation | None:
+    feed = backend(request).feed
+    await feed.refresh()
+    with feed.lock:
+        return feed.view.reservations.get(name)
+
+
+def _find_refusals(sender: Caller, stored: StoredReservation | None) -> dict[str, str | None]:
+    """Return for each verb why a worker would refuse it from this caller, or None. A worker checks it again."""
+    return {verb: sender.find_refusal(verb) or _find_foreign(sender, verb, stored) for verb in VERBS}
+
+
+def _find_foreign(sender: Caller, verb: str, stored: StoredReservation | None) -> str | None:
+    # Only a signed request proves that it comes from an operator. An operator needs no key.
+    if stored is None or (sender.role == "operator" and sender.principal is not None):
+        return None
+    if sender.principal is not None and stored.principal not in {None, sender.principal}:
+        return f"{sender.name} may change its own reservations only"
+    if verb in KEYED and stored.key_hash is not None:
+        return f"{stored.id} has a key: only its holder and principals with the role operator may {verb} it"
+    return None
 
 
 async def explain_wait(request: Request) -> Response:

@@ -8,12 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leasehold.cli.applying import format_toml
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.rules import RulesApplied
 from leasehold.console.changes import change
 from leasehold.console.page import Page, backend, caller, read_form, render
 from leasehold.errors import Refused
+from leasehold.texts.toml_text import format_toml
 from scheduler.simulation.show import DECIMALS_FOR_PEOPLE, format_decision, tidy
 
 VERSIONS: Final = 20

@@ -1,27 +1,62 @@
 "use strict";
-// The page Events: new events are added at the top while "Follow" is checked and the page is visible.
+// The page Events: new events of the stream are added at the top while "Follow" is checked and the page is visible.
 (() => {
   const MOST_ROWS = 500;
+  const FILTERS = ["reservation", "slot", "name"];
   const table = document.getElementById("events");
   const body = table.tBodies[0];
   const follow = document.getElementById("follow");
-  let newest = table.dataset.newest;
+  const query = new URLSearchParams(location.search);
+  let newest = Number(table.dataset.newest);
+  let looking = false;
+  let again = false;
 
-  async function look() {
-    if (!follow.checked || document.hidden) return;
-    const query = new URLSearchParams(location.search);
-    query.set("after", newest);
-    const answer = await fetch(`${window.leasehold.prefix}/events/new?${query}`);
-    if (!answer.ok) return;
+  function add(html, number) {
     // The template escapes every text; a table's rows cannot be parsed outside of a table.
-    const parsed = new DOMParser().parseFromString(`<table><tbody>${await answer.text()}</tbody></table>`, "text/html");
+    const parsed = new DOMParser().parseFromString(`<table><tbody>${html}</tbody></table>`, "text/html");
     const rows = [...parsed.querySelectorAll("tr")];
+    newest = Math.max(newest, number);
     if (!rows.length) return;
-    newest = rows[0].dataset.newest;
     document.querySelector(".empty")?.remove();
     body.prepend(...rows);
     while (body.rows.length > MOST_ROWS) body.lastElementChild.remove();
   }
 
-  setInterval(() => look().catch(() => {}), 1500);
+  // Events that the stream did not bring: before it began, while it was lost, and more than one update has.
+  async function look() {
+    if (!follow.checked || document.hidden) return;
+    again = looking;
+    if (looking) return;
+    looking = true;
+    try {
+      const wanted = new URLSearchParams(query);
+      wanted.set("after", newest);
+      const answer = await fetch(`${window.leasehold.prefix}/events/new?${wanted}`);
+      if (!answer.ok) return;
+      const html = await answer.text();
+      const first = new DOMParser().parseFromString(`<table><tbody>${html}</tbody></table>`, "text/html").querySelector("tr");
+      if (first) add(html, Number(first.dataset.newest));
+    } finally {
+      looking = false;
+      if (again) look().catch(() => {});
+    }
+  }
+
+  function take(update) {
+    if (!follow.checked) return;
+    if (looking || !update.rows) {
+      look().catch(() => {});
+      return;
+    }
+    const rows = update.rows.filter(
+      (row) => row.number > newest && FILTERS.every((name) => !query.get(name) || row[name] === query.get(name)),
+    );
+    add(rows.map((row) => row.html).join(""), update.newest);
+  }
+
+  follow.addEventListener("change", () => look().catch(() => {}));
+  for (const name of ["hello", "status"]) document.addEventListener(`live:${name}`, () => look().catch(() => {}));
+  // The stream may have begun before this script.
+  look().catch(() => {});
+  document.addEventListener("live:events", (event) => take(JSON.parse(event.detail)));
 })();

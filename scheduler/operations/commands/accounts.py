@@ -82,7 +82,7 @@ def drop_account(work: UnitOfWork, known: Account) -> Account:
 def _find(work: UnitOfWork, document: AccountNameDocument) -> Account:
     known = work.accounts.get(document.account)
     if known is None or known.forgotten:
-        raise CommandRefused("account", "a known account", document.account)
+        raise CommandRefused("account", "a known account", document.account, "unknown")
     return known
 
 

@@ -64,7 +64,7 @@ def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument)
         fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", document.pool)
     elif current.machine not in {None, document.machine}:  # promise: same-machine
         fault = CommandRefused(
-            "machine", f"the machine that {current.id} belongs to, or that it is removed", document.machine
+            "machine", f"the machine that {current.id} belongs to, or that it is removed", document.machine, "conflict"
         )
     if fault is not None:
         work.add_event(
@@ -91,7 +91,7 @@ def leave(work: UnitOfWork, _rules: Rules, document: HostDocument) -> Slot:
 def check_host(slot: Slot, machine: str) -> Slot:
     """Return `slot` if it belongs to the host `machine`. Raises CommandRefused if it belongs to another machine."""
     if slot.machine != machine:
-        raise CommandRefused("machine", f"the machine that {slot.id} belongs to", machine)
+        raise CommandRefused("machine", f"the machine that {slot.id} belongs to", machine, "conflict")
     return slot
 
 
@@ -104,7 +104,7 @@ def remove(work: UnitOfWork, rules: Rules, document: SlotDocument) -> Slot:
     slot = find_slot(work, document.slot)
     pool = rules.pools.get(slot.pool)
     if (slot.machine is None) if pool is None else pool.is_elastic:
-        raise CommandRefused("slot", "a slot of a static pool", document.slot)
+        raise CommandRefused("slot", "a slot of a static pool", document.slot, "conflict")
     work.delete(slot)
     work.add_event(Event(at=work.now, name="slot_removed", cause=work.cause, slot=slot.id))
     return msgspec.structs.replace(slot, state="empty")

@@ -227,7 +227,7 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
 def _answer_again(request: Request, stored: StoredAnswer) -> Answer:
     """Return the stored answer to a repeated request, or a refusal if another principal has used its id."""
     if stored.principal != request.sender:  # promise: answer-of-sender-only
-        return refuse([Fault("request", "an id that no other principal has used", show(request.id))])
+        return refuse([Fault("request", "an id that no other principal has used", show(request.id), "conflict")])
     return stored.answer
 
 

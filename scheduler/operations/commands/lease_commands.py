@@ -17,6 +17,7 @@ from scheduler.model.command_schemas import (
 )
 from scheduler.model.decisions import SlotReason
 from scheduler.model.events import Event
+from scheduler.model.faults import FaultCode
 from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.rights import is_key_of
 from scheduler.model.rules import Rules
@@ -46,8 +47,8 @@ class CommandRefused(Exception):  # noqa: N818 (a refused request is not an erro
     the sender.
     """
 
-    def __init__(self, path: str, wanted: str, got: object) -> None:
-        self.fault = Fault(path, wanted, show(got))
+    def __init__(self, path: str, wanted: str, got: object, code: FaultCode | None = None) -> None:
+        self.fault = Fault(path, wanted, show(got), code)
         super().__init__(str(self.fault))
 
     @classmethod
@@ -65,10 +66,14 @@ def raise_first(faults: Iterable[Fault | None]) -> None:
         raise CommandRefused.of(found)
 
 
+def _refuse_phase(current: Reservation, wanted: str) -> CommandRefused:
+    return CommandRefused("reservation", wanted, f"{current.id} is {current.phase}", "conflict")
+
+
 def _find(work: UnitOfWork, document: HolderDocument) -> Reservation:
     current = work.reservations.get(document.reservation)
     if current is None:
-        raise CommandRefused("reservation", "a known reservation", document.reservation)
+        raise CommandRefused("reservation", "a known reservation", document.reservation, "unknown")
     return current
 
 
@@ -78,7 +83,7 @@ def find_alive(work: UnitOfWork, document: HolderDocument) -> Reservation:
     """
     current = _find(work, document)
     if current.phase in ENDED:
-        raise CommandRefused("reservation", "a reservation that has not ended", f"{current.id} is {current.phase}")
+        raise _refuse_phase(current, "a reservation that has not ended")
     _check_key(work, current, document)  # promise: key-of-submitter
     _check_token(work, current, document)
     return current
@@ -106,7 +111,7 @@ def _check_key(work: UnitOfWork, current: Reservation, document: HolderDocument)
     if work.cause == "operator" or current.key_hash is None or is_key_of(current.key_hash, document.key):
         return
     raise CommandRefused.of(
-        Fault("key", f"the key of {current.id}", "nothing" if document.key is None else "another key")
+        Fault("key", f"the key of {current.id}", "nothing" if document.key is None else "another key", "forbidden")
     )
 
 
@@ -119,9 +124,11 @@ def _check_token(work: UnitOfWork, current: Reservation, document: HolderDocumen
     if document.token is None and (work.cause != "holder" or current.phase == "pending"):
         return
     if document.token is None:
-        raise CommandRefused("token", f"the current token of {current.id}", None)
+        raise CommandRefused("token", f"the current token of {current.id}", None, "conflict")
     if document.token != current.token:  # promise: current-token
-        raise CommandRefused("token", f"the current token of {current.id} (this one is stale)", document.token)
+        raise CommandRefused(
+            "token", f"the current token of {current.id} (this one is stale)", document.token, "conflict"
+        )
 
 
 def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
@@ -144,7 +151,7 @@ def cancel(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservat
         return current
     waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
     if current.phase in ENDED and not waits_for_restart:
-        raise CommandRefused("reservation", "a reservation that has not ended", f"{current.id} is {current.phase}")
+        raise _refuse_phase(current, "a reservation that has not ended")
     return end_reservation(work, rules, current, "cancelled", document.reason)
 
 
@@ -205,7 +212,7 @@ def surrender(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reser
         return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
     parts = [each for each in current.leases if each.kind == "elastic" and each.state == "revoking"]
     if not parts or document.component is not None:
-        raise CommandRefused("reservation", "a reservation that is being revoked", f"{current.id} is {current.phase}")
+        raise _refuse_phase(current, "a reservation that is being revoked")
     for part in parts:
         current = _give_back(work, rules, current, part)
     return current
@@ -224,7 +231,7 @@ def decline(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
     """
     current = find_alive(work, document)
     if current.phase != "leased":
-        raise CommandRefused("reservation", "a leased reservation", f"{current.id} is {current.phase}")
+        raise _refuse_phase(current, "a leased reservation")
     slots = tuple(dict.fromkeys(lease.slot for lease in current.leases))
     return return_to_queue(work, rules, current, "declined", declined=slots)
 
@@ -260,7 +267,7 @@ def set_priority(work: UnitOfWork, _rules: Rules, document: PriorityDocument) ->
     """
     current = _find(work, document)
     if current.phase in ENDED:
-        raise CommandRefused("reservation", "a reservation that has not ended", f"{current.id} is {current.phase}")
+        raise _refuse_phase(current, "a reservation that has not ended")
     if current.phase == "pending" and current.leases and document.priority == 0:
         current = drop_claims(work, current)
     changed = msgspec.structs.replace(current, priority=document.priority)
@@ -273,7 +280,7 @@ def find_slot(work: UnitOfWork, name: str) -> Slot:
     """Return the slot with this id. Raises CommandRefused if there is none."""
     slot = work.slots.get(name)
     if slot is None:
-        raise CommandRefused("slot", "a known slot", name)
+        raise CommandRefused("slot", "a known slot", name, "unknown")
     return slot
 
 

@@ -49,7 +49,7 @@ def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reserv
     current = find_alive(work, document)
     slots = {lease.slot for lease in current.leases if lease.state != "claimed"}
     if document.slot is None and current.phase == "pending":
-        raise CommandRefused("slot", f"a slot that {current.id} is leased on", document.slot)
+        raise CommandRefused("slot", f"a slot that {current.id} is leased on", document.slot, "conflict")
     if document.slot is None or document.slot in slots:
         return _confirm_there(work, rules, current, slots if document.slot is None else {document.slot}, at)
     return _confirm_elsewhere(work, rules, current, find_slot(work, document.slot), at)
@@ -111,9 +111,9 @@ def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slo
     instances = list_instances(current.request, "essential")
     pool = rules.pools.get(slot.pool)
     if slot.state not in HOLDING or pool is None:
-        raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}")
+        raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}", "conflict")
     if len(instances) != 1:
-        raise CommandRefused("slot", f"one of the slots that {current.id} is leased on", slot.id)
+        raise CommandRefused("slot", f"one of the slots that {current.id} is leased on", slot.id, "conflict")
     if at < max(_known_since(current), _occupied_since(work, slot)):
         return current
     given = {**pool.default_resources, **instances[0].component.resources}
@@ -193,7 +193,7 @@ def _contradict(work: UnitOfWork, rules: Rules, other: Reservation) -> None:
 
 def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at: float) -> UnknownReservation:
     if slot.state not in HOLDING:
-        raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}")
+        raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}", "conflict")
     if at >= _occupied_since(work, slot):
         for owner in dict.fromkeys(owner for owner, _ in work.leases_on(slot)):
             _contradict(work, rules, work.reservations[owner])

@@ -182,7 +182,9 @@ def _write(
 
 
 def _describe_race(error: RulesChangedError, expected: int) -> Fault:
-    return Fault("expected", f"the version of the rules in force, which is {error.version} now", show(expected))
+    return Fault(
+        "expected", f"the version of the rules in force, which is {error.version} now", show(expected), "conflict"
+    )
 
 
 def _repeat(ports: Ports, known: StoredAnswer, request: str, sender: str | None) -> Answer:
@@ -190,6 +192,6 @@ def _repeat(ports: Ports, known: StoredAnswer, request: str, sender: str | None)
     requested; the tick also publishes the rows that the view lacks.
     """
     if known.principal != sender:
-        return refuse([Fault("request", "an id that no other principal has used", show(request))])
+        return refuse([Fault("request", "an id that no other principal has used", show(request), "conflict")])
     ports.notifier.kick()
     return known.answer

@@ -179,7 +179,9 @@ def _answer_all(
             continue
         row = present[item.id]
         if not owns(submission.principal, row):
-            results.append(refuse([Fault("id", "an id that no other principal has used", show(item.id))], index))
+            results.append(
+                refuse([Fault("id", "an id that no other principal has used", show(item.id), "conflict")], index)
+            )
             continue
         answer = describe_answer(row)
         if row.phase == "pending" and row.id in warned:

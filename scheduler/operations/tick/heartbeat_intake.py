@@ -106,7 +106,7 @@ def describe_host(ports: Ports, name: str, machine: str) -> dict[str, Any]:
         slot = transaction.load_slots([name]).get(name)
         leases = transaction.load_leases([name]).get(name, [])
     if slot is None:
-        raise CommandRefused("slot", "a slot that a host registered", name)
+        raise CommandRefused("slot", "a slot that a host registered", name, "conflict")
     check_host(slot, machine)
     pool = ports.rules().pools.get(slot.pool)
     return {

@@ -1,11 +1,11 @@
-"""The sentences that `leasehold events` prints about preemptions, changes of level, changes of cores, and refused
-messages.
+"""The sentences of `leasehold events` and of the console's pages about preemptions, changes of level, changes of cores,
+and refused messages.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from leasehold.cli.output import show_levels, show_time
+from leasehold.texts.values import show_levels, show_time
 
 if TYPE_CHECKING:
     from scheduler.model.events import Event

@@ -1,0 +1,174 @@
+"""A client for asyncio whose requests use no thread while their answers come soon.
+
+A thread for each request costs two changes of the thread and several waits for Python's global lock, which is a large
+part of the time of a request over HTTP. Here the event loop sends the message and takes the answer on a connection of
+its own. Whatever is unusual is left to the blocking client in a thread: a Redis with TLS or apart from the broker's, an
+error of the connection, an overloaded worker, and an answer that does not come within RESEND_SECONDS.
+"""
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
+from uuid import uuid4
+
+import msgspec
+
+from leasehold.client import exchange
+from leasehold.client.async_client import AsyncClient
+from leasehold.client.client import Client
+from leasehold.client.describing import describe_request
+from leasehold.client.exchange import Earlier, address_request, read_retry
+from leasehold.client.ports import Joined
+from leasehold.client.redis_line import LineError, RedisLine, can_open, open_line
+from leasehold.client.sending import MessageWriter
+from leasehold.client.transport import RequestTransport
+from leasehold.client.view_reader import ViewReader
+from leasehold.common.names import RESERVATIONS, task_name
+from leasehold.errors import Unavailable
+
+MOST_LINES: Final = 64
+"""The most requests that wait for their answers in the event loop. Further ones use threads."""
+MOST_KEPT: Final = 8
+"""The most connections that are kept while no request uses them."""
+MARGIN_SECONDS: Final = 1.0
+"""Seconds after which Redis counts as lost if it does not end a wait in time."""
+
+
+class Answered(NamedTuple):
+    """The answer to a request. `joined`: the row of its reservation, if it was read; None if the view could not be
+    read.
+    """
+
+    answer: dict[str, Any]
+    joined: Joined | None = None
+
+
+class LoopClient(AsyncClient):
+    """An AsyncClient of a Redis with the further method `exchange`. It belongs to one event loop."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._wire = cast("RequestTransport", self._client._wire)
+        self._rows_reader = cast("ViewReader", self._client._reader)
+        pool = self._wire.redis.connection_pool
+        self._options: Mapping[str, Any] = pool.connection_kwargs
+        self._may_use_lines = self._wire.may_write and can_open(self._options, pool.connection_class)
+        self._writer: MessageWriter | None = None
+        self._idle: list[RedisLine] = []
+        self._busy = 0
+
+    async def close(self) -> None:
+        """Close all connections and threads. See AsyncClient."""
+        lines, self._idle, self._may_use_lines = self._idle, [], False
+        for line in lines:
+            line.close()
+        await super().close()
+
+    async def exchange(
+        self, verb: str, document: Mapping[str, Any], seconds: float, request: str | None, *, has_row: bool
+    ) -> Answered:
+        """Send one request and return its answer, as `Client.ask` does. `has_row`: return the row of the reservation,
+        too, as it is after the answer.
+
+        Raise NotAnswered or Unavailable.
+        """
+        began, name = time.monotonic(), request or uuid4().hex
+        found: Answered | Earlier | None = None
+        if self._may_use_lines and self._busy < MOST_LINES:
+            self._busy += 1
+            try:
+                found = await self._ask_on_line(verb, document, seconds, name, has_row=has_row)
+            finally:
+                self._busy -= 1
+        if isinstance(found, Answered):
+            return found
+        left = max(seconds - (time.monotonic() - began), 0.0)
+        return await self.run(partial(_ask, verb, document, left, name, found, has_row))
+
+    async def _ask_on_line(
+        self, verb: str, document: Mapping[str, Any], seconds: float, request: str, *, has_row: bool
+    ) -> Answered | Earlier | None:
+        """Return the answer; Earlier if a thread must continue the request; None if a thread must begin it."""
+        wait = min(seconds, exchange.RESEND_SECONDS)
+        if wait <= 0:
+            return None
+        writer = await self._prepare()
+        address = self._wire.reply_address(request)
+        sent_at, message = self._write(writer, verb, address_request(document, request, address), seconds)
+        reservation = document.get("id") if has_row else None
+        row = self._rows_reader.list_commands(reservation) if isinstance(reservation, str) else []
+        try:
+            line = self._idle.pop() if self._idle else await open_line(self._options)
+            commands = [("LPUSH", RESERVATIONS, message), ("BLPOP", address, f"{wait:.3f}"), *row]
+            pushed, got, *replies = await line.ask(commands, wait + MARGIN_SECONDS)
+        except (LineError, TimeoutError, OSError):
+            # Whether the message was sent is not known. A copy does no harm.
+            return None
+        self._keep(line)
+        if isinstance(pushed, LineError) or isinstance(got, LineError):
+            return None
+        if got is None:
+            return Earlier(sent_at, wait)
+        answer: dict[str, Any] = msgspec.json.decode(got[1])
+        if (retry_after := read_retry(answer)) is not None:
+            return Earlier(sent_at, wait, retry_after)
+        if not has_row or not answer.get("ok"):
+            return Answered(answer)
+        return Answered(answer, await self._take_row(answer, reservation, replies))
+
+    async def _take_row(self, answer: Mapping[str, Any], expected: object, replies: list[Any]) -> Joined | None:
+        try:
+            found = self._rows_reader.read_row(replies) if answer.get("reservation") == expected else None
+        except Unavailable:
+            return None
+        return found or await self.run(partial(_read_row, answer))
+
+    def _write(
+        self, writer: MessageWriter, verb: str, document: Mapping[str, Any], patience: float
+    ) -> tuple[float, str]:
+        sent_at = self._wire.clock.now()
+        headers = {"sent_at": sent_at, "patience": round(patience, 3)}
+        task, shown = task_name(RESERVATIONS, verb), describe_request(document)
+        return sent_at, writer.write(task, RESERVATIONS, document, shown, headers)
+
+    async def _prepare(self) -> MessageWriter:
+        """Return the writer of messages, after the clock was corrected if that is due."""
+        if self._wire.clock.is_due:
+            await self._run(self._readers, self._wire.clock.refresh)
+        if self._writer is None:
+            # This imports Celery, which takes long.
+            self._writer = await self._run(self._readers, self._wire.make_writer)
+        return self._writer
+
+    def _keep(self, line: RedisLine) -> None:
+        self._idle = [each for each in self._idle if each.is_usable]
+        if len(self._idle) < MOST_KEPT and line.is_usable and self._may_use_lines:
+            self._idle.append(line)
+        else:
+            line.close()
+
+
+def _ask(
+    verb: str,
+    document: Mapping[str, Any],
+    seconds: float,
+    request: str,
+    earlier: Earlier | None,
+    has_row: bool,
+    client: Client,
+) -> Answered:
+    """Send a request, or continue one, in the thread of the blocking client."""
+    wire = cast("RequestTransport", client._wire)
+    answer = wire.resume(verb, document, seconds, request, earlier)
+    return Answered(answer, _read_row(answer, client) if has_row and answer.get("ok") else None)
+
+
+def _read_row(answer: Mapping[str, Any], client: Client) -> Joined | None:
+    reservation = answer.get("reservation")
+    if not reservation:
+        return None
+    try:
+        return client.watch(reservation).read_joined()
+    except Unavailable:
+        return None

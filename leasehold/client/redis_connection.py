@@ -1,0 +1,43 @@
+"""The connections of a client to Redis, and what their errors mean for its user."""
+
+from typing import Final
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+
+from leasehold.common.masking import mask_urls, show_url
+from leasehold.errors import Unavailable
+
+SOCKET_SECONDS: Final = 5.0
+CONNECT_SECONDS: Final = 3.0
+
+
+def make_redis(url: str) -> redis.Redis:
+    """Return a Redis client whose answers are bytes and whose waits all have a time limit. It is safe for threads and
+    after a fork.
+    """
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=SOCKET_SECONDS,
+        socket_connect_timeout=CONNECT_SECONDS,
+        socket_keepalive=True,
+        health_check_interval=10,
+        retry=Retry(ConstantBackoff(0.05), 1),
+        protocol=2,
+    )
+
+
+def explain_redis(error: Exception, url: str, purpose: str, trouble: str = "cannot be reached") -> Unavailable:
+    """Return the client's error for an error of Redis. `purpose`: what was tried, such as "read the view"; it is in the
+    message if Redis refuses the user. `trouble`: the words of the message for any other error.
+    """
+    user = urlsplit(url).username or "default"
+    # kombu wraps the error of redis-py and keeps it as the cause.
+    cause = error.__cause__ if isinstance(error.__cause__, redis.RedisError) else error
+    if isinstance(cause, redis.exceptions.NoPermissionError):
+        return Unavailable(f"user {user} may not {purpose}; Redis at {show_url(url)} answers: {mask_urls(str(cause))}")
+    if isinstance(cause, redis.exceptions.AuthenticationError):
+        return Unavailable(f"user {user} may not use Redis at {show_url(url)}: {mask_urls(str(cause))}")
+    return Unavailable(f"Redis at {show_url(url)} {trouble}: {mask_urls(str(error))}")

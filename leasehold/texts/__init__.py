@@ -1,0 +1,1 @@
+"""Texts that the commands and the console share: values, events and rules as people read them."""

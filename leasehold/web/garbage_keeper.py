@@ -1,0 +1,29 @@
+"""Keep the rows of the view away from Python's garbage collector.
+
+A full collection looks at every object and stops all threads meanwhile. With 100,000 reservations that takes more than
+0.1 s. The rows form no cycles, so reference counts free them.
+"""
+
+import gc
+from typing import Final
+
+CHANGES: Final = 5000
+"""Number of changed rows after which the new ones are put away, too. Until then a full collection takes some
+milliseconds.
+"""
+
+
+class GarbageKeeper:
+    """Puts the rows that are known so far into the permanent generation. For one thread."""
+
+    def __init__(self) -> None:
+        self._changes = 0
+
+    def note(self, changes: int, *, is_new: bool) -> None:
+        """Record that rows have changed, or that all rows were read (`is_new`), and put them away if they are many."""
+        self._changes += changes
+        if is_new or self._changes >= CHANGES:
+            self._changes = 0
+            # Cycles of garbage would never be freed afterwards.
+            gc.collect()
+            gc.freeze()

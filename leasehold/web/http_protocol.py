@@ -1,0 +1,51 @@
+"""uvicorn's HTTP/1.1 connection, which sends the head of a response together with the begin of its body.
+
+uvicorn writes them one after the other. The second write wakes the reader a second time.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_HEAD: Final = b"HTTP/1."
+
+
+class JoiningProtocol(H11Protocol):
+    """uvicorn's protocol on a JoiningTransport."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        """Take the connection. See asyncio.Protocol."""
+        super().connection_made(JoiningTransport(transport, self.loop))  # type: ignore[arg-type]
+
+
+class JoiningTransport:
+    """A transport that keeps the head of a response until its body begins, at the latest until the next turn of the
+    event loop. Everything else is that of the given transport.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop, self._head = transport, loop, b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes after those that are kept, or keep them. See asyncio.Transport."""
+        if not self._head and data.startswith(_HEAD):
+            self._head = data
+            self._loop.call_soon(self._flush)
+        elif self._head:
+            data, self._head = self._head + data, b""
+            self._transport.write(data)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection after all bytes were sent. See asyncio.Transport."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            self.write(b"")
