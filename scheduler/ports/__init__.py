@@ -29,7 +29,7 @@ from scheduler.ports.fleet import (
     Probe,
     Refusal,
 )
-from scheduler.ports.ledger import CostLedger, CostWriter, Spent
+from scheduler.ports.ledger import CostLedger, CostWriter, PoolCost
 from scheduler.ports.store import (
     AppliedRules,
     ConflictError,
@@ -99,13 +99,13 @@ __all__ = [
     "Notifier",
     "OutboxMessage",
     "Pending",
+    "PoolCost",
     "Probe",
     "Refusal",
     "RefusedMessage",
     "Remembered",
     "RowVersion",
     "SetAside",
-    "Spent",
     "StaleWriteError",
     "Store",
     "StoreUnavailableError",

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 from scheduler.model.costs import Cost
 
 
-class Spent(NamedTuple):
+class PoolCost(NamedTuple):
     """What the machines of one pool that were launched for one account have cost, in dollars. `account` "": for no
     account.
     """
@@ -35,7 +35,7 @@ class CostLedger(Protocol):
         Both are of one moment. Locks nothing.
         """
 
-    def sum_costs(self, since: float) -> list[Spent]:
+    def sum_costs(self, since: float) -> list[PoolCost]:
         """Return the sums of `read_costs(since)` in dollars for each pool and account, sorted. Locks nothing."""
 
     def prune_costs(self, before: float) -> int:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from scheduler.model.costs import Cost, add_costs, begin_of_hour, measure
 from scheduler.model.slots import Slot
-from scheduler.ports import Spent
+from scheduler.ports import PoolCost
 
 
 class ReadsCosts(Protocol):
@@ -25,9 +25,9 @@ class ReadsCosts(Protocol):
                 booked += measure(slot.pool, slot.meter, now, since)
         return add_costs(booked)
 
-    def sum_costs(self, since: float) -> list[Spent]:
+    def sum_costs(self, since: float) -> list[PoolCost]:
         """Return the sums of the costs in dollars for each pool and account. See CostLedger."""
         found: dict[tuple[str, str], float] = defaultdict(float)
         for cost in self.read_costs(since):
             found[cost.pool, cost.account] += cost.dollars
-        return [Spent(*key, found[key]) for key in sorted(found)]
+        return [PoolCost(*key, found[key]) for key in sorted(found)]

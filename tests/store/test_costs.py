@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.model.costs import Cost, Meter
-from scheduler.ports import Spent, Store
+from scheduler.ports import PoolCost, Store
 from tests.builders import NOW, a_slot
 from tests.store.conftest import Clock
 from tests.store.test_contract import save
@@ -82,7 +82,7 @@ class TestRead:
         book(store, a_cost(), a_cost(kind="idle"), a_cost(account=""), a_cost(hour=HOUR - 3600))
         save(store, a_slot(meter=Meter(HOUR, "used", "small", "ci", price=1.0)))
         clock.now = HOUR + 1800
-        assert store.sum_costs(HOUR) == [Spent("linux", "", 0.25), Spent("linux", "ci", 1.0)]
+        assert store.sum_costs(HOUR) == [PoolCost("linux", "", 0.25), PoolCost("linux", "ci", 1.0)]
 
 
 def test_old_hours_are_pruned(store: Store) -> None:
