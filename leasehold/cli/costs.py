@@ -23,12 +23,13 @@ from leasehold.cli.root import app, example
 from leasehold.cli.tables import Column
 
 if TYPE_CHECKING:
+    from scheduler.model.costs import CostKind
     from scheduler.operations.costs import CostSum
     from scheduler.operations.tick.spending import BudgetStatus
     from scheduler.ports import Store
 
 _WAYS: Final = ("pool", "account", "offering", "kind")
-_KINDS: Final = ("used", "booting", "idle", "draining", "interrupted")
+_KINDS: Final[tuple["CostKind", ...]] = ("used", "booting", "idle", "draining", "interrupted")
 _BUDGETS: Final = (
     Column("budget"),
     Column("action", rank=4),

@@ -6,7 +6,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from scheduler.model.costs import COST_KINDS, Cost
+from scheduler.model.costs import COST_KINDS, Cost, CostKind
 
 By = Literal["pool", "account", "offering", "kind"]
 WAYS: Final[tuple[By, ...]] = get_args(By)
@@ -22,8 +22,8 @@ class CostSum(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     unpriced_seconds: float
     """Those of the seconds whose price is unknown."""
-    dollars_by_kind: dict[str, float]
-    seconds_by_kind: dict[str, float]
+    dollars_by_kind: dict[CostKind, float]
+    seconds_by_kind: dict[CostKind, float]
 
 
 def sum_by(costs: Iterable[Cost], by: By) -> list[CostSum]:
@@ -50,6 +50,6 @@ def _add_up(name: str, costs: list[Cost]) -> CostSum:
         dollars=sum(dollars.values()),
         seconds=sum(seconds.values()),
         unpriced_seconds=sum(cost.unpriced for cost in costs),
-        dollars_by_kind={**dollars},
-        seconds_by_kind={**seconds},
+        dollars_by_kind=dollars,
+        seconds_by_kind=seconds,
     )

@@ -109,8 +109,9 @@ def test_each_kind_of_time_is_booked_as_what_it_was() -> None:
     lives = Lives()
     lives.move("linux-1", "launching")
     lives.now += 7  # no machine is there before the cloud answered
-    for to, seconds in [("booting", 10), ("binding", 20), ("ready", 40)]:
-        lives.move("linux-1", to)  # type: ignore[arg-type]
+    steps: list[tuple[SlotState, int]] = [("booting", 10), ("binding", 20), ("ready", 40)]
+    for to, seconds in steps:
+        lives.move("linux-1", to)
         lives.now += seconds
     lives.change("linux-1", idle_since=None)
     lives.now += 80
@@ -129,7 +130,7 @@ def test_each_kind_of_time_is_booked_as_what_it_was() -> None:
 def test_the_time_after_an_interruption_notice_is_interrupted_with_and_without_a_lease() -> None:
     lives = Lives()
     for to in ("launching", "booting", "binding", "ready"):
-        lives.move("linux-1", to)  # type: ignore[arg-type]
+        lives.move("linux-1", to)
     lives.change("linux-1", idle_since=None)
     lives.now += 60
     lives.change("linux-1", interrupted_at=lives.now)
@@ -142,7 +143,7 @@ def test_the_time_after_an_interruption_notice_is_interrupted_with_and_without_a
 def test_a_change_that_loses_a_race_books_nothing() -> None:
     lives = Lives()
     for to in ("launching", "booting", "binding", "ready"):
-        lives.move("linux-1", to)  # type: ignore[arg-type]
+        lives.move("linux-1", to)
     seen = lives.find("linux-1")
     lives.now += 60
     lives.change("linux-1", idle_since=None)
@@ -155,7 +156,7 @@ def test_a_change_that_loses_a_race_books_nothing() -> None:
 def test_a_transaction_that_began_before_the_last_booking_books_no_second_twice() -> None:
     lives = Lives()
     for to in ("launching", "booting", "binding", "ready"):
-        lives.move("linux-1", to)  # type: ignore[arg-type]
+        lives.move("linux-1", to)
     lives.now += 60
     lives.change("linux-1", idle_since=None)
     lives.now -= 20

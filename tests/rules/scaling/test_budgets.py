@@ -147,7 +147,7 @@ class TestDrain:
     def test_slots_with_leases_drain_only_when_nothing_is_left(self, spent: float, drained: int) -> None:
         holder = a_reservation("r1", sequence=1, phase="leased", leases=(a_lease("linux-1"),))
         budgets = {"all": {"per_day": 100, "action": "drain"}}
-        rows = [running(1, idle_since=None), running(2), holder]
+        rows: list[Row] = [running(1, idle_since=None), running(2), holder]
         planned = decide(*rows, budgets=budgets, spent={"all": Spent(day=spent)})
         decided = [each for each in planned.decisions if isinstance(each, Drain)]
         assert decided == [Drain(slot=name, reason="over_budget") for name in ("linux-2", "linux-1")[:drained]]
