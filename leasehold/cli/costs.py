@@ -63,7 +63,7 @@ def costs(
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what machines cost: used, booting, idle, draining, interrupted.
+    """Show what machines cost, and what was spent of budgets.
 
     The costs are those of the ledger in the database. Machines that run count until now.
     """

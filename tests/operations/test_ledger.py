@@ -1,5 +1,6 @@
 """The cost ledger: each second of a machine is booked once, whatever happens to its slot."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,15 @@ from hypothesis import strategies as st
 from scheduler.model.costs import COST_KINDS, Cost
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import SLOT_MOVES, SlotState
+from scheduler.model.view import Row
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import StaleWriteError, Transaction
+from scheduler.simulation.runner import Runner
+from scheduler.simulation.scenario import read_scenario
 from scheduler.store.memory import MemoryStore
+from scheduler.store.world import Key, World
 from tests.builders import NOW
+from tests.reference_model.stories import make_scenario
 
 PRICE = 0.5
 
@@ -183,3 +189,45 @@ def test_a_machine_without_a_price_is_booked_with_its_seconds() -> None:
     lives.now += 60
     [cost] = lives.store.read_costs()
     assert cost == Cost(cost.hour, "linux", "small", "ci", "booting", 60.0, 0.0, unpriced=60.0)
+
+
+class _Watched:
+    """The lifetimes of machines as the committed rows of slots show them."""
+
+    def __init__(self, world: World, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.born: dict[str, float] = {}
+        self.seconds = 0.0
+        self._put, self._drop = world.put, world.drop
+        world.put, world.drop = self.put, self.drop  # type: ignore[method-assign]
+        for row in world.slots.values():
+            self.note(row)
+
+    def put(self, row: Row) -> None:
+        if isinstance(row, Slot):
+            self.note(row)
+        self._put(row)
+
+    def drop(self, key: Key) -> None:
+        if key[1] in self.born:  # a host that is removed
+            self.seconds += self.clock() - self.born.pop(key[1])
+        self._drop(key)
+
+    def note(self, row: Slot) -> None:
+        is_known = row.instance_id is not None or row.machine is not None
+        if is_known and row.state not in {"empty", "launching", "error"}:
+            self.born.setdefault(row.id, row.marked_at)
+        elif row.id in self.born:
+            self.seconds += row.marked_at - self.born.pop(row.id)
+
+
+@pytest.mark.parametrize("first", [1, 11])
+def test_in_generated_scenarios_the_ledger_has_the_lifetimes_of_all_machines(first: int) -> None:
+    for seed in range(first, first + 10):
+        player = Runner(read_scenario(make_scenario(seed)))
+        store = player.cluster.store
+        watched = _Watched(store._world, store.now)  # the rows as they are committed
+        list(player.play())
+        now = player.cluster.event_queue.now
+        lifetimes = watched.seconds + sum(now - born for born in watched.born.values())
+        assert sum(each.seconds for each in store.read_costs(-1e9)) == pytest.approx(lifetimes), seed

@@ -25,7 +25,7 @@ from tests.rules.playing import Document
 STEPS = (0, 0, 1, 1, 2, 3, 5, 5, 10, 10)
 """Seconds between two items of a timeline."""
 BUDGETED = 5
-"""One scenario in so many has budgets."""
+"""One scenario in this number of scenarios has budgets."""
 
 
 def make_scenario(seed: int) -> Document:
