@@ -25,7 +25,7 @@ from leasehold.cli.tables import Column
 if TYPE_CHECKING:
     from scheduler.model.costs import CostKind
     from scheduler.operations.costs import CostSum
-    from scheduler.operations.tick.spending import BudgetStatus
+    from scheduler.operations.spending import BudgetStatus
     from scheduler.ports import Store
 
 _WAYS: Final = ("pool", "account", "offering", "kind")
@@ -125,7 +125,7 @@ def _row(each: "CostSum", way: str, name: str | None = None) -> tuple[str, ...]:
 
 
 def _read_budgets(store: "Store") -> "list[BudgetStatus]":
-    from scheduler.operations.tick.spending import add_spending, describe_budgets
+    from scheduler.operations.spending import add_spending, describe_budgets
 
     rules = add_spending(store, store.load_rules().rules, store.now())
     return describe_budgets(rules, store.find_slots())

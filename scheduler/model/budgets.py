@@ -47,9 +47,13 @@ class Budget(Document):
         """Whether what was spent matters, and not only what runs now."""
         return self.per_day is not None or self.per_month is not None
 
+    def may_cover(self, pool: str) -> bool:
+        """Return whether machines of this pool count, whatever account they were launched for."""
+        return not self.pools or pool in self.pools
+
     def covers(self, pool: str, account: str) -> bool:
         """Return whether a machine of this pool counts that was launched for this account ("": for no account)."""
-        return (not self.pools or pool in self.pools) and (not self.accounts or account in self.accounts)
+        return self.may_cover(pool) and (not self.accounts or account in self.accounts)
 
 
 class Spent(NamedTuple):

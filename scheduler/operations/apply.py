@@ -31,7 +31,7 @@ from scheduler.operations.membership import check_membership
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
-from scheduler.operations.tick.spending import add_spending
+from scheduler.operations.spending import add_spending
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.policy.plan import plan
 from scheduler.ports import Store, StoredRules, Transaction

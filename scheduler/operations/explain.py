@@ -19,7 +19,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports
-from scheduler.operations.tick.spending import add_spending
+from scheduler.operations.spending import add_spending
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 

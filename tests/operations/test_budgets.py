@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.model.budgets import begin_of_day
 from scheduler.operations.explain import explain
-from scheduler.operations.tick.spending import REFRESH_SECONDS, SpendingReader, read_spending
+from scheduler.operations.spending import REFRESH_SECONDS, SpendingReader, read_spending
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario
 from tests.operations.harness import NOW, Harness
@@ -57,6 +57,18 @@ def test_a_machine_that_is_gone_is_for_no_account() -> None:
     harness.ask("cancel", reservation="r1")
     harness.settle(600)
     assert (harness.slot().state, harness.slot().launched_for, harness.slot().meter) == ("empty", None, None)
+
+
+@pytest.mark.parametrize(("budgets", "offerings"), [({"all": {"per_hour": 30}}, {"small"}), ({}, {"dearer"})])
+def test_ec2_chooses_no_dearer_offering_than_the_plan_counted(budgets: dict[str, Any], offerings: set[str]) -> None:
+    pool: dict[str, Any] = {"system": "x86_64-linux", "max_slots": 3, "lease_ttl": 0, "max_leases_per_slot": 1}
+    pool["offerings"] = [OFFERING, OFFERING | {"name": "dearer", "price": 12.0}]
+    harness = Harness({"pools": {"linux": pool}, "budgets": budgets})
+    for number in range(1, 4):
+        harness.submit(f"r{number}")
+    harness.tick()
+    harness.play_tasks()
+    assert {slot.offering for slot in harness.store.find_slots()} == offerings
 
 
 def test_the_explanation_names_the_smallest_amount_that_would_do() -> None:
@@ -116,7 +128,7 @@ class TestReader:
 def a_busy_day(seed: int, budgets: dict[str, Any]) -> dict[str, Any]:
     """More work than the budgets allow, in leases of at most 45 minutes, for 30 hours."""
     random = Random(seed)
-    wishes = [
+    wishes: list[dict[str, Any]] = [
         {"id": f"r{number}", "system": "x86_64-linux", "runtime": random.randint(60, 2700), "account": "ci"}
         | {"resources": {"cpus": random.choice([1, 4])}, "at": random.randint(0, 100_000)}
         for number in range(120)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from scheduler.operations.ports import Ports
-from scheduler.operations.tick.spending import SpendingReader
+from scheduler.operations.spending import SpendingReader
 from scheduler.operations.tick.wait_figures import WaitFigures
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.ports import LeaderLock, LeaderTerm
