@@ -69,6 +69,7 @@ STEPS: Final = (
     ("warm pool", "minimum and reserve"),
     ("scale in", "idle slots drain"),
     ("headroom", "room for launches"),
+    ("budgets", "machines that cost too much"),
     ("cpu bursting", "spare cores are shared"),
     ("wake", "when the next tick is due"),
 )

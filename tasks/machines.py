@@ -102,7 +102,7 @@ def read_interruptions() -> str:
 
 @app.task(name=PRUNE)
 def prune() -> str:
-    """Delete events, answers and ended reservations that are older than the settings allow."""
+    """Delete events, answers, ended reservations and costs that are older than the settings allow."""
     keep, store = services.settings.keep, services.ports.store
     now = store.now()
     count = store.prune(
@@ -110,6 +110,7 @@ def prune() -> str:
         requests_before=now - keep.requests,
         ended_before=now - keep.ended_days * DAY,
     )
+    count += store.prune_costs(now - keep.costs_days * DAY)
     log.info(
         "Events, answers and ended reservations were deleted, as they were older than `keep` allows.",
         action="prune.done",

@@ -44,6 +44,10 @@ def _log(ticked: Ticked) -> None:
                 changes=mended.repairs,
                 lag=round(mended.lag, 1),
             )
+    for each in ticked.crossed:
+        log.warning(
+            "A budget is exceeded.", action="budget.exceeded", budget=each.budget, limits=", ".join(each.exceeded)
+        )
     if ticked.cut:
         log.warning(
             "A tick took too long and was cut; the next tick does the rest.", action="tick.cut", left=ticked.cut

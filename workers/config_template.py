@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeGuard, get_args, get_origin
 
 from leasehold.common.visible import escape_json
+from scheduler.model.budgets import Budget
 from scheduler.model.documents import Field
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
 from scheduler.model.pools import Pool
@@ -96,6 +97,9 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "console.queues_url": "redis://10.0.0.7:6379/0",
         "console.flower_url": "http://10.0.0.7:5555",
         "celery.beat_file": "/run/leasehold/beat",
+        "budgets.all.per_hour": 20,
+        "budgets.all.per_day": 300,
+        "budgets.all.per_month": 5000,
     }
 )
 """Key of `leasehold.toml` that has no default → the example value that the template shows in a comment."""
@@ -134,9 +138,9 @@ class Key:
         return f"{self.section.path}.{self.name}" if self.section.path else self.name
 
 
-def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
-    """Return every table of `leasehold.toml` in the order of the file. `pool` and `account` are the example names in
-    the paths of the tables.
+def list_sections(pool: str = "NAME", account: str = "NAME", budget: str = "NAME") -> list[Section]:
+    """Return every table of `leasehold.toml` in the order of the file. `pool`, `account` and `budget` are the
+    example names in the paths of the tables.
     """
     rules = [
         Section("scheduler", Scheduler, _meaning(Scheduler)),
@@ -146,6 +150,7 @@ def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
         Section(f"pools.{pool}.offerings", Offering, _meaning(Offering), is_list=True),
         Section(f"accounts.{account}", AccountRules, _meaning(AccountRules), is_example=True),
         Section("limits", LimitRules, _meaning(LimitRules)),
+        Section(f"budgets.{budget}", Budget, _meaning(Budget), is_example=True),
     ]
     cloud = [
         Section("cloud", CloudDocument, _meaning(CloudDocument)),
@@ -173,7 +178,7 @@ def write_template(path: Path | None = None) -> str:
     written.
     """
     blocks = [_HEAD]
-    for section in list_sections("linux", "ci"):
+    for section in list_sections("linux", "ci", "all"):
         blocks += [_format_block(section, values) for values in _EXAMPLE.get(section.path, ({},))]
     text = "\n".join(blocks)
     if path is not None:

@@ -27,6 +27,7 @@ from scheduler.ports import (
 )
 from scheduler.view.metric_table import BOOT_OUTCOMES, LAUNCH_RESULTS, METRICS, NOTICE_KINDS, Metric
 from scheduler.view.redis_meter import Labels, Spread, Tally
+from workers.cost_gauges import measure_budgets, measure_costs
 from workers.gauges import (
     add_zeros,
     make_gauge,
@@ -70,13 +71,14 @@ def collect(sources: Sources) -> Iterator[Family]:
     with suppress(StoreUnavailableError):
         loaded = store.load_rules().rules
         known = [account for account in store.find_accounts() if not account.forgotten]
-        gauges = list(measure_store(store, loaded, known))
+        gauges = [*measure_store(store, loaded, known), *measure_costs(store, loaded)]
         rules, accounts = loaded, known
     probed, counts = _read_counts(sources, rules, accounts)
 
     def measure_report(report: Mapping[str, Any]) -> Iterator[Family]:
         yield from measure_waits(report, rules)
         yield measure_account_waits(report, accounts)
+        yield from measure_budgets(report)
         # Without a tick since the start or a flush of Redis the report has no view lag.
         if "view_lag" in report:
             about = (

@@ -157,6 +157,8 @@ class KeepSettings(Document):
     """Days for which events are kept."""
     ended_days: Days = 7.0
     """Days for which rows of ended reservations are kept."""
+    costs_days: Days = 400.0
+    """Days for which the cost ledger is kept."""
     requests: Period = 3600.0
     """Time for which requests and their answers are kept. A request that is repeated within this time gets the stored
     answer.

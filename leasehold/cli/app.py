@@ -8,6 +8,7 @@ from leasehold.cli import (  # noqa: F401 - each file adds its commands when it 
     alive,
     backups,
     configuring,
+    costs,
     demo,
     doctor,
     holding,

@@ -27,6 +27,7 @@ _REASONS: Final = {
     "rebalance": "EC2 recommends to replace its machine",
     "idle": "it was idle for too long",
     "at_quota": "EC2's quota is reached and a launch needs its place",
+    "over_budget": "a budget does not allow it any more",
     "unconfigured": "its offering is not configured any more",
     "unhealthy": "it is unhealthy",
     "unclean": "a lease on it was not released by its holder",

@@ -31,7 +31,8 @@ from scheduler.policy.queueing.feasibility import list_kinds
 from scheduler.policy.queueing.starvation_guard import has_waited_too_long
 from scheduler.policy.quota.step import lacks_quota
 from scheduler.policy.scaling.launch import TrialLaunch
-from scheduler.policy.scaling.launch_limits import DETAILS, LaunchLimits, list_choices
+from scheduler.policy.scaling.launch_codes import DETAILS
+from scheduler.policy.scaling.launch_limits import LaunchLimits, list_choices
 
 MOST_NAMED: Final = 5
 """The most slots, pools or texts that the evidence of one condition names."""
@@ -48,6 +49,7 @@ CODE_OF: Final[dict[str, str | None]] = {
     "slots_started": "booting",
     "max_slots": "at_max_slots",
     "ec2_quota": "at_quota",
+    "budget": "over_budget",
     "ec2_capacity": "capacity",
     "launch_rate": "throttled",
     "launch_settings": "misconfigured",
@@ -62,6 +64,7 @@ names `not_declined`: a declined slot counts as if it did not exist.
 HOLDS_OF: Final[dict[str, tuple[Kind, ...]]] = {
     "max_slots": (),
     "ec2_quota": ("quota",),
+    "budget": (),
     "ec2_capacity": ("capacity",),
     "launch_rate": ("throttled",),
     "launch_settings": ("misconfigured", "auth", "unhealthy"),
@@ -317,6 +320,9 @@ class Findings:
                 for pool in pools
             ]
             return f"active slots: {_join(counts)}"
+        if name == "budget":
+            account = self._row.request.account or ""
+            return _join(self._limits.budgets.describe(pools, account)) or "no budget limits its launches"
         view, rules, now = self._cycle.view, self._cycle.rules, self._cycle.now
         texts = [text for pool in pools for text in describe_pool(view, rules, pool, now, HOLDS_OF[name])]
         code = CODE_OF[name] or ""

@@ -29,7 +29,7 @@ def replay(view: View, rules: Rules, now: float, planned: Plan) -> tuple[CycleSt
     for decision in planned.decisions:
         if isinstance(decision, Launch) and decision.reason == "demand":
             [choice] = [each for each in list_choices(rules.pools[decision.pool]) if each.key == decision.offering]
-            limits.launch(decision.pool, choice, "demand")
+            limits.launch(decision.pool, choice, "demand", decision.account)
     return cycle, limits
 
 

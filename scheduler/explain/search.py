@@ -181,7 +181,8 @@ def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:
     """Return the rules after the keys in `config` were changed. Raises InvalidInputError if the result is invalid."""
     if not config:
         return rules
-    return read_rules(merge_rules(rules.model_dump(exclude_unset=True), dict(config)))
+    changed = read_rules(merge_rules(rules.model_dump(exclude_unset=True), dict(config)))
+    return changed.with_spending(rules.spending)
 
 
 def describe_change(view: View, change: Suggestion) -> dict[str, Any]:

@@ -150,12 +150,13 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="cores", ta
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch", tag_field="do"):
-    """Decision to launch a machine for an empty slot."""
+    """Decision to launch a machine for an empty slot. `account`: the account whose demand causes the launch."""
 
     slot: str
     pool: str
     offering: str | None
     reason: Literal["demand", "minimum", "warm"]
+    account: str | None = None
 
 
 SlotReason = Literal[
@@ -163,6 +164,7 @@ SlotReason = Literal[
     "interrupted",
     "rebalance",
     "at_quota",
+    "over_budget",
     "requested",
     "leaving",
     "unconfigured",
@@ -227,6 +229,7 @@ WAITING_CODES = (
     "booting",
     "at_max_slots",
     "at_quota",
+    "over_budget",
     "capacity",
     "throttled",
     "misconfigured",
@@ -274,4 +277,6 @@ def describe_decision(decision: Decision) -> dict[str, Any]:
         document["leases"] = [{"component": lease["component"], "slot": lease["slot"]} for lease in document["leases"]]
     if document.get("level", 0) is None:
         del document["level"]
+    if isinstance(decision, Launch):
+        del document["account"]
     return document

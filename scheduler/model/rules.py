@@ -5,10 +5,12 @@ Default values are defined only here. The text below a key is its documentation:
 docs/reference/configuration.md quotes it.
 """
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from scheduler.model.accounts import NOTHING
+from scheduler.model.budgets import NO_SPENDING, Budget, Spent, list_budget_faults
 from scheduler.model.pools import Pool
 from scheduler.model.validation import (
     Amount,
@@ -20,6 +22,7 @@ from scheduler.model.validation import (
     Seconds,
     SignedLevels,
     Text,
+    conflicts,
     read_document,
 )
 
@@ -134,6 +137,37 @@ class Rules(Document):
     """The quota accounts by id."""
     limits: LimitRules = LimitRules()
     """Limits on requests and pending reservations."""
+    budgets: dict[Name, Budget] = {}
+    """The budgets in dollars by name."""
+
+    def check_fields(self) -> None:
+        """Refuse budgets that name unknown pools, or that are below the cost of `min_slots`. Raises ExpectedError."""
+        if faults := list(list_budget_faults(self.budgets, self.pools)):
+            raise conflicts(faults)
+
+    @property
+    def spending(self) -> Mapping[str, Spent]:
+        """What was spent of each budget, as `with_spending` set it; it is no part of the document."""
+        found: Mapping[str, Spent] = self.__dict__.get("_spending", NO_SPENDING)
+        return found
+
+    def with_spending(self, spending: Mapping[str, Spent]) -> Self:
+        """Return the same rules with what was spent of each budget."""
+        copy = self.model_copy(update={})
+        copy.__dict__["_spending"] = spending
+        return copy
+
+    @cached_property
+    def limited_accounts(self) -> frozenset[str]:
+        """The accounts that a budget limits alone or with other accounts."""
+        return frozenset(name for each in self.budgets.values() if each.is_limit for name in each.accounts)
+
+    @cached_property
+    def has_plain_budgets(self) -> bool:
+        """Whether no budget drains machines or limits single accounts: then all reservations with equal requests have
+        the same launches.
+        """
+        return not self.limited_accounts and all(each.action != "drain" for each in self.budgets.values())
 
     @cached_property
     def pools_of_system(self) -> dict[str, tuple[str, ...]]:

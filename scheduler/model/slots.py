@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from scheduler.model.costs import Meter
 from scheduler.model.events import Event
 from scheduler.model.transitions import SLOT_MOVES, Cause, SlotState, check_move
 
@@ -131,6 +132,10 @@ class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
     """Counter of the host's newest signed heartbeat. A heartbeat with the same or a lower counter is a copy, and is
     ignored.
     """
+    launched_for: str | None = None
+    """The account whose demand caused the launch; None: no account did, or the machine was not launched for demand."""
+    meter: Meter | None = None
+    """The open interval of the cost ledger; None: the slot has no machine. Only the unit of work changes it."""
 
 
 _DIGITS = "0123456789"
@@ -185,6 +190,7 @@ def without_machine(slot: Slot) -> dict[str, Any]:
         "launch_id": None,
         "launch_reason": None,
         "batch": None,
+        "launched_for": None,
         "launch_request": None,
         "attempts": 0,
         "not_before": 0.0,

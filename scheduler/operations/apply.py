@@ -31,6 +31,7 @@ from scheduler.operations.membership import check_membership
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
+from scheduler.operations.spending import add_spending
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.policy.plan import plan
 from scheduler.ports import Store, StoredRules, Transaction
@@ -253,17 +254,19 @@ def rehearse_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "
     rules, stored = read_rules(dict(document), prefix), store.load_rules()
     if stored.version and stored.document == document:
         with PausedGC():
-            planned = plan(View(store.read_rows()), stored.rules, store.now())
+            present = add_spending(store, stored.rules, store.now())
+            planned = plan(View(store.read_rows()), present, store.now())
         return Rehearsal(Preview(version=stored.version, changed=False), planned, planned)
     return _rehearse(store, stored, document, rules)
 
 
 def _rehearse(store: Store, stored: StoredRules, document: Mapping[str, Any], rules: Rules) -> Rehearsal:
     rows, now = list(store.read_rows()), store.now()
+    present, proposed = add_spending(store, stored.rules, now), add_spending(store, rules, now)
     fitted = _fit(rows, stored.rules, rules, now)
     before, after = View(rows), View(fitted)
     with PausedGC():
-        now_planned, then_planned = plan(before, stored.rules, now), plan(after, rules, now)
+        now_planned, then_planned = plan(before, present, now), plan(after, proposed, now)
     preview = Preview(
         version=stored.version,
         changed=True,

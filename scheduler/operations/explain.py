@@ -19,6 +19,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports
+from scheduler.operations.spending import add_spending
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
@@ -41,7 +42,8 @@ def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[s
     `pools`: what pauses launches in the pools that may serve the reservation.
     """
     deadline = monotonic() + patience
-    now, rules, row = ports.store.now(), ports.rules(), _find(ports, name)
+    now, row = ports.store.now(), _find(ports, name)
+    rules = add_spending(ports.store, ports.rules(), now)
     if row is not None and row.phase == "pending":
         view = View(ports.store.read_rows())
         current = view.reservations.get(name)

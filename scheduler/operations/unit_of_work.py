@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 
 from scheduler.model.accounts import Account, Levels, find_account
+from scheduler.model.costs import Cost
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
+from scheduler.model.metering import meter_slot
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import Lease, Reservation, move_reservation
 from scheduler.model.slots import Slot, move_slot, without_machine
@@ -319,7 +321,11 @@ class UnitOfWork:
         return list(self._changed.values()), list(self._deleted)
 
     def flush(self) -> ChangeSet:
-        """Write all staged rows, deletions and events, and store the callbacks to send. Return what changed."""
+        """Write all staged rows, deletions and events, book what the machines of changed slots cost, and store the
+        callbacks to send. Return what changed.
+        """
+        if costs := self._meter_slots():
+            self.transaction.book(costs)
         rows = self.transaction.save(list(self._changed.values())) if self._changed else []
         hosts = [row for row in (*rows, *self._deleted) if isinstance(row, Slot) and row.machine is not None]
         if self._marked:
@@ -332,6 +338,23 @@ class UnitOfWork:
             self.transaction.save_outgoing(outgoing)
         is_change = bool(self._changed or gone)
         return ChangeSet(rows, gone, self._events, outgoing, self.slots, hosts, self.spent, is_change=is_change)
+
+    def _meter_slots(self) -> list[Cost]:
+        """Close the intervals of the cost ledger that the staged changes of slots end, and open the next ones in the
+        staged rows. Return the costs of the closed intervals.
+        """
+        closed: list[Cost] = []
+        for key, row in self._changed.items():
+            if isinstance(row, Slot):
+                # The meter is a part of the row: a change that is written twice fails, and so does its booking.
+                metered, costs = meter_slot(row, self.now)  # promise: seconds-booked-once
+                if metered is not row:
+                    self._changed[key] = self.slots[row.id] = metered
+                closed += costs
+        for row in self._deleted:
+            if isinstance(row, Slot):
+                closed += meter_slot(msgspec.structs.replace(row, state="empty"), self.now)[1]
+        return closed
 
     def _list_callbacks(self) -> list[OutboxMessage]:
         found = []

@@ -20,6 +20,7 @@ from scheduler.policy.queueing.starvation_guard import find_next_protection
 from scheduler.policy.quota.steady import SteadyPlan
 from scheduler.policy.quota.step import charge
 from scheduler.policy.replan.kept_cycle import keep_cycle
+from scheduler.policy.scaling.budgets import drain_over_budget
 from scheduler.policy.scaling.launch import launch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.pool_size import fill_warm_pools, find_headroom, make_headroom, scale_in
@@ -51,6 +52,7 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     warm = fill_warm_pools(healed, headroom, limits)  # the minimum and the warm reserve of each pool
     scaled_in = scale_in(warm)  # slots that were idle for too long
     scaled = make_headroom(scaled_in, headroom)  # unneeded slots end, so that withheld launches can run
+    scaled = drain_over_budget(scaled)  # machines that a budget does not allow any more
     shared = share(scaled)  # the spare cores of each slot are shared among its leases
     wake_at = wake(shared, limits.next_end)  # when the next cycle is due
     outcome = cycle.finish(queue, wake_at)

@@ -29,6 +29,7 @@ from scheduler.ports.fleet import (
     Probe,
     Refusal,
 )
+from scheduler.ports.ledger import CostLedger, CostWriter, PoolCost
 from scheduler.ports.store import (
     AppliedRules,
     ConflictError,
@@ -74,6 +75,8 @@ __all__ = [
     "ClusterRow",
     "ClusterSource",
     "ConflictError",
+    "CostLedger",
+    "CostWriter",
     "DatabaseWentBackError",
     "Defect",
     "DeposedError",
@@ -96,6 +99,7 @@ __all__ = [
     "Notifier",
     "OutboxMessage",
     "Pending",
+    "PoolCost",
     "Probe",
     "Refusal",
     "RefusedMessage",

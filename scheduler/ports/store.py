@@ -18,6 +18,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import Gone, Kind, Row
 from scheduler.ports.cluster import ClusterRow, LeaderTerm, StoreUnavailableError
+from scheduler.ports.ledger import CostLedger, CostWriter
 
 
 class StaleWriteError(Exception):
@@ -137,14 +138,14 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 1000
 
 
-class Transaction(Protocol):
+class Transaction(CostWriter, Protocol):
     """One atomic unit of reading and writing. Reads see the transaction's own writes.
 
     Rows that are read for writing stay locked until the end, so no other transaction changes a row between its test and
     its write. All transactions lock in the same order, which excludes deadlocks: the term; principals; the counter of
     `insert_reservations`; reservations; slots; holds; accounts; rules and the counters of other writes; rows with a key
-    of their own (answers, callbacks). Rows of one kind are locked in the order of their ids, so a transaction loads all
-    rows of a kind in one call. Numbers of events are assigned last, at the commit.
+    of their own (answers, callbacks, costs). Rows of one kind are locked in the order of their ids, so a transaction
+    loads all rows of a kind in one call. Numbers of events are assigned last, at the commit.
 
     A write raises StaleWriteError if the stored row has another version than the given one, or, for version 0, if the
     row exists. After a StaleWriteError or DeposedError the whole transaction is lost: a caller that catches the error
@@ -297,7 +298,7 @@ class Transaction(Protocol):
         """
 
 
-class Store(Protocol):
+class Store(CostLedger, Protocol):
     """The port to the database with the authoritative rows, in SQL, or in memory for the simulator.
 
     Every error of a database driver is raised as StoreUnavailableError, StaleWriteError, DeposedError or ConflictError.

@@ -227,7 +227,8 @@ def put_slot(cluster: SimulatedCluster, given: SlotRecord) -> None:
         work.load(slots=[given.id], reservations=[lease.reservation for lease in given.leases])
         known = work.slots.get(given.id)
         slot = msgspec.structs.replace(_make_slot(cluster, given, known, now), **list_history(given, SLOT_HISTORY))
-        work.put(slot)
+        # The machine that the slot had is booked until now.
+        work.put(slot if known is None else msgspec.structs.replace(slot, meter=known.meter))
         for lease in given.leases:
             holder = work.reservations.get(lease.reservation)
             if holder is not None and holder.phase not in ENDED:

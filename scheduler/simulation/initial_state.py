@@ -73,6 +73,8 @@ class SlotRecord(Document):
     failed_probes: Count = 0
     stranger: Name | None = None
     noted_at: Signed | None = None
+    launched_for: Name | None = None
+    """The account for whose demand the slot's machine was launched."""
 
 
 class ReservationRecord(ReservationDocument):
@@ -121,7 +123,7 @@ RESERVATION_HISTORY: Final = tuple(
 """The fields about a reservation's past that its record in a scenario may contain, named as in the database row."""
 SLOT_HISTORY: Final = (
     *("resources", "last_seen", "drain_reason", "error", "interrupted_at", "interrupted_by", "uses"),
-    *("unconfirmed", "failed_probes", "stranger", "noted_at"),
+    *("unconfirmed", "failed_probes", "stranger", "noted_at", "launched_for"),
 )
 """The fields about a slot's past that its record in a scenario may contain, named as in the database row."""
 

@@ -67,6 +67,12 @@ class Dialect(Protocol):
         same primary key. No two of the given rows may have the same key.
         """
 
+    def accumulate(self, table: Table, fields: Sequence[Field]) -> Insert:
+        """Return a statement that inserts the rows of `given(fields)` into `table`. If a row with the same primary key
+        exists, the values of its other columns are added to those of the row. No two of the given rows may have the
+        same key.
+        """
+
     def prepare_clock(self, engine: Engine) -> None:
         """Make sure that the database has a valid base from which cluster time is computed. Called before each session.
 

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from scheduler.model.accounts import Account, BalanceSample
+from scheduler.model.costs import Cost
 from scheduler.model.events import Event
 from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Reservation, is_over
@@ -26,6 +27,7 @@ from scheduler.ports import (
     StoredPrincipal,
     StoredRules,
 )
+from scheduler.store.cost_reading import ReadsCosts
 from scheduler.store.memory_transaction import MemoryTransaction
 from scheduler.store.shared_rules import RECENT_SECONDS
 from scheduler.store.world import World
@@ -33,7 +35,7 @@ from scheduler.store.world import World
 Key = TypeVar("Key")
 
 
-class MemoryStore:
+class MemoryStore(ReadsCosts):
     """The Store port in memory. `clock` returns seconds since the epoch, real or virtual.
 
     Only one transaction is open at a time, in all threads. A second one waits for the first, as on SQLite.
@@ -188,6 +190,20 @@ class MemoryStore:
             (sample for sample in self._world.balances.get(account, {}).values() if sample.at >= since),
             key=lambda sample: sample.at,
         )
+
+    def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:
+        """Return the booked costs of the hours that begin at or after `since`, the slots with a meter, and the time.
+        See ReadsCosts.
+        """
+        with self._lock:
+            booked = [cost for cost in self._world.costs.values() if cost.hour >= since]
+            metered = [slot for slot in self._world.slots.values() if slot.meter is not None]
+            return booked, metered, self._clock()
+
+    def prune_costs(self, before: float) -> int:
+        """Delete the costs of hours that began before `before`. See CostLedger."""
+        with self._lock:
+            return _drop_all(self._world.costs, [key for key in self._world.costs if key[0] < before])
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
         """Return up to `limit` callbacks in the outbox that were not sent since `sent_before`. See Store."""

@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 import msgspec
 
 from scheduler.model.accounts import NOTHING, Account, BalanceSample, Levels, add, find_account
+from scheduler.model.costs import Cost
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
@@ -49,6 +50,7 @@ class MemoryTransaction(WholeOrNothing):
         self._answers: dict[str, StoredAnswer] = {}
         self._outgoing: dict[str, OutboxMessage | None] = {}
         self._balances: list[BalanceSample] = []
+        self._costs: list[Cost] = []
         self._principals: dict[str, StoredPrincipal | None] = {}
 
     def __enter__(self) -> Self:
@@ -281,6 +283,10 @@ class MemoryTransaction(WholeOrNothing):
         """Store samples of account balances for the history. See Transaction."""
         self._balances.extend(samples)
 
+    def book(self, costs: Sequence[Cost]) -> None:
+        """Add these costs to the cost ledger. See CostWriter."""
+        self._costs += costs
+
     def load_rules(self) -> StoredRules:
         """Return the scheduling rules in force, as this transaction sees them. See Transaction."""
         return self._rules
@@ -329,6 +335,7 @@ class MemoryTransaction(WholeOrNothing):
         world.answers.update(self._answers)
         for sample in self._balances:
             world.balances.setdefault(sample.account, {})[sample.at] = sample
+        world.book(self._costs)
         for row_id, outgoing in self._outgoing.items():
             if outgoing is None:
                 world.outgoing.pop(row_id, None)

@@ -162,6 +162,14 @@ class PostgresDialect:
         """Return an SQL aggregate: the JSON text of an array of all values of `column`. See Dialect."""
         return cast(func.json_agg(column), Text)
 
+    def accumulate(self, table: Table, fields: Sequence[Field]) -> Insert:
+        """Return a statement that inserts the rows of `given(fields)` into `table`, or adds their values to the rows
+        that have the same primary key. See Dialect.
+        """
+        statement = insert(table).from_select([each for each, _ in fields], select(self.given(fields)))
+        added = {each.name: each + statement.excluded[each.name] for each, _ in fields if not each.primary_key}
+        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
+
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
         """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows that have the
         same primary key. See Dialect.

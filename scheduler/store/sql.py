@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 from scheduler.model.accounts import Account, BalanceSample
+from scheduler.model.costs import Cost
 from scheduler.model.events import Event
 from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Reservation
@@ -39,6 +40,7 @@ from scheduler.ports import (
     StoreUnavailableError,
 )
 from scheduler.store import tables
+from scheduler.store.cost_reading import ReadsCosts
 from scheduler.store.dialect import Dialect
 from scheduler.store.reading import (
     RulesReader,
@@ -50,7 +52,7 @@ from scheduler.store.reading import (
 from scheduler.store.row_versions import NOT_OVER, RowVersions
 from scheduler.store.seen import HighestSeen
 from scheduler.store.session import CHUNK_ROWS, Session, open_session
-from scheduler.store.shapes import ACCOUNTS, BALANCES, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
+from scheduler.store.shapes import ACCOUNTS, BALANCES, COSTS, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
 from scheduler.store.shared_rules import RECENT_SECONDS
 from scheduler.store.sql_transaction import SqlTransaction
 from scheduler.store.statements import Statements
@@ -71,6 +73,8 @@ _BALANCES = (
     .where(tables.balances.c.account == bindparam("of_account"), tables.balances.c.at >= bindparam("since"))
     .order_by(tables.balances.c.at)
 )
+_COSTS = select(*COSTS.columns).where(tables.costs.c.hour >= bindparam("since"))
+_METERED = _ALL_SLOTS.where(tables.slots.c.meter.is_not(None))
 _RECENT = select(*RESERVATIONS.columns).where(or_(NOT_OVER, _RESERVATION.ended_at > bindparam("ended_after")))
 BITE_ROWS: Final = 10 * CHUNK_ROWS
 """The most rows that one transaction of `prune` deletes from a table with small rows. Other transactions never wait
@@ -92,7 +96,7 @@ _DUE = (
 )
 
 
-class SqlStore:
+class SqlStore(ReadsCosts):
     """The Store port on the database of `dialect`. Each process has connections of its own, which open on first use."""
 
     def __init__(self, dialect: Dialect) -> None:
@@ -256,6 +260,20 @@ class SqlStore:
         """Return the stored balances of this account at or after `since`, oldest first. See Store."""
         with self._reading() as session:
             return BALANCES.read_all(session.fetch(_BALANCES, of_account=account, since=since))
+
+    def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:
+        """Return the booked costs of the hours that begin at or after `since`, the slots with a meter, and the time.
+        See ReadsCosts.
+        """
+        with self._reading() as session:
+            now = session.read_cluster().now
+            booked = COSTS.read_all(session.fetch(_COSTS, since=since))
+            return booked, SLOTS.read_all(session.fetch(_METERED)), now
+
+    def prune_costs(self, before: float) -> int:
+        """Delete the costs of hours that began before `before`. See CostLedger."""
+        with self._writing() as session:
+            return session.change(delete(tables.costs).where(tables.costs.c.hour < before))
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
         """Return up to `limit` callbacks in the outbox that were not sent since `sent_before`. See Store."""

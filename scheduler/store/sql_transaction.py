@@ -8,6 +8,7 @@ from sqlalchemy import Executable
 
 from scheduler.model.accounts import Account, BalanceSample, Levels, at_level
 from scheduler.model.accounts import add as add_levels
+from scheduler.model.costs import Cost, add_costs
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
@@ -51,6 +52,7 @@ class SqlTransaction(WholeOrNothing):
         self._session, self._statements, self._rules = session, statements, rules
         self._now, self._rules_version = cluster.now, cluster.rules_version
         self._events: list[Event] = []
+        self._costs: list[Cost] = []
         self._tokens = range(0)
         """Fencing tokens that this transaction has reserved and that `next_tokens` has not returned yet."""
         self._has_sequence = False
@@ -62,10 +64,13 @@ class SqlTransaction(WholeOrNothing):
         """The reservations that this transaction has locked, as they are stored now."""
 
     def finish(self) -> None:
-        """Write the collected events. Called as the last statement of the transaction, because from here to its commit
-        it blocks every other transaction that has events.
+        """Write the collected costs and events. Called as the last statements of the transaction, because from here to
+        its commit it blocks every other transaction that has events.
         """
         self.check_whole()
+        if self._costs:
+            # All transactions lock these rows in the order of their keys, and only for the time of the commit.
+            self._session.write(self._statements.add_costs, add_costs(self._costs))
         if self._events:
             self._session.queue_for_events()  # promise: event-order
             self._session.write(self._statements.append_events, self._events)
@@ -309,6 +314,10 @@ class SqlTransaction(WholeOrNothing):
         """Store samples of account balances for the history. See Transaction."""
         by_key = {(sample.account, sample.at): sample for sample in samples}
         self._session.write(self._statements.put_balances, [by_key[key] for key in sorted(by_key)])
+
+    def book(self, costs: Sequence[Cost]) -> None:
+        """Add these costs to the cost ledger. See CostWriter."""
+        self._costs += costs
 
     def load_rules(self) -> StoredRules:
         """Return the scheduling rules in force, as this transaction sees them. See Transaction."""

@@ -23,6 +23,7 @@ from scheduler.store.shapes import (
     ACCOUNTS,
     ANSWERS,
     BALANCES,
+    COSTS,
     EVENTS,
     HOLDS,
     LEASES,
@@ -79,6 +80,12 @@ class Statements:
         """The statement that inserts samples of account balances, or overwrites them."""
         fields = tuple(BALANCES.fields(tables.balances.c))
         return Bulk(self._dialect.replace(tables.balances, fields), fields)
+
+    @cached_property
+    def add_costs(self) -> Bulk:
+        """The statement that adds costs to the rows of the cost ledger."""
+        fields = tuple(COSTS.fields(tables.costs.c))
+        return Bulk(self._dialect.accumulate(tables.costs, fields), fields)
 
     @cached_property
     def put_principals(self) -> Bulk:

@@ -200,6 +200,8 @@ slots: Final = Table(
     _real("noted_at", null=True),
     _whole("heartbeat"),
     _text("batch", null=True),
+    _text("launched_for", null=True),
+    _json("meter", null=True),
 )
 Index("slots_by_state", slots.c.state)
 Index("slots_by_pool", slots.c.pool, slots.c.state)
@@ -253,6 +255,22 @@ balances: Final = Table(
     sqlite_with_rowid=False,
 )
 Index("balances_by_time", balances.c.at)
+
+costs: Final = Table(
+    "costs",
+    metadata,
+    _real("hour"),
+    _text("pool"),
+    _text("offering"),
+    _text("account"),
+    _text("kind"),
+    _real("seconds"),
+    _real("dollars"),
+    _real("unpriced"),
+    PrimaryKeyConstraint("hour", "pool", "offering", "account", "kind"),
+    sqlite_with_rowid=False,
+)
+"""The table of the cost ledger: what was booked for one hour, pool, offering, account and kind."""
 
 events: Final = Table(
     "events",

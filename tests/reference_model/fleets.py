@@ -6,6 +6,7 @@ from typing import Any
 from tests.rules.playing import Document
 
 SYSTEMS = ("linux", "mac")
+ACCOUNTS = ("a", "b")
 QUEUES = ("fifo", "priority", "size", "dynsize")
 STATES = ("ready", "ready", "ready", "booting", "draining", "launching", "binding", "terminating", "error")
 
@@ -29,6 +30,22 @@ def a_config(random: Random) -> Document:
     if random.random() < 0.5:
         pools["h"] = a_pool_of_hosts(random)
     return {"scheduler": a_scheduler(random), "pools": pools}
+
+
+def some_budgets(random: Random, config: Document) -> Document:
+    """One or two budgets of all machines, or of some pools or accounts, that do not contradict `min_slots`. The short
+    stories spend little of a day, so that amounts of a day are small.
+    """
+    budgets: Document = {}
+    for pool in config["pools"].values():
+        pool.pop("min_slots", None)
+    kinds: list[Document] = [{"per_hour": [0, 1, 2, 3.5, 5]}, {"per_day": [1.001, 2.002, 3, 4]}, {"per_month": [2, 3]}]
+    for name in ("b1", "b2")[: random.randint(1, 2)]:
+        limits = random.choice(kinds)
+        budgets[name] = {key: random.choice(amounts) for key, amounts in limits.items()}
+        budgets[name] |= some(random, 0.3, pools=[["p"]], accounts=[["a"], ["b"], ["a", "b"]])
+        budgets[name]["action"] = random.choice(["warn", "stop", "stop", "drain", "drain"])
+    return budgets
 
 
 def a_pool(random: Random) -> Document:

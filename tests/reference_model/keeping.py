@@ -147,7 +147,7 @@ class Imagined:
 
         def extend(component: Component) -> Site | None:
             for offer in list_eligible(copy.picture, each, component):
-                if self._lacks_room_alone(offer, made):
+                if self._lacks_room_alone(offer, made, each.request.account or ""):
                     made.append((self._open(offer), self._counter(offer)))
                     made[-1][1][offer.pool] += 1
                     return made[-1][0]
@@ -159,13 +159,13 @@ class Imagined:
                 self.sites.remove(site)
                 copy.picture.sites.remove(site)
 
-    def _lacks_room_alone(self, offer: Offer, made: list[tuple[Site, Counter[str]]]) -> bool:
+    def _lacks_room_alone(self, offer: Offer, made: list[tuple[Site, Counter[str]]], account: str) -> bool:
         """Rule: "Never more are released than launches are withheld": no slot drains for a launch that this would not
         help.
         """
-        if find_code(self.copy.picture, offer) not in ("", *ROOM):
+        if find_code(self.copy.picture, offer, account) not in ("", *ROOM):
             return False
-        if is_probing(self.copy.picture, offer.pool, offer.market) or find_refusal(self.copy.picture, offer):
+        if is_probing(self.copy.picture, offer.pool, offer.market) or find_refusal(self.copy.picture, offer, account):
             return False
         return sum(site.name == offer.pool for site, _ in made) < self._count_room(offer.pool)
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.pools import Pool, offering_key
 from scheduler.model.reservations import Component, Reservation
+from tests.reference_model.budgeting import is_over_budget
 from tests.reference_model.fitting import find_need, fits, has_labels
 from tests.reference_model.holding import find_refusal_for_quota, is_lasting
 from tests.reference_model.picture import Amounts, Picture, Site, serving_pools
 
-CODES = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
+CODES = ("behind_queue", "at_max_slots", "at_quota", "over_budget", "capacity", "throttled", "misconfigured")
 """If several codes apply, the first is reported."""
 ROOM = ("at_max_slots", "at_quota")
 
@@ -175,17 +176,19 @@ def count_left(picture: Picture, name: str) -> int:
     return max(0, min(left, len(list_empty(picture, name))))
 
 
-def find_code(picture: Picture, offer: Offer) -> str:
+def find_code(picture: Picture, offer: Offer, account: str = "") -> str:
     """What delays this launch now, the first that applies; "" if nothing does."""
     if count_left(picture, offer.pool) == 0:
         return "at_max_slots"
     if is_at_quota(picture, offer.pool, offer.market) or is_probing(picture, offer.pool, offer.market):
         return "at_quota"
-    return find_refusal(picture, offer)
+    return find_refusal(picture, offer, account)
 
 
-def find_refusal(picture: Picture, offer: Offer) -> str:
+def find_refusal(picture: Picture, offer: Offer, account: str = "") -> str:
     """What delays it, except a lack of slots."""
+    if is_over_budget(picture, offer, account):
+        return "over_budget"
     if is_held(picture, offer.pool, "capacity", offer.key):
         return "capacity"
     if is_held(picture, offer.pool, "throttled"):
@@ -194,10 +197,11 @@ def find_refusal(picture: Picture, offer: Offer) -> str:
     return "misconfigured" if is_wrong or is_unhealthy(picture, offer.pool) else ""
 
 
-def start(picture: Picture, offer: Offer, reason: str) -> Site:
+def start(picture: Picture, offer: Offer, reason: str, account: str = "") -> Site:
     """Launch it on the first empty slot."""
     site = list_empty(picture, offer.pool)[0]
     site.state, site.is_new, site.market = "launching", True, offer.market
+    site.price, site.account = offer.price, account
     site.capacity, site.labels, site.leases = offer.capacity, dict(offer.labels), {}
     picture.decide("launch", site.id, offer.key or "-", reason)
     return site

@@ -33,6 +33,9 @@ class Site:
     labels: Mapping[str, str]
     idle_since: float
     market: str
+    price: float = 0
+    account: str = ""
+    """The account for whose demand the machine was launched."""
     leases: dict[tuple[str, str], Amounts] = field(default_factory=dict)
     taken: list[Amounts] = field(default_factory=list)
     """The amounts that this tick gave out or reserved here."""
@@ -119,6 +122,8 @@ class Picture:
             labels=slot.labels,
             idle_since=slot.since if slot.idle_since is None else slot.idle_since,
             market=slot.market or "",
+            price=slot.price or 0,
+            account=slot.launched_for or "",
             leases=leases,
             unconfirmed=slot.unconfirmed,
         )

@@ -224,7 +224,7 @@ class Pass:
         if attempt.held in ROOM:
             self.withheld.append(each)
         if first is not None and code == "at_quota" and may_probe(self.picture, first.pool, first.market):
-            start(self.picture, first, "demand").is_wanted = True
+            start(self.picture, first, "demand", each.request.account or "").is_wanted = True
 
 
 class Attempt:
@@ -266,11 +266,12 @@ class Attempt:
     def open(self, component: Component) -> Site | None:
         """Rule: "The first eligible one without a hold is launched"."""
         offers = list_eligible(self.picture, self.each, component)
-        self.codes = [find_code(self.picture, offer) or self.find_code_behind(offer) for offer in offers]
+        account = self.each.request.account or ""
+        self.codes = [find_code(self.picture, offer, account) or self.find_code_behind(offer) for offer in offers]
         for offer, code in zip(offers, self.codes, strict=True):
             if not code:
                 self.offers.append(offer)
-                self.sites.append(start(self.picture, offer, "demand"))
+                self.sites.append(start(self.picture, offer, "demand", account))
                 return self.sites[-1]
         self.lacks_one = True
         return None

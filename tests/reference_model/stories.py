@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from tests.reference_model.fleets import (
+    ACCOUNTS,
     QUEUES,
     SYSTEMS,
     a_config,
@@ -14,6 +15,7 @@ from tests.reference_model.fleets import (
     list_slots,
     offering_key,
     some,
+    some_budgets,
     some_holders,
     some_slots,
     some_waiting,
@@ -22,12 +24,16 @@ from tests.rules.playing import Document
 
 STEPS = (0, 0, 1, 1, 2, 3, 5, 5, 10, 10)
 """Seconds between two items of a timeline."""
+BUDGETED = 5
+"""One scenario in this number of scenarios has budgets."""
 
 
 def make_scenario(seed: int) -> Document:
     """The scenario of this seed."""
     random = Random(seed)
     config = a_config(random)
+    if seed % BUDGETED == 0:
+        config["budgets"] = some_budgets(Random(-seed), config)
     slots = some_slots(random, config)
     known = [*some_holders(random, config, slots), *some_waiting(random, config)]
     story = Story(random, deepcopy(config), [each["id"] for each in known])
@@ -38,6 +44,8 @@ def make_scenario(seed: int) -> Document:
         "boot": random.choice([0, 3, 9]),
     }
     cloud |= some(random, 0.3, bind=[1, 4], terminate=[4, 20], quota=[0, 1, 2, 3])
+    if "budgets" in config:
+        spend(Random(-seed), slots, timeline)
     return {
         "name": f"seed {seed}",
         "config": config,
@@ -46,6 +54,15 @@ def make_scenario(seed: int) -> Document:
         "slots": slots,
         "timeline": [*timeline, {"at": story.at + 1, "tick": True}],
     } | some(random, 0.15, kicks=True, wakes=True)
+
+
+def spend(random: Random, slots: list[Document], timeline: list[Document]) -> None:
+    """Give the slots and requests of a scenario with budgets the accounts that they are for."""
+    for each in slots:
+        each.update(some(random, 0.5, launched_for=list(ACCOUNTS)))
+    for item in timeline:
+        for wish in item.get("submit", ()):
+            wish.update(some(random, 0.6, account=list(ACCOUNTS)))
 
 
 @dataclass

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from scheduler.model.rules import Rules
 from scheduler.model.view import Row
+from tests.reference_model.budgeting import save
 from tests.reference_model.healing import expire, heal
 from tests.reference_model.holding import History
 from tests.reference_model.keeping import Imagined, keep, release, shrink
@@ -50,3 +51,4 @@ def let_go(picture: Picture, placing: Pass) -> None:
         shrink(picture, name)
     for name in elastic:
         release(picture, name, withheld[name], spared)
+    save(picture)

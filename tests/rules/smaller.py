@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tests.rules.playing import Document
 from tests.rules.waits import Look
 
-STEPS = {"max_slots": 1, "price_factor": 0.0002, "cpus": 0.25, "memory_mib": 1}
+STEPS = {"max_slots": 1, "price_factor": 0.0002, "cpus": 0.25, "memory_mib": 1, "per_hour": 0.01}
 """The next smaller value."""
 WITH_SIZE = re.compile(r"more hosts? with ")
 """Hosts of a size of their own, neither like another host nor as in the rules."""

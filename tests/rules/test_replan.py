@@ -52,6 +52,7 @@ class Play:
         self.draw = random.Random(seed)
         self.is_calm = self.draw.random() < 0.7
         self.odd = ODD / 10 if self.is_calm else ODD
+        self.price = 1.0 if self.draw.random() < 0.25 else None
         self.rules = self._make_rules()
         self.view, self.cache, self.now = View(), PlanCache(least_kept=0), NOW
         self.submitted = self.version = 0
@@ -75,13 +76,25 @@ class Play:
             pools["arm"] = {"system": SYSTEMS["arm"], **limits, **draw.choice([counted, sized])}
         if draw.random() < 0.5:
             pools["hosts"] = {"system": SYSTEMS["hosts"], "provider": "static", "max_leases_per_slot": 2}
-        return some_rules({"scheduler": draw.choice(QUEUES[:ORDINARY] if self.is_calm else QUEUES), "pools": pools})
+        budgets: dict[str, Any] = {}
+        if self.price is not None:
+            pools["linux"] = {**limits, "offerings": [{"name": "m", "price": 1, "resources": {"cpus": 4}}]}
+            pools["linux"].pop("min_slots", None)
+            budgets = {"all": {"per_hour": draw.choice([0, 1, 2, 3]), "pools": draw.choice([[], ["linux"]])}}
+        return some_rules(
+            {
+                "budgets": budgets,
+                "scheduler": draw.choice(QUEUES[:ORDINARY] if self.is_calm else QUEUES),
+                "pools": pools,
+            }
+        )
 
     def _make_slot(self, pool: str, number: int, **values: Any) -> Slot:
         states: list[Any] = [*["ready"] * 30, *["empty"] * 4, "draining", "terminating", "booting"]
         state = self.draw.choice(states)
         labels = self.draw.choice([{}, {"zone": "a"}, {"zone": "b"}])
-        return a_slot(f"{pool}-{number}", pool=pool, state=state, labels=labels, **values)
+        prices = {"price": self.price, "offering": "m"} if self.price and pool == "linux" and state != "empty" else {}
+        return a_slot(f"{pool}-{number}", pool=pool, state=state, labels=labels, **prices, **values)
 
     def arrive(self) -> None:
         """Submit a reservation."""

@@ -42,7 +42,10 @@ def a_fleet(random: Random) -> Document:
         tick(2),
         tick(3),
     ]
-    return a_scenario(*timeline, pools=pools, scheduler=_scheduler(random), slots=slots, cloud=SLOW)
+    fleet = a_scenario(*timeline, pools=pools, scheduler=_scheduler(random), slots=slots, cloud=SLOW)
+    if "offerings" in linux and random.random() < 0.3:
+        fleet["config"]["budgets"] = {"all": {"per_hour": random.choice([0.5, 1, 2, 3.5])}}
+    return fleet
 
 
 def _outage(random: Random, pool: Document) -> list[Document]:

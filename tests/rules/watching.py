@@ -68,7 +68,7 @@ class WatchedPlayer(Runner):
 
     def _describe_tick(self, ticked: Ticked) -> dict[str, Any]:
         seen = self._present
-        seen.now, seen.plan = ticked.now, ticked.plan
+        seen.now, seen.plan, seen.rules = ticked.now, ticked.plan, ticked.rules  # with what was spent of budgets
         seen.skipped = [each.reason for each in ticked.skipped]
         seen.after = list(self.cluster.store.read_rows())
         self._look(seen)

@@ -18,6 +18,7 @@ from scheduler.explain.changes.accounts import (
     list_freed_work,
     raise_limit,
 )
+from scheduler.explain.changes.budgets import raise_budgets
 from scheduler.explain.changes.pools import (
     add_pool,
     add_slots,
@@ -151,6 +152,7 @@ SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     grant_what_is_lacking,
     _first_of(list_freed_work),
     add_slots,
+    raise_budgets,
     enlarge_slot,
     _first_of(list_relabelled),
     _first_of(list_relabelled_pools),

@@ -8,6 +8,7 @@ the batch that is given up meanwhile gets no machine.
 
 from collections import Counter
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import msgspec
@@ -134,7 +135,10 @@ def _order(work: UnitOfWork, rules: Rules, slots: Sequence[Slot], cluster: Clust
         wanted = sorted(hold_id(first.pool, kind, key) for key in pool.offering_by_key for kind in kinds)  # type: ignore[arg-type]
         holds = work.transaction.load_holds(wanted).values()
         choices = list_alternatives(pool, chosen, {hold.subject for hold in holds if work.now < hold.until})
-        offerings = tuple(each.key for each in choices if each.key is not None)
+        # The plan counted the price of the chosen offering against the budgets: no alternative may cost more.
+        is_limited = any(each.is_limit and each.may_cover(first.pool) for each in rules.budgets.values())
+        most = chosen.price if is_limited else inf
+        offerings = tuple(each.key for each in choices if each.key is not None and each.price <= most)
     return BatchOrder(
         batch=first.batch or "",
         pool=first.pool,

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from scheduler.operations.ports import Ports
+from scheduler.operations.spending import SpendingReader
 from scheduler.operations.tick.wait_figures import WaitFigures
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.ports import LeaderLock, LeaderTerm
@@ -45,6 +46,7 @@ class Leader:
     """Age in seconds of the oldest committed change that the view lacked when it was last compared with SQL."""
     plan_cache: PlanCache = field(default_factory=PlanCache)
     wait_figures: WaitFigures = field(default_factory=WaitFigures)
+    spending: SpendingReader = field(default_factory=SpendingReader)
     lost: set[tuple[str, int]] = field(default_factory=set)
     """(row id, version) of the rows because of which the last tick skipped decisions. Version 0: the row was deleted.
     If the next tick skips decisions because of the same versions, it requests no further tick.

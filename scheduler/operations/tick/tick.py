@@ -9,12 +9,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
+
 from scheduler.model.decisions import Plan, Preempt, Relevel, Skipped
 from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
 from scheduler.operations.membership import check_membership, keep_record
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports
+from scheduler.operations.spending import BudgetStatus
 from scheduler.operations.tick.announcer import Announcer
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
 from scheduler.operations.tick.heartbeat_intake import forgive_outage, hear_before_judging
@@ -54,6 +57,8 @@ class Ticked:
     seconds: float = 0.0
     mended: list[RepairResult] = field(default_factory=list)
     """The results of the comparisons of the view with SQL that this tick made; empty if none was due."""
+    crossed: list[BudgetStatus] = field(default_factory=list)
+    """The budgets that this tick found to be exceeded, and the last reading of the amounts did not."""
 
 
 def tick(
@@ -138,9 +143,10 @@ def decide(
     hear_before_judging(ports, view, rules, leader_term, now)  # promise: heartbeats-before-verdict
     if now - leader_term.ticked_at > leader.patience and leader_term.ticked_at:
         forgive_outage(ports, view, rules, leader_term, now)  # promise: outage-forgiven
+    rules, crossed = leader.spending.follow(ports.store, rules, view.slots.values(), now)
     with PausedGC():
         outcome = plan(view, rules, now, leader.plan_cache)
-    return Ticked(outcome, rules, leader_term.term, now, view, mended=mended)
+    return Ticked(outcome, rules, leader_term.term, now, view, mended=mended, crossed=crossed)
 
 
 def load_view(ports: Ports, leader: Leader) -> View:
@@ -280,6 +286,7 @@ def report(ports: Ports, leader: Leader, ticked: Ticked) -> None:
             "decisions": len(ticked.plan.decisions),
             "skipped": len(ticked.skipped),
             "view_lag": leader.lag,
+            "budgets": [msgspec.to_builtins(each) for each in leader.spending.status],
             **leader.wait_figures.describe(ticked.plan, ticked.view, ticked.rules, ticked.now),
         },
         ticked.plan.waiting,

@@ -28,7 +28,12 @@ state of the slot does not change.
 """
 MOST_IN_BATCH: Final = 500
 """The most machines for which one request asks. EC2 takes up to 1,000 for a fleet of type instant."""
-_ADJECTIVES = {"at_quota": "free any more", "used_up": "used up", "requested": "to be drained"}
+_ADJECTIVES = {
+    "at_quota": "free any more",
+    "over_budget": "to be drained",
+    "used_up": "used up",
+    "requested": "to be drained",
+}
 """Reason of a drain -> the words after "SLOT is not" in the message that the drain was skipped, if they differ from the
 reason.
 """
@@ -88,6 +93,7 @@ class SlotWriter:
             labels=dict(choice.labels),
             launch_id=self.new_id(),
             launch_reason=decision.reason,
+            launched_for=decision.account,
             sent_at=self.now,
         )
         if not pool.ec2.names_slot:
@@ -128,6 +134,8 @@ class SlotWriter:
                 return current.interrupted_at is not None
             case "at_quota":
                 return is_free and not current.cordoned
+            case "over_budget":
+                return pool is not None and not current.cordoned
             case "unconfigured":
                 return pool is None or not is_configured(current, pool)
             case "unhealthy":

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, repeat
 
 from scheduler.model.pools import Pool
@@ -113,6 +113,8 @@ class Demand:
     """Ids of slots that holders of the reservation declined; searches ignore these slots."""
     impatient: tuple[str, ...] = ()
     """Pools in which the reservation was interrupted so often that it may use on-demand offerings at any price."""
+    payer: str = ""
+    """The account of the reservation, if a budget limits what its launches may cost; "": no such account."""
     runs: tuple[tuple[InstanceRequest, int], ...] = field(init=False)
     """`needs` as (request, number) of equal requests that follow each other."""
     alike: tuple[tuple[RequestClass, int], ...] = field(init=False)
@@ -147,6 +149,17 @@ class Demands(dict[Shape, Demand]):
     def __init__(self, rules: Rules) -> None:
         super().__init__()
         self._rules, self._steps = rules, SharedAmounts()
+        self._of_payers: dict[tuple[Demand, str], Demand] = {}
+
+    def find(self, shape: Shape, account: str | None) -> Demand:
+        """Return the demand of a reservation of this shape and account. Only an account that a budget limits has
+        demands of its own.
+        """
+        demand = self[shape]
+        if account is None or account not in self._rules.limited_accounts:
+            return demand
+        key = (demand, account)
+        return self._of_payers.get(key) or self._of_payers.setdefault(key, replace(demand, payer=account))
 
     def __missing__(self, shape: Shape) -> Demand:
         rules, asked = self._rules, (shape.pool, shape.system)

@@ -204,7 +204,7 @@ class CycleState:
         Reservations with equal demands share one object.
         """
         shape = self.view.shapes[reservation.id]
-        demand = self._demands[shape]
+        demand = self._demands.find(shape, reservation.request.account)
         if not reservation.declined and not reservation.interruptions:
             return demand
         limits = {name: self.rules.pools[name].on_demand_after for name in demand.pools}
@@ -251,7 +251,9 @@ class CycleState:
 
     def _make_queue(self, reservations: list[Reservation], ids: list[str], shapes: list[Shape]) -> Queue:
         demands = list(map(self._demands.__getitem__, shapes))
-        if special := self.view.special:
+        if self.rules.limited_accounts:
+            demands = list(map(self.demand_of, reservations))
+        elif special := self.view.special:
             demands = [
                 self.demand_of(special[name]) if name in special else demand
                 for name, demand in zip(ids, demands, strict=True)

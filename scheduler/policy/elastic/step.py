@@ -303,6 +303,6 @@ class ElasticStep:
             pools = tuple(name for name in demand.pools if self._cycle.rules.pools[name].launch_for_elastic)
             for need, count in missing if pools else ():
                 if count:
-                    instance = Demand(demand.shape, pools, demand.queue, demand.settings, (need,))
+                    instance = Demand(demand.shape, pools, demand.queue, demand.settings, (need,), payer=demand.payer)
                     shortages.append(ElasticShortage(reservation, instance, count))
         return shortages

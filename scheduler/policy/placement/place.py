@@ -23,7 +23,8 @@ from scheduler.policy.queueing.feasibility import Feasibility
 from scheduler.policy.queueing.order import insert, sort_queue
 from scheduler.policy.queueing.starvation_guard import StarvationGuard
 from scheduler.policy.quota.step import lacks_quota, place_by_quota, split_by_queue
-from scheduler.policy.scaling.launch_limits import DETAILS, LaunchLimits
+from scheduler.policy.scaling.launch_codes import DETAILS
+from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 Leases = tuple[Placement, ...]
 UNPLACED, COVERED, LEASED = range(3)

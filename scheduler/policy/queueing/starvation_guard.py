@@ -18,7 +18,8 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.scaling.launch import TrialLaunch
-from scheduler.policy.scaling.launch_limits import LaunchLimits, first_code
+from scheduler.policy.scaling.launch_codes import first_code
+from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
 """A key that is equal for reservations that the same slots could serve.

@@ -41,5 +41,6 @@ def has_ordinary_rows(view: View, rules: Rules) -> bool:
         view.holds
         or view.stretching
         or view.by_phase["revoking"]
+        or not rules.has_plain_budgets
         or any(may_restart_again(each, rules) for each in failed)
     )

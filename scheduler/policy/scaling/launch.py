@@ -39,6 +39,8 @@ class TrialLaunch:
     """Whether a launch that the demand needs was impossible. If false although `fill` failed, its instances exclude
     each other on the slots that exist.
     """
+    account: str | None = None
+    """The account of the reservation, for which the machines are launched."""
 
     def fill(self) -> list[SlotInfo] | None:
         """Launch the slots that the demand needs, and return a slot for each instance. None: that is impossible, and
@@ -68,7 +70,7 @@ class TrialLaunch:
         if isinstance(found, str):
             self.held, self.lacks_one = found, True
             return None
-        slot_info = self.limits.launch(*found, "demand")
+        slot_info = self.limits.launch(*found, "demand", self.account)
         self.launched.append((*found, slot_info))
         self.cycle.launched.add(slot_info)
         return slot_info
@@ -87,7 +89,7 @@ class TrialLaunch:
             return
         name, choice, _ = self.launched[0]
         if self.limits.may_probe(name, choice.market):
-            self.limits.launch(name, choice, "demand").wanted = True
+            self.limits.launch(name, choice, "demand", self.account).wanted = True
 
     def find_code(self) -> str:
         """Return the waiting code of the demand after its trial launches failed and were undone."""
@@ -209,7 +211,7 @@ def _launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage],
             if cycle.turns.is_spent(payer):
                 break
             cycle.turns.spend(payer, 1)
-            if TrialLaunch(cycle, limits, demand, there).fill() is None:
+            if TrialLaunch(cycle, limits, demand, there, account=reservation.request.account).fill() is None:
                 hopeless.add((need, waits is None))
                 break
 
@@ -242,7 +244,7 @@ class _Refusal:
 
 
 def _refuse(demand: Demand, held: str, code: str, limits: LaunchLimits) -> _Refusal:
-    reason = (code, limits.describe(code, demand.pools))
+    reason = (code, limits.describe(code, demand.pools, demand.payer))
     return _Refusal(demand, held, reason, limits.launches, limits.count_launches(demand.pools))
 
 
@@ -258,7 +260,7 @@ def _launch_for(
         return _launch_for_one(cycle, name, demand, limits)
     kept = unplaced.protected.kept
     there = [cycle.ready, *([kept[name]] if name in kept else []), cycle.coming]
-    attempt = TrialLaunch(cycle, limits, demand, there)
+    attempt = TrialLaunch(cycle, limits, demand, there, account=cycle.view.reservations[name].request.account)
     slot_infos = attempt.fill()
     if slot_infos is None:
         attempt.undo()
@@ -282,7 +284,7 @@ def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: Launch
         found = limits.find_launch(demand, need)
         if isinstance(found, str):
             return found, choose_code_for_one(demand, found, limits)
-        slot_info = limits.launch(*found, "demand")
+        slot_info = limits.launch(*found, "demand", cycle.view.reservations[name].request.account)
         launched.add(slot_info, need)
     slot_info.wanted = True
     cycle.wait(name, "booting", f"waits for {slot_info.slot.id} ({slot_info.state})")

@@ -4,7 +4,7 @@ boots.
 Sources: the autoscaler's tick (counting), Arvados (back-offs, choice of an instance type).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
@@ -21,6 +21,8 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
+from scheduler.policy.scaling.budgets import BudgetLimits
+from scheduler.policy.scaling.launch_codes import DETAILS, first_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +89,6 @@ def _covers(choice: Choice, other: Choice) -> bool:
     return all(amounts.get(name, 0.0) >= amount for name, amount in (other.capacity or {}).items())
 
 
-DETAILS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "behind_queue": "an earlier reservation has waited for so long that no later one may overtake it",
-        "at_max_slots": "a launch would serve the reservation, but no slot is left within max_slots",
-        "at_quota": "a launch would serve the reservation, but EC2's quota is reached",
-        "capacity": "EC2 is short of capacity in every offering that could serve the reservation",
-        "throttled": "EC2 asked us to slow down; launches of this pool are paused",
-        "misconfigured": "EC2 refused the last launch as misconfigured, or for lack of permission",
-        "gang_incomplete": "some of its instances would fit, but not all; none has a lease",
-        "cordoned": "only cordoned slots have room for the reservation",
-        "no_capacity": "no slot has room for the reservation, and none can be launched",
-    }
-)
-"""By waiting code: the sentence for a reservation that no launch serves."""
-ORDER_OF_CODES: Final = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
-"""Waiting codes in order: if several apply, the first one is reported."""
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 _Value = TypeVar("_Value")
 
@@ -143,7 +129,8 @@ class LaunchLimits:
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
         """
         self._cordoned_room: dict[InstanceRequest, bool] = {}
-        self._knows_refusals = bool(cycle.view.holds or failed_boots)
+        self.budgets = BudgetLimits(cycle)
+        self._knows_refusals = bool(cycle.view.holds or failed_boots or self.budgets)
         """Whether anything except `max_slots` may hold a launch back."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.pools}
@@ -164,21 +151,26 @@ class LaunchLimits:
         if own is not None and own.max_slots:
             yield own.max_slots, rules.pools_of_system[pool.system]
 
-    def find_code(self, name: str, choice: Choice) -> str | None:
-        """Return the waiting code of the reason that prevents this choice in a pool; None if it can be launched now."""
+    def find_code(self, name: str, choice: Choice, account: str = "") -> str | None:
+        """Return the waiting code of the reason that prevents this choice in a pool; None if it can be launched now.
+        `account`: the account whose demand causes the launch.
+        """
         if self._is_full(name):
             return "at_max_slots"
         if not self._knows_refusals:
             return None
         if self.is_at_quota(name, choice.market) or self.is_probing(name, choice.market):
             return "at_quota"
-        return self._find_refusal(name, choice)
+        return self._find_refusal(name, choice, account)
 
-    def lacks_only_slot(self, name: str, choice: Choice) -> bool:
+    def lacks_only_slot(self, name: str, choice: Choice, account: str = "") -> bool:
         """Return whether a choice could be launched in a pool if `max_slots` and EC2's quota were higher."""
-        return not self.is_probing(name, choice.market) and self._find_refusal(name, choice) is None
+        return not self.is_probing(name, choice.market) and self._find_refusal(name, choice, account) is None
 
-    def _find_refusal(self, name: str, choice: Choice) -> str | None:
+    def _find_refusal(self, name: str, choice: Choice, account: str) -> str | None:
+        if self.budgets.is_over(name, choice.price, account):
+            self.next_end = min(self.next_end, self.budgets.find_end(name, account))
+            return "over_budget"
         if self._is_held(hold_id(name, "capacity", choice.key or "")):
             return "capacity"
         if self._is_held(hold_id(name, "throttled")):
@@ -187,12 +179,14 @@ class LaunchLimits:
         wrong = wrong or self._is_held(hold_id("*", "auth")) or self._is_unhealthy(name)
         return "misconfigured" if wrong else None
 
-    def describe(self, code: str, pools: Sequence[str]) -> str:
-        """Return the sentence for a waiting code, with details of these pools."""
+    def describe(self, code: str, pools: Sequence[str], account: str = "") -> str:
+        """Return the sentence for a waiting code, with details of these pools and the budgets of this account."""
         if code == "misconfigured":
             for name in pools:
                 if self._is_unhealthy(name):
                     return self._describe_boots(name)
+        if code == "over_budget" and (names := self.budgets.list_tight(pools, account)):
+            return f"{DETAILS[code]}: {', '.join(names)}"
         if code == "at_max_slots" and (count := sum(map(self._count_strangers, self._strangers))):
             return f"{DETAILS[code]}; machines of ours that no slot knows: {count}"
         return DETAILS[code]
@@ -202,7 +196,7 @@ class LaunchLimits:
         the launch).
         """
         for name, choice in self._find_eligible(demand, need):
-            yield name, choice, self._find_code_behind(name, choice)
+            yield name, choice, self._find_code_behind(name, choice, demand.payer)
 
     def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | str:
         """Return the first pool and choice that can be launched for an instance. If none can, return the code to
@@ -210,7 +204,7 @@ class LaunchLimits:
         """
         codes: list[str] = []
         for each in self._find_eligible(demand, need):
-            code = self._find_code_behind(*each)
+            code = self._find_code_behind(*each, demand.payer)
             if code is None:
                 return each
             codes.append(code)
@@ -223,8 +217,8 @@ class LaunchLimits:
         """
         self._reserved += [need for need in dict.fromkeys(demand.needs) if need not in self._reserved]
 
-    def _find_code_behind(self, name: str, choice: Choice) -> str | None:
-        code = self.find_code(name, choice)
+    def _find_code_behind(self, name: str, choice: Choice, account: str) -> str | None:
+        code = self.find_code(name, choice, account)
         if code is None and any(
             name in need.given and need.could_hold(name, choice.capacity, choice.labels) for need in self._reserved
         ):
@@ -262,13 +256,17 @@ class LaunchLimits:
             return []
         return [choice for choice in fitting if choice.market == "on-demand" and choice not in eligible]
 
-    def launch(self, name: str, choice: Choice, reason: str) -> SlotInfo:
-        """Decide a launch of this choice on the first empty slot of a pool. Return the slot, which is in flight now."""
+    def launch(self, name: str, choice: Choice, reason: str, account: str | None = None) -> SlotInfo:
+        """Decide a launch of this choice on the first empty slot of a pool. Return the slot, which is in flight now.
+        `account`: the account whose demand causes it.
+        """
         slot_info = self._empty[name].pop()
         self._active[name] += 1
         self.launches += 1
         self._launches_in[name] += 1
-        self._cycle.decide(Launch(slot=slot_info.slot.id, pool=name, offering=choice.key, reason=reason))  # type: ignore[arg-type]
+        launched = Launch(slot=slot_info.slot.id, pool=name, offering=choice.key, reason=reason, account=account)  # type: ignore[arg-type]
+        self._cycle.decide(launched)
+        self.budgets.add(name, choice.price, account or "")
         slot_info.state = "launching"
         slot_info.capacity = slot_info.free = choice.capacity
         slot_info.labels, slot_info.market, slot_info.price = choice.labels, choice.market, choice.price
@@ -280,7 +278,8 @@ class LaunchLimits:
 
     def undo(self, name: str, slot_info: SlotInfo) -> None:
         """Undo the last launch of this cycle. No other decision may have been made since."""
-        self._cycle.decisions.pop()
+        launched = self._cycle.decisions.pop()
+        self.budgets.add(name, -slot_info.price, getattr(launched, "account", None) or "")
         self._active[name] -= 1
         self.launches -= 1
         self._launches_in[name] -= 1
@@ -396,11 +395,3 @@ class LaunchLimits:
     def _is_quota_over(self, name: str, hold: Hold) -> bool:
         fewer = hold.active > 0 and self._active[name] - self._launches_in[name] < hold.active
         return fewer or not self._lasts(hold.until)
-
-
-def first_code(codes: Iterable[str | None]) -> str:
-    """Return the code to report if these are the reasons that prevent a launch; "" if there is none, or if one is None
-    (a launch is possible).
-    """
-    found = set(codes)
-    return "" if None in found else next((code for code in ORDER_OF_CODES if code in found), "")

@@ -219,7 +219,7 @@ class _ImaginedLaunches:
         """
         assert self.demand is not None, "begin() goes before"  # noqa: S101
         for name, choice, code in self.limits.list_choices(self.demand, need):
-            if code not in _LACKS_SLOT or not self.limits.lacks_only_slot(name, choice):
+            if code not in _LACKS_SLOT or not self.limits.lacks_only_slot(name, choice, self.demand.payer):
                 continue
             if self.made_in[name] >= self.most_launches.get(name, 0):
                 continue

@@ -317,7 +317,7 @@ WAITS = frozenset(WAITING_CODES) - {"booting", "no_quota", "account_limit"}
 """Codes of waits that are searched; nothing can be done about `booting`, and these fleets have no accounts."""
 KINDS = {
     *("hold", "cordon", "wait", "max_slots", "resources", "labels", "pool_labels", "offering"),
-    *("machines", "hosts", "pool", "max_leases_per_slot", "overtaking"),
+    *("machines", "hosts", "pool", "max_leases_per_slot", "overtaking", "budget"),
 }
 """Kinds of change that are found, alone or as one of two. (A price factor and the end of another lease come after kinds
 that serve nearly always.)

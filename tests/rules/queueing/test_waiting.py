@@ -302,8 +302,8 @@ def test_a_gang_that_cannot_be_completed_holds_nothing() -> None:
 def test_the_codes_are_in_the_order_of_the_contract() -> None:
     assert (
         *("on_hold", "no_pool", "never_fits", "no_quota", "account_limit", "behind_queue", "booting"),
-        *("at_max_slots", "at_quota", "capacity", "throttled", "misconfigured", "gang_incomplete"),
-        *("cordoned", "no_capacity"),
+        *("at_max_slots", "at_quota", "over_budget", "capacity", "throttled", "misconfigured"),
+        *("gang_incomplete", "cordoned", "no_capacity"),
     ) == WAITING_CODES
 
 

@@ -1,0 +1,133 @@
+"""Budgets in dollars: what the machines of some pools and accounts may cost in an hour, a day and a month.
+
+Days and months are those of UTC. Spent amounts come from the cost ledger and are values: rules compute nothing of them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from math import inf
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+from scheduler.model.pools import Pool
+from scheduler.model.validation import Amount, Document, Fault, Name, expected, show, suggest
+
+LONGEST_MONTH_HOURS: Final = 31 * 24
+_CENT: Final = 0.01
+
+
+class Budget(Document):
+    """A budget in dollars for the machines of some pools and accounts. Days and months are those of UTC."""
+
+    pools: tuple[Name, ...] = ()
+    """Pools whose machines count; none = all pools."""
+    accounts: tuple[Name, ...] = ()
+    """Accounts for whose demand the machines were launched; none = all machines, whatever caused their launch."""
+    per_hour: Amount | None = None
+    """Maximum sum of the prices per hour of the machines that run at the same time; default: no limit."""
+    per_day: Amount | None = None
+    """Maximum cost of a day; default: no limit."""
+    per_month: Amount | None = None
+    """Maximum cost of a month; default: no limit."""
+    action: Literal["warn", "stop", "drain"] = "stop"
+    """`warn`: only report it; `stop`: launch nothing that would exceed the budget; `drain`: also drain machines."""
+
+    def check_fields(self) -> None:
+        """Refuse a budget without a limit. Raises ExpectedError."""
+        if self.per_hour is None and self.per_day is None and self.per_month is None:
+            raise expected("an amount in dollars (per_hour, per_day or per_month)", key="per_hour", got=None)
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether the budget prevents launches, and does not only warn."""
+        return self.action != "warn"
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether what was spent matters, and not only what runs now."""
+        return self.per_day is not None or self.per_month is not None
+
+    def may_cover(self, pool: str) -> bool:
+        """Return whether machines of this pool count, whatever account they were launched for."""
+        return not self.pools or pool in self.pools
+
+    def covers(self, pool: str, account: str) -> bool:
+        """Return whether a machine of this pool counts that was launched for this account ("": for no account)."""
+        return self.may_cover(pool) and (not self.accounts or account in self.accounts)
+
+
+class Spent(NamedTuple):
+    """What the machines of a budget have cost since the present day and the present month began, in dollars."""
+
+    day: float = 0.0
+    month: float = 0.0
+
+
+NOTHING_SPENT: Final = Spent()
+NO_SPENDING: Final[Mapping[str, Spent]] = MappingProxyType({})
+"""Budget -> what was spent. A budget that is missing has spent nothing."""
+
+
+def find_allowed(budget: Budget, spent: Spent) -> float:
+    """Return the sum of prices per hour that the machines of a budget may have at present; infinity: any.
+
+    A machine that runs is taken to run for another hour: so much has to be left of the day and of the month. This holds
+    at the end of a day, too. The result is never below 0.
+    """
+    limits = (
+        (budget.per_hour, 0.0),
+        (budget.per_day, spent.day),
+        (budget.per_month, spent.month),
+    )
+    return min((max(0.0, most - used) for most, used in limits if most is not None), default=inf)
+
+
+def find_next_period(budget: Budget, now: float) -> float:
+    """Return when a budget has a new day or month to spend in; infinity: never, because only what runs matters."""
+    if budget.per_day is not None:
+        return begin_of_day(now) + timedelta(days=1).total_seconds()
+    return inf if budget.per_month is None else _next_month(now)
+
+
+def begin_of_day(now: float) -> float:
+    """Return the begin of the day in UTC that contains `now`."""
+    day = timedelta(days=1).total_seconds()
+    return now // day * day
+
+
+def begin_of_month(now: float) -> float:
+    """Return the begin of the month in UTC that contains `now`."""
+    at = datetime.fromtimestamp(now, UTC)
+    return datetime(at.year, at.month, 1, tzinfo=UTC).timestamp()
+
+
+def _next_month(now: float) -> float:
+    return begin_of_month(begin_of_month(now) + timedelta(days=32).total_seconds())
+
+
+def list_budget_faults(budgets: Mapping[str, Budget], pools: Mapping[str, Pool]) -> Iterator[Fault]:
+    """Yield the faults of the budgets: pools that are not configured, and amounts below the cost of `min_slots`."""
+    for name, budget in budgets.items():
+        for pool in budget.pools:
+            if pool not in pools:
+                yield Fault(f"budgets.{name}.pools", f"a configured pool{suggest(pool, pools)}", show(pool))
+        if budget.is_limit and not budget.accounts:  # the minimum is launched for no account
+            cost = sum(_cost_of_minimum(each) for pool, each in pools.items() if budget.covers(pool, ""))
+            yield from _list_too_low(name, budget, cost)
+
+
+def _cost_of_minimum(pool: Pool) -> float:
+    """Return the least cost per hour of the `min_slots` of a pool, in dollars."""
+    return pool.min_slots * min((each.price for each in pool.offerings), default=0.0)
+
+
+def _list_too_low(name: str, budget: Budget, cost: float) -> Iterator[Fault]:
+    limits: Iterable[tuple[str, float | None, int]] = (
+        ("per_hour", budget.per_hour, 1),
+        ("per_day", budget.per_day, 24),
+        ("per_month", budget.per_month, LONGEST_MONTH_HOURS),
+    )
+    for key, most, hours in limits:
+        if most is not None and most + _CENT / 2 < cost * hours:
+            what = f"at least {cost * hours:.2f}, the cost of the min_slots of its pools"
+            yield Fault(f"budgets.{name}.{key}", what, show(most))

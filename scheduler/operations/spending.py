@@ -1,0 +1,112 @@
+"""What was spent of each budget, read from the cost ledger for the rules of a tick."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+import msgspec
+
+from scheduler.model.budgets import Budget, Spent, begin_of_day, begin_of_month
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import INACTIVE
+from scheduler.ports import PoolCost, Store
+
+REFRESH_SECONDS: Final = 30.0
+"""Seconds after which a tick reads the spent amounts again. Machines spend little of an hour's price in this time."""
+
+
+class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What was spent of one budget, in dollars. `running`: the prices per hour of its active machines."""
+
+    budget: str
+    action: str
+    running: float
+    day: float
+    month: float
+    per_hour: float | None
+    per_day: float | None
+    per_month: float | None
+
+    @property
+    def exceeded(self) -> tuple[str, ...]:
+        """The keys of the limits that are exceeded."""
+        pairs = {
+            "per_hour": (self.running, self.per_hour),
+            "per_day": (self.day, self.per_day),
+            "per_month": (self.month, self.per_month),
+        }
+        return tuple(key for key, (amount, most) in pairs.items() if most is not None and amount > most)
+
+
+def read_spending(store: Store, rules: Rules, now: float) -> dict[str, Spent]:
+    """Return what was spent of each budget since the present day and month began, in UTC."""
+    if not any(each.is_timed for each in rules.budgets.values()):
+        return {}
+    day = store.sum_costs(begin_of_day(now))
+    is_monthly = any(each.per_month is not None for each in rules.budgets.values())
+    month = store.sum_costs(begin_of_month(now)) if is_monthly else []
+    return {name: Spent(_add(each, day), _add(each, month)) for name, each in rules.budgets.items()}
+
+
+def add_spending(store: Store, rules: Rules, now: float) -> Rules:
+    """Return the rules with what was spent of each budget; the same rules if none needs it."""
+    spending = read_spending(store, rules, now)
+    return rules.with_spending(spending) if spending else rules
+
+
+def _add(budget: Budget, costs: Iterable[PoolCost]) -> float:
+    return sum(each.dollars for each in costs if budget.covers(each.pool, each.account))
+
+
+def describe_budgets(rules: Rules, slots: Collection[Slot]) -> list[BudgetStatus]:
+    """Return the status of each budget. `rules`: with the spent amounts; `slots`: all slots."""
+    active = [slot for slot in slots if slot.state not in INACTIVE and slot.price]
+    return [
+        BudgetStatus(
+            budget=name,
+            action=each.action,
+            running=sum(slot.price or 0.0 for slot in active if each.covers(slot.pool, slot.launched_for or "")),
+            day=rules.spending.get(name, Spent()).day,
+            month=rules.spending.get(name, Spent()).month,
+            per_hour=each.per_hour,
+            per_day=each.per_day,
+            per_month=each.per_month,
+        )
+        for name, each in rules.budgets.items()
+    ]
+
+
+@dataclass
+class SpendingReader:
+    """The spent amounts that one process has read last, and the rules with them."""
+
+    status: list[BudgetStatus] = field(default_factory=list)
+    """The status of each budget when the amounts were read."""
+    _base: Rules | None = None
+    _rules: Rules | None = None
+    _at: float = -inf
+
+    def follow(
+        self, store: Store, rules: Rules, slots: Collection[Slot], now: float
+    ) -> tuple[Rules, list[BudgetStatus]]:
+        """Return the rules with the spent amounts, and the budgets that were exceeded since the last call.
+
+        The amounts are read again after REFRESH_SECONDS, on a new day, and for new rules. If they are the same, the
+        rules are the same object, so that plans that are kept for it stay valid.
+        """
+        if not rules.budgets:
+            self._base, self.status = None, []
+            return rules, []
+        is_same_day = begin_of_day(now) == begin_of_day(max(self._at, 0.0))
+        if rules is self._base and self._rules is not None and is_same_day and 0 <= now - self._at < REFRESH_SECONDS:
+            return self._rules, []
+        spending = read_spending(store, rules, now)
+        if rules is not self._base or self._rules is None or dict(self._rules.spending) != spending:
+            self._rules = rules.with_spending(spending)
+        self._base, self._at = rules, now
+        known = {(each.budget, key) for each in self.status for key in each.exceeded}
+        self.status = describe_budgets(self._rules, slots)
+        crossed = [each for each in self.status if any((each.budget, key) not in known for key in each.exceeded)]
+        return self._rules, crossed

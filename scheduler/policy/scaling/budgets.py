@@ -1,0 +1,139 @@
+"""The budgets in dollars of one cycle: which launches they prevent, and which machines they drain."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler.model.budgets import NOTHING_SPENT, Budget, find_allowed, find_next_period
+from scheduler.model.decisions import Drain, Terminate
+from scheduler.model.transitions import INACTIVE
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import Scaled
+
+TINY: Final = 1e-6
+"""Dollars by which sums of prices may differ from a limit without exceeding it, because floats are rounded."""
+_LEAVING: Final = INACTIVE | {"draining", "terminating"}
+
+
+@dataclass(slots=True)
+class _Account:
+    """What one budget allows, and what runs. `rate`: the prices per hour of its active machines, in dollars."""
+
+    name: str
+    budget: Budget
+    allowed: float
+    rate: float
+
+
+class BudgetLimits:
+    """The budgets that limit the launches of one cycle. Launches of the cycle count at once."""
+
+    def __init__(self, cycle: CycleState) -> None:
+        self._cycle = cycle
+        limiting = {name: each for name, each in cycle.rules.budgets.items() if each.is_limit}
+        self._budgets = [
+            _Account(name, each, find_allowed(each, cycle.rules.spending.get(name, NOTHING_SPENT)), 0.0)
+            for name, each in limiting.items()
+        ]
+        for each in self._budgets:
+            each.rate = sum_prices(each.budget, active(cycle))
+
+    def __bool__(self) -> bool:
+        """Return whether any budget limits launches."""
+        return bool(self._budgets)
+
+    def is_over(self, pool: str, price: float, account: str) -> bool:
+        """Return whether the launch of a machine with this price would exceed a budget. A machine without a known price
+        exceeds none.
+        """
+        return any(_exceeds(each, price) for each in self._budgets if each.budget.covers(pool, account))
+
+    def find_end(self, pool: str, account: str) -> float:
+        """Return when the first budget of a pool and account has a new day or month to spend in."""
+        covering = (each.budget for each in self._budgets if each.budget.covers(pool, account))
+        return min(find_next_period(each, self._cycle.now) for each in covering)
+
+    def add(self, pool: str, price: float, account: str) -> None:
+        """Count a launch, or with a negative price its undoing."""
+        for each in self._budgets:
+            if each.budget.covers(pool, account):
+                each.rate += price
+
+    def list_tight(self, pools: Iterable[str], account: str) -> list[str]:
+        """Return the names of the budgets that may prevent launches in these pools for this account."""
+        names = list(pools)
+        return [
+            each.name
+            for each in self._budgets
+            if any(_exceeds(each, _dearest(self._cycle, name)) for name in names if each.budget.covers(name, account))
+        ]
+
+    def describe(self, pools: Iterable[str], account: str) -> list[str]:
+        """Return as text for each budget of these pools and this account what it allows at present, and what runs."""
+        names = list(pools)
+        return [
+            f"budget {each.name} allows {each.allowed:.2f} dollars an hour at present, {each.rate:.2f} run"
+            for each in self._budgets
+            if any(each.budget.covers(name, account) for name in names)
+        ]
+
+
+def _exceeds(each: _Account, price: float) -> bool:
+    return price > 0 and each.rate + price > each.allowed + TINY
+
+
+def _dearest(cycle: CycleState, pool: str) -> float:
+    """Return the highest price in a pool: cheaper offerings may not fit the reservation."""
+    return max((each.price for each in cycle.rules.pools[pool].offerings), default=0.0)
+
+
+def active(cycle: CycleState) -> list[SlotInfo]:
+    """Return the slots of a cycle that have, or will have, a machine."""
+    return [each for each in cycle.slot_infos.values() if each.state not in INACTIVE]
+
+
+def sum_prices(budget: Budget, slot_infos: Iterable[SlotInfo]) -> float:
+    """Return the sum of the prices per hour of those of these slots that count for a budget, in dollars."""
+    return sum(each.price for each in slot_infos if budget.covers(each.slot.pool, find_payer_of(each)))
+
+
+def find_payer_of(slot_info: SlotInfo) -> str:
+    """Return the account for whose demand the machine of a slot was launched; "": no account."""
+    return slot_info.slot.launched_for or ""
+
+
+def drain_over_budget(cycle: Scaled) -> Scaled:
+    """Drain machines of each budget with the action `drain`, until those that stay cost no more than it allows.
+
+    Machines in flight that no reservation waits for end first, then ready slots without leases, longest idle first.
+    Slots with leases drain only when the day or the month has nothing left; their leases go on until they end.
+    Cordoned slots and machines without a price stay.
+    """
+    for name, budget in cycle.rules.budgets.items():
+        if budget.action != "drain":
+            continue
+        allowed = find_allowed(budget, cycle.rules.spending.get(name, NOTHING_SPENT))
+        staying = [each for each in active(cycle) if each.state not in _LEAVING]
+        rate = sum_prices(budget, staying)
+        for slot_info in _list_to_go(budget, staying, spares_leases=allowed > 0):
+            if rate <= allowed + TINY:
+                break
+            rate -= slot_info.price
+            decide = Terminate if slot_info.is_coming else Drain
+            cycle.move_slot(slot_info, decide(slot=slot_info.slot.id, reason="over_budget"))
+    return cycle
+
+
+def _list_to_go(budget: Budget, staying: list[SlotInfo], *, spares_leases: bool) -> list[SlotInfo]:
+    """Return the slots that may drain for a budget, in the order in which they drain."""
+    mine = [
+        each
+        for each in staying
+        if each.price > 0 and not each.slot.cordoned and budget.covers(each.slot.pool, find_payer_of(each))
+    ]
+    # A slot that this cycle launches has an inactive row, and stays.
+    coming = [each for each in mine if each.is_coming and not each.wanted and each.slot.state not in INACTIVE]
+    idle = sorted((each for each in mine if each.is_idle), key=lambda each: (each.idle_since, each.order))
+    used = [] if spares_leases else [each for each in mine if each.state == "ready" and not each.is_idle]
+    return [*coming, *idle, *used]

@@ -1,0 +1,42 @@
+"""The part of the store that holds the cost ledger: what the machines cost, by hour."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from scheduler.model.costs import Cost
+
+
+class PoolCost(NamedTuple):
+    """What the machines of one pool that were launched for one account have cost, in dollars. `account` "": for no
+    account.
+    """
+
+    pool: str
+    account: str
+    dollars: float
+
+
+class CostWriter(Protocol):
+    """The methods of a transaction that write into the cost ledger."""
+
+    def book(self, costs: Sequence[Cost]) -> None:
+        """Add these costs to the ledger. Costs with the same hour, pool, offering, account and kind are added to one
+        row. The rows are locked at the end of the transaction, in the order of their keys, before events are numbered.
+        """
+
+
+class CostLedger(Protocol):
+    """The methods of a store that read the cost ledger."""
+
+    def read_costs(self, since: float = 0.0) -> list[Cost]:
+        """Return the costs of the hour that contains `since` and of all later hours, sorted by key, one for each key.
+
+        They contain what is booked, and what the machines of all slots have cost from their last booking until now.
+        Both are of one moment. Locks nothing.
+        """
+
+    def sum_costs(self, since: float) -> list[PoolCost]:
+        """Return the sums of `read_costs(since)` in dollars for each pool and account, sorted. Locks nothing."""
+
+    def prune_costs(self, before: float) -> int:
+        """Delete the costs of hours that began before `before`. Return the number of deleted rows."""

@@ -1,0 +1,88 @@
+"""`leasehold costs`: what machines cost, and what was spent of budgets."""
+
+import csv
+import json
+from io import StringIO
+
+import pytest
+
+from scheduler.model.costs import Cost, Meter, begin_of_hour
+from scheduler.ports import Store
+from scheduler.store.opening import open_store
+from tests.builders import a_slot
+from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def store(database: str) -> Store:
+    return open_store(database)
+
+
+def book(store: Store) -> float:
+    """Book an hour of three kinds of machines two hours ago, and one much earlier; return the hour."""
+    hour = begin_of_hour(store.now()) - 7200
+    with store.transaction() as transaction:
+        transaction.book(
+            [
+                Cost(hour, "linux", "small", "ci", "used", 3600.0, 2.5),
+                Cost(hour, "linux", "large", "lab", "idle", 1800.0, 4.0),
+                Cost(hour, "hosts", "", "", "used", 3600.0, 0.0, unpriced=3600.0),
+                Cost(hour - 40 * 86_400, "linux", "small", "ci", "used", 3600.0, 100.0),
+            ]
+        )
+    return hour
+
+
+def test_costs_are_summed_by_pool_account_offering_and_kind(store: Store, run: Run) -> None:
+    book(store)
+    names = {}
+    for way in ("pool", "account", "offering", "kind"):
+        found = json.loads(run("costs", "--by", way, "--json").out)
+        names[way] = [(each["name"], each["dollars"]) for each in found["costs"]]
+        assert (found["total"]["dollars"], found["total"]["seconds"]) == (6.5, 9000.0)
+    assert names == {
+        "pool": [("linux", 6.5), ("hosts", 0.0)],
+        "account": [("lab", 4.0), ("ci", 2.5), ("", 0.0)],
+        "offering": [("linux/large", 4.0), ("linux/small", 2.5), ("hosts/", 0.0)],
+        "kind": [("idle", 4.0), ("used", 2.5)],
+    }
+
+
+def test_a_begin_is_a_duration_or_a_time(store: Store, run: Run) -> None:
+    hour = book(store)
+    assert json.loads(run("costs", "--since", "60d", "--json").out)["total"]["dollars"] == 106.5
+    assert json.loads(run("costs", "--since", "1h", "--json").out)["costs"] == []
+    assert json.loads(run("costs", "--since", str(hour + 60), "--json").out)["since"] == hour
+    assert run("costs", "--since", "soon").status == 2
+
+
+def test_the_table_shows_times_and_machines_without_a_price(store: Store, run: Run) -> None:
+    book(store)
+    lines = run("costs").out.splitlines()
+    assert lines[2].split() == ["linux", "6.50", "1.0", "h", "30", "min"]
+    assert lines[3].split() == ["hosts", "0.00", "1.0", "h", "1.0", "h"]
+    assert lines[4].split()[:2] == ["total", "6.50"]
+
+
+def test_a_machine_that_runs_counts_until_now(store: Store, run: Run) -> None:
+    with store.transaction() as transaction:
+        transaction.save([a_slot(meter=Meter(store.now() - 5400, "used", "small", "ci", price=2.0))])
+    [row] = csv.DictReader(StringIO(run("costs", "--by", "account", "-o", "csv").out))
+    assert row["account"] == "ci"
+    assert float(row["used_dollars"]) == pytest.approx(3.0, abs=0.1)
+
+
+def test_without_costs_a_sentence_is_printed(store: Store, run: Run) -> None:
+    assert run("costs").out.startswith("no machine has run since ")
+    assert run("costs", "--budgets").out == "no budgets: see `[budgets.NAME]` in leasehold.toml\n"
+
+
+def test_budgets_show_what_was_spent_and_what_is_exceeded(store: Store, run: Run) -> None:
+    budgets = {"all": {"per_hour": 1, "per_month": 500, "action": "warn"}, "lab": {"accounts": ["lab"], "per_day": 99}}
+    with store.transaction() as transaction:
+        transaction.save_rules({"budgets": budgets}, 0)
+        transaction.save([a_slot(price=2.0, meter=Meter(transaction.now() - 60, "used", "", "ci", price=2.0))])
+    found = {each["budget"]: each for each in json.loads(run("costs", "--budgets", "--json").out)}
+    assert (found["all"]["running"], found["all"]["exceeded"]) == (2.0, ["per_hour"])
+    assert (found["lab"]["running"], found["lab"]["day"], found["lab"]["exceeded"]) == (0.0, 0.0, [])
+    assert "2.00 of 1.00" in run("costs", "--budgets").out

@@ -1,0 +1,233 @@
+"""The cost ledger: each second of a machine is booked once, whatever happens to its slot."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.model.costs import COST_KINDS, Cost
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import SLOT_MOVES, SlotState
+from scheduler.model.view import Row
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.ports import StaleWriteError, Transaction
+from scheduler.simulation.runner import Runner
+from scheduler.simulation.scenario import read_scenario
+from scheduler.store.memory import MemoryStore
+from scheduler.store.world import Key, World
+from tests.builders import NOW
+from tests.reference_model.stories import make_scenario
+
+PRICE = 0.5
+
+
+@dataclass
+class Lives:
+    """A fleet of three slots whose changes a test makes, and the lifetimes of its machines as the cloud sees them."""
+
+    def __post_init__(self) -> None:
+        self.now = NOW
+        self.store = MemoryStore(lambda: self.now)
+        self.born: dict[str, float] = {}
+        self.seconds = 0.0
+        with self.store.transaction() as transaction:
+            transaction.save([Slot(id=f"linux-{number}", pool="linux") for number in (1, 2, 3)])
+
+    def find(self, name: str) -> Slot:
+        return self.store.find_slots(ids=[name])[0]
+
+    def move(self, name: str, to: SlotState, **changes: Any) -> None:
+        slot = self.find(name)
+        cause = next(iter(SLOT_MOVES[slot.state, to]))
+        if to == "launching":
+            changes |= {"price": PRICE, "offering": "small", "launch_id": "l", "launched_for": "ci"}
+        elif to == "booting":
+            changes = {"price": PRICE, "instance_id": f"i-{name}", **changes}
+        elif to == "ready":
+            changes |= {"idle_since": self.now}
+        with self.store.transaction() as transaction:
+            work = UnitOfWork(transaction, cause)
+            work.move_slot(slot, to, **changes)
+            work.flush()
+        self._note(name, slot)
+
+    def drain(self, transaction: Transaction, seen: Slot) -> None:
+        work = UnitOfWork(transaction, "operator")
+        work.move_slot(seen, "draining")
+        work.flush()
+
+    def change(self, name: str, **changes: Any) -> None:
+        slot = self.find(name)
+        with self.store.transaction() as transaction:
+            work = UnitOfWork(transaction, "tick")
+            work.put(msgspec.structs.replace(slot, **changes))
+            work.flush()
+
+    def _note(self, name: str, before: Slot) -> None:
+        """Follow the machine as EC2 does: from the answer to the launch until it is gone."""
+        after = self.find(name)
+        if before.instance_id is None and after.instance_id is not None:
+            self.born[name] = self.now
+        elif before.instance_id is not None and after.instance_id is None:
+            self.seconds += self.now - self.born.pop(name)
+
+    @property
+    def lifetimes(self) -> float:
+        return self.seconds + sum(self.now - born for born in self.born.values())
+
+    def sums(self) -> dict[str, float]:
+        found = dict.fromkeys(COST_KINDS, 0.0)
+        for cost in self.store.read_costs():
+            found[cost.kind] += cost.seconds
+        return {kind: seconds for kind, seconds in found.items() if seconds}
+
+
+STEPS = st.tuples(
+    st.sampled_from(["linux-1", "linux-2", "linux-3"]),
+    st.integers(0, 40_000).map(lambda each: each / 4),
+    st.integers(0, 9),
+)
+
+
+@given(steps=st.lists(STEPS, max_size=30))
+def test_the_ledger_has_every_second_of_every_machine_once(steps: list[tuple[str, float, int]]) -> None:
+    lives = Lives()
+    for name, seconds, choice in steps:
+        lives.now += seconds
+        slot = lives.find(name)
+        moves = [to for source, to in SLOT_MOVES if source == slot.state and (source, to) != ("empty", "ready")]
+        if slot.state in {"ready", "draining"} and choice >= 6:
+            lives.change(name, idle_since=None if slot.idle_since else lives.now)
+        elif slot.instance_id and choice == 5:
+            lives.change(name, interrupted_at=lives.now)
+        else:
+            lives.move(name, moves[choice % len(moves)])  # type: ignore[arg-type]
+        costs = lives.store.read_costs()
+        assert sum(cost.seconds for cost in costs) == lives.lifetimes
+        assert sum(cost.dollars for cost in costs) == pytest.approx(lives.lifetimes / 3600 * PRICE)
+
+
+def test_each_kind_of_time_is_booked_as_what_it_was() -> None:
+    lives = Lives()
+    lives.move("linux-1", "launching")
+    lives.now += 7  # no machine is there before the cloud answered
+    steps: list[tuple[SlotState, int]] = [("booting", 10), ("binding", 20), ("ready", 40)]
+    for to, seconds in steps:
+        lives.move("linux-1", to)
+        lives.now += seconds
+    lives.change("linux-1", idle_since=None)
+    lives.now += 80
+    lives.move("linux-1", "draining")  # its lease goes on
+    lives.now += 160
+    lives.change("linux-1", idle_since=lives.now)
+    lives.now += 320
+    lives.move("linux-1", "terminating")
+    lives.now += 640
+    lives.move("linux-1", "empty")
+    lives.now += 9999
+    assert lives.sums() == {"booting": 30.0, "idle": 40.0, "used": 240.0, "draining": 960.0}
+    assert {(cost.pool, cost.offering, cost.account) for cost in lives.store.read_costs()} == {("linux", "small", "ci")}
+
+
+def test_the_time_after_an_interruption_notice_is_interrupted_with_and_without_a_lease() -> None:
+    lives = Lives()
+    for to in ("launching", "booting", "binding", "ready"):
+        lives.move("linux-1", to)
+    lives.change("linux-1", idle_since=None)
+    lives.now += 60
+    lives.change("linux-1", interrupted_at=lives.now)
+    lives.now += 120
+    lives.change("linux-1", idle_since=lives.now)
+    lives.now += 5
+    assert lives.sums() == {"used": 60.0, "interrupted": 125.0}
+
+
+def test_a_change_that_loses_a_race_books_nothing() -> None:
+    lives = Lives()
+    for to in ("launching", "booting", "binding", "ready"):
+        lives.move("linux-1", to)
+    seen = lives.find("linux-1")
+    lives.now += 60
+    lives.change("linux-1", idle_since=None)
+    lives.now += 60
+    with pytest.raises(StaleWriteError), lives.store.transaction() as transaction:
+        lives.drain(transaction, seen)
+    assert lives.sums() == {"idle": 60.0, "used": 60.0}
+
+
+def test_a_transaction_that_began_before_the_last_booking_books_no_second_twice() -> None:
+    lives = Lives()
+    for to in ("launching", "booting", "binding", "ready"):
+        lives.move("linux-1", to)
+    lives.now += 60
+    lives.change("linux-1", idle_since=None)
+    lives.now -= 20
+    lives.move("linux-1", "draining", idle_since=lives.now)
+    lives.now += 50
+    assert lives.sums() == {"idle": 60.0, "draining": 30.0}
+
+
+def test_an_interval_over_several_hours_is_booked_hour_by_hour() -> None:
+    lives = Lives()
+    lives.now = NOW // 3600 * 3600 + 3000
+    lives.move("linux-1", "launching")
+    lives.move("linux-1", "booting")
+    lives.now += 5000
+    lives.move("linux-1", "empty")
+    booked = [(cost.hour - NOW // 3600 * 3600, cost.seconds) for cost in lives.store.read_costs()]
+    assert booked == [(0.0, 600.0), (3600.0, 3600.0), (7200.0, 800.0)]
+
+
+def test_a_machine_without_a_price_is_booked_with_its_seconds() -> None:
+    lives = Lives()
+    lives.move("linux-1", "launching", epoch=1)
+    lives.move("linux-1", "booting", price=None)
+    lives.now += 60
+    [cost] = lives.store.read_costs()
+    assert cost == Cost(cost.hour, "linux", "small", "ci", "booting", 60.0, 0.0, unpriced=60.0)
+
+
+class _Watched:
+    """The lifetimes of machines as the committed rows of slots show them."""
+
+    def __init__(self, world: World, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.born: dict[str, float] = {}
+        self.seconds = 0.0
+        self._put, self._drop = world.put, world.drop
+        world.put, world.drop = self.put, self.drop  # type: ignore[method-assign]
+        for row in world.slots.values():
+            self.note(row)
+
+    def put(self, row: Row) -> None:
+        if isinstance(row, Slot):
+            self.note(row)
+        self._put(row)
+
+    def drop(self, key: Key) -> None:
+        if key[1] in self.born:  # a host that is removed
+            self.seconds += self.clock() - self.born.pop(key[1])
+        self._drop(key)
+
+    def note(self, row: Slot) -> None:
+        is_known = row.instance_id is not None or row.machine is not None
+        if is_known and row.state not in {"empty", "launching", "error"}:
+            self.born.setdefault(row.id, row.marked_at)
+        elif row.id in self.born:
+            self.seconds += row.marked_at - self.born.pop(row.id)
+
+
+@pytest.mark.parametrize("first", [1, 11])
+def test_in_generated_scenarios_the_ledger_has_the_lifetimes_of_all_machines(first: int) -> None:
+    for seed in range(first, first + 10):
+        player = Runner(read_scenario(make_scenario(seed)))
+        store = player.cluster.store
+        watched = _Watched(store._world, store.now)  # the rows as they are committed
+        list(player.play())
+        now = player.cluster.event_queue.now
+        lifetimes = watched.seconds + sum(now - born for born in watched.born.values())
+        assert sum(each.seconds for each in store.read_costs(-1e9)) == pytest.approx(lifetimes), seed
