@@ -115,7 +115,7 @@ def test_a_request_of_a_new_kind_is_searched_on_slots_that_did_not_change(most_c
 
 def test_a_cycle_whose_index_was_made_again_plans_as_before_and_frees_the_former_index() -> None:
     held = [_hold(f"h{number}", f"linux-{number}") for number in (1, 2)]
-    rows = [a_slot("linux-1"), a_slot("linux-2"), *held, _wait(1), _wait(2)]
+    rows: list[Row] = [a_slot("linux-1"), a_slot("linux-2"), *held, _wait(1), _wait(2)]
     with patch("scheduler.policy.replan.kept_cycle.MOST_CHANGES", -1000), PausedGC():
         before = _count(SlotIndex)
         ticks = Ticks(*rows, pools={"linux": {"max_slots": 2}})

@@ -1,6 +1,6 @@
 """The starvation guard beside elastic instances."""
 
-from tests.rules.playing import play_out, tick
+from tests.rules.playing import Document, play_out, tick
 from tests.rules.zoe import a_lab, an_application, component, on_slot, submitted
 
 
@@ -8,7 +8,7 @@ def test_a_slot_that_is_kept_after_a_reclaim_keeps_out_a_request_for_which_it_wa
     """`early` and `late` ask for the same. The reclaim for `gang` leaves 3 of 6 units on lab-2, which is kept for
     `wide`.
     """
-    zone = {"labels": {"zone": "a"}}
+    zone: Document = {"labels": {"zone": "a"}}
     lacking = {"system": "sim", "resources": {"units": 3}, **zone}
     gang = [component("x", 1, 2, **zone), component("y", 1, 9)]
     played = play_out(

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.model.decisions import Drain
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.view import View
+from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
 from scheduler.policy.scaling.launch_limits import DETAILS, list_choices
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
@@ -78,7 +78,7 @@ def test_failed_boots_are_the_sentence_of_a_wait_only_if_they_prevent_the_launch
     )
     rules = some_rules({"pools": {"linux": {"max_slots": most, "unhealthy_after": 3}}})
     holder = a_reservation("r9", phase="leased", leases=(a_lease(),))
-    rows = [a_slot(), a_slot("linux-2", state="empty"), hold, holder, a_reservation()]
+    rows: list[Row] = [a_slot(), a_slot("linux-2", state="empty"), hold, holder, a_reservation()]
     boots = "3 boots in a row failed (the last one: linux-9 timed out); launches of linux rest, then one is tried alone"
     [waits] = plan(View(rows), rules, NOW).waiting
     assert (waits.code, waits.detail) == (code, boots if code == "misconfigured" else DETAILS[code])
