@@ -140,11 +140,11 @@ class Console:
     def __init__(self, port: int, token: str, process: "subprocess.Popen[bytes]") -> None:
         self.port, self.token, self.process = port, token, process
 
-    def fetch(self, path: str) -> tuple[bytes, float]:
+    def fetch(self, path: str, encoding: str = "gzip") -> tuple[bytes, float]:
         """Return the body of a page as it is sent, and the seconds until it was complete."""
         began = time.perf_counter()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        headers = {"Authorization": f"Bearer {self.token}", "Accept-Encoding": "gzip"}
+        headers = {"Authorization": f"Bearer {self.token}", "Accept-Encoding": encoding}
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         body = answer.read()

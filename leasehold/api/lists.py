@@ -4,6 +4,7 @@ A page examines at most MOST_EXAMINED rows. So it may have fewer items than its 
 page.
 """
 
+import threading
 from bisect import bisect_right, insort
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 from leasehold.api.queries import Query, make_cursor, make_page
 from leasehold.api.rows import join_row, write_joined, write_slot
 from leasehold.client.models import list_phases
+from leasehold.web.feed import Changed
 from leasehold.web.reservation_match import ReservationMatch
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
@@ -21,19 +23,36 @@ MOST_EXAMINED: Final = 20_000
 
 
 class Submissions:
-    """The reservations of a view in order of submission. It is kept between pages; `follow` adds new ones."""
+    """The reservations of a view in order of submission. It is kept between pages; `follow` adds new ones.
+
+    `note` belongs to `Feed.watch`. It names the rows to look at, so that a page does not look at all of them.
+    """
 
     def __init__(self) -> None:
         self._order: list[tuple[int, str]] = []
         self._known: dict[str, int] = {}
+        self._guard = threading.Lock()
+        self._noted: set[str] | None = None
+        """Ids of the reservations that have changed since `follow`; None: all."""
+
+    def note(self, changed: Changed) -> None:
+        """Record which reservations have changed. The thread of the feed calls it."""
+        with self._guard:
+            if changed.is_reset:
+                self._noted = None
+            elif self._noted is not None:
+                self._noted |= changed.of("reservations")
 
     def follow(self, rows: Mapping[str, Reservation], ended: Mapping[str, Reservation]) -> None:
         """Add the reservations that are new, and forget those that are gone if they are many."""
-        new = [(row.sequence, row.id) for row in _find_new(rows, self._known)]
-        new += [(row.sequence, row.id) for row in _find_new(ended, self._known)]
+        with self._guard:
+            noted, self._noted = self._noted, set()
+        names = [*rows, *ended] if noted is None else noted
+        found = [row for name in names if (row := rows.get(name) or ended.get(name)) is not None]
+        new = [(row.sequence, row.id) for row in found if self._known.get(row.id) != row.sequence]
         self._known.update((name, sequence) for sequence, name in new)
         if len(new) > len(self._order) // 8:
-            self._order = sorted([*self._order, *new])
+            self._order = sorted({*self._order, *new})
         else:
             for each in new:
                 insort(self._order, each)
@@ -45,10 +64,6 @@ class Submissions:
         """Return (sequence, id) of the next reservations, at most MOST_EXAMINED."""
         start = bisect_right(self._order, (sequence, "\U0010ffff"))
         return self._order[start : start + MOST_EXAMINED]
-
-
-def _find_new(rows: Mapping[str, Reservation], known: Mapping[str, int]) -> list[Reservation]:
-    return [rows[name] for name in rows.keys() - known.keys()]
 
 
 class ReservationFilter:

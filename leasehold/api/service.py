@@ -30,6 +30,7 @@ class Service:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.submissions = Submissions()
+        backend.feed.watch(self.submissions.note)
         self._clock: LoopClient | None = None
         self._read_clocks: WeakSet[LoopClient] = WeakSet()
         """The clients that know cluster time."""
