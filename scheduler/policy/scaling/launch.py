@@ -70,7 +70,7 @@ class TrialLaunch:
         if isinstance(found, str):
             self.held, self.lacks_one = found, True
             return None
-        slot_info = self.limits.launch(*found, "demand", self.account)
+        slot_info = self.limits.launch(*found, "demand", self.account or self.demand.payer or None)
         self.launched.append((*found, slot_info))
         self.cycle.launched.add(slot_info)
         return slot_info
