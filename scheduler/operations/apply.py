@@ -23,6 +23,7 @@ from scheduler.model.pools import slot_ids
 from scheduler.model.principals import Principal
 from scheduler.model.rule_changes import RuleChange, list_changes
 from scheduler.model.rules import Rules, read_rules
+from scheduler.model.rules_in_force import find_rules_in_force
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
 from scheduler.model.view import Row, View
@@ -253,7 +254,8 @@ def rehearse_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "
     rules, stored = read_rules(dict(document), prefix), store.load_rules()
     if stored.version and stored.document == document:
         with PausedGC():
-            planned = plan(View(store.read_rows()), stored.rules, store.now())
+            now = store.now()
+            planned = plan(View(store.read_rows()), find_rules_in_force(stored.rules, now), now)
         return Rehearsal(Preview(version=stored.version, changed=False), planned, planned)
     return _rehearse(store, stored, document, rules)
 
@@ -263,7 +265,8 @@ def _rehearse(store: Store, stored: StoredRules, document: Mapping[str, Any], ru
     fitted = _fit(rows, stored.rules, rules, now)
     before, after = View(rows), View(fitted)
     with PausedGC():
-        now_planned, then_planned = plan(before, stored.rules, now), plan(after, rules, now)
+        now_planned = plan(before, find_rules_in_force(stored.rules, now), now)
+        then_planned = plan(after, find_rules_in_force(rules, now), now)
     preview = Preview(
         version=stored.version,
         changed=True,

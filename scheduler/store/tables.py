@@ -200,6 +200,8 @@ slots: Final = Table(
     _real("noted_at", null=True),
     _whole("heartbeat"),
     _text("batch", null=True),
+    _real("launched_at", null=True),
+    _text("launch_digest", null=True),
 )
 Index("slots_by_state", slots.c.state)
 Index("slots_by_pool", slots.c.pool, slots.c.state)

@@ -202,6 +202,7 @@ class Story:
             self.config["pools"]["p"]["offerings"] = pool["offerings"] = [
                 {"name": "t1", "price": 1, "resources": {"cpus": 4, "memory_mib": 200}}
             ]
+        pool |= some(random, 0.2, ec2=[{"image": "ami-1"}, {"image": "ami-2"}])
         if pool:
             pool["min_slots"] = 0
         return {"scheduler": scheduler, "pools": {"p": pool}}

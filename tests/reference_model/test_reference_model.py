@@ -23,6 +23,7 @@ REACHED = {
     *("requeue slot_interrupted", "requeue slot_draining", "requeue unconfirmed"),
     *("drain idle", "drain interrupted", "drain at_quota", "drain unconfigured", "drain unhealthy"),
     *("drain unclean", "drain used_up", "drain rebalance"),
+    *("drain aged", "drain drifted", "drain consolidated"),
     *("terminate drained", "terminate timeout", "terminate interrupted"),
     *("reset cooled_down", "reset drained"),
     *("waits on_hold", "waits no_pool", "waits never_fits", "waits behind_queue", "waits booting"),
@@ -60,7 +61,18 @@ def test_a_seed_makes_the_same_scenario_each_time() -> None:
 def test_the_naive_tick_imports_nothing_of_the_engine() -> None:
     """Of the product it imports the types of rows and rules; `comparing` alone uses the engine."""
     folder = Path(__file__).parent
-    for name in ("picture", "healing", "fitting", "launching", "placing", "keeping", "tick", "expiring", "holding"):
+    for name in (
+        "picture",
+        "healing",
+        "fitting",
+        "launching",
+        "placing",
+        "keeping",
+        "replacing",
+        "tick",
+        "expiring",
+        "holding",
+    ):
         nodes = ast.walk(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8")))
         modules = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
         known = ("scheduler.model.", "tests.reference_model.")

@@ -39,6 +39,7 @@ from scheduler.policy.replan.ordinary import has_ordinary_rows, is_ordinary
 from scheduler.policy.replan.refusal import Refusal
 from scheduler.policy.scaling.launch import WITHHELD, choose_code_for_one
 from scheduler.policy.scaling.launch_limits import LaunchLimits
+from scheduler.policy.scaling.replacement import list_replaceable
 
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
@@ -373,10 +374,10 @@ class KeptCycle:
 
     def _check_slots(self) -> None:
         """Raise `_LeftWayError` if a full cycle would launch, drain or terminate a slot. Record when idle slots are
-        drained.
+        drained and old machines replaced.
         """
         withheld = {name for demand in self._lines if self._find_refusal(demand).is_withheld for name in demand.pools}
-        if not self._idle.stay(withheld):
+        if not self._idle.stay(withheld) or list_replaceable(self._cycle, self._limits):
             raise _LeftWayError
 
 
