@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 from zlib import crc32
 
+from scheduler.model.images import is_source
 from scheduler.model.machines import Ec2Rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import Amount, Before, Document, Seconds, expected, is_number
@@ -83,10 +84,11 @@ class ReplacementRules(Document):
 def digest_launch(ec2: Ec2Rules) -> str:
     """Return the launch digest of a pool's EC2 rules: the hash of each part by which machines may differ, as
     `PART:HASH PART:HASH …`. Equal rules give equal digests; the order of subnets and groups does not count.
+    An image whose id is not known yet is no part of it.
     """
     parts: dict[str, object] = {
         "template": [ec2.launch_template, ec2.launch_template_version],
-        "image": ec2.image,
+        **({} if is_source(ec2.image) else {"image": ec2.image}),
         "user_data": ec2.user_data,
         "network": [sorted(ec2.subnets), sorted(ec2.security_groups)],
         "machine": [ec2.instance_profile, ec2.key_name, ec2.volume_gib],

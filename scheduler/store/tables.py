@@ -314,6 +314,8 @@ rules: Final = Table(
     Column("version", _NUMBER, primary_key=True, autoincrement=False),
     _json("document"),
     _real("applied_at"),
+    # The ids of the images whose sources the document names. NULL: stored by an older version.
+    _json("images", null=True),
 )
 
 leader: Final = Table(

@@ -54,21 +54,37 @@ def an_elastic_pool(random: Random, system: str) -> Document:
     pool |= some(
         random, 0.3, idle_scale_down=[5, 30], error_cooldown=[5, 10], quota_hold=[5, 20], capacity_hold=[5, 20]
     )
-    pool |= some(random, 0.25, replacement=[some_replacement(random)])
-    if random.random() < 0.1:
-        values = some(random, 0.5, min_slots=[0, 1], target_warm_slots=[0, 1, 2], max_slots=[1, 2, 6])
-        values |= some(random, 0.5, disruption_budget=[0, 3]) or {"target_warm_slots": 1}
-        pool["schedules"] = [{"cron": "* * * * *", "duration": random.choice([10, 30])} | values]
-        pool["min_slots"] = 0
     if random.random() < 0.15:
         pool |= {"boot_timeout": 5, "unhealthy_after": random.choice([1, 2]), "error_cooldown": 5}
     return pool | some(random, 0.1, boot_timeout=[5], launch_timeout=[8], binding_timeout=[3], terminating_timeout=[9])
 
 
+def add_lives(random: Random, config: Document, slots: list[Document]) -> None:
+    """Add rules of replacement and schedules to some elastic pools, and machines that have drifted.
+
+    `random` is not that of the rest of the scenario, which stays as it is.
+    """
+    for pool in config["pools"].values():
+        if pool.get("provider") != "static":
+            pool.update(some(random, 0.3, replacement=[some_replacement(random)]))
+            pool.update(some(random, 0.1, schedules=[[a_schedule(random, pool)]]))
+    for slot in slots:
+        if config["pools"][slot["pool"]].get("provider") != "static":
+            slot.update(some(random, 0.3, drifted=True, price=9))
+
+
+def a_schedule(random: Random, pool: Document) -> Document:
+    """A schedule whose windows are a part of each minute."""
+    values = some(random, 0.5, target_warm_slots=[0, 1, 2], disruption_budget=[0, 3])
+    values |= some(random, 0.3, max_slots=[max(1, pool.get("min_slots", 0)), 6]) or {"min_slots": 1}
+    return {"cron": "* * * * *", "duration": random.choice([10, 30])} | values
+
+
 def some_replacement(random: Random) -> Document:
     """When machines of a pool are replaced."""
     budgets = [0, 1, 1, 2, "10%", "50%", "100%"]
-    found = some(random, 0.5, max_age=[10, 30], drift="replace", max_age_jitter=[0, 0.5], min_saving=[0.1, 0.5])
+    found = some(random, 0.5, max_age=[10, 30], max_age_jitter=[0, 0.5])
+    found |= some(random, 0.8, drift="replace", min_saving=[0.1, 0.3])
     return found | some(random, 0.7, disruption_budget=budgets)
 
 
@@ -155,7 +171,7 @@ def a_slot_record(random: Random, name: str, pool: Document) -> Document:
         record |= some(random, 0.3, resources=[{"cpus": 1}, {"cpus": 8, "memory_mib": 500}])
     if record["state"] == "ready":
         record |= some(random, 0.4, idle_since=[-3, -20, -40])
-    return record | some(random, 0.1, cordoned=True, since=[-1, -4]) | some(random, 0.2, drifted=not is_host)
+    return record | some(random, 0.1, cordoned=True, since=[-1, -4])
 
 
 def offering_key(offering: Document, offerings: list[Document]) -> str:

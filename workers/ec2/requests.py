@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from scheduler.model.images import is_source
 from scheduler.model.machines import Offering
 from scheduler.model.pools import Pool, offering_key
 from scheduler.model.rules import Rules
@@ -134,6 +135,9 @@ def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: 
 
 
 def _build(launch: _Launch) -> dict[str, Any]:
+    if is_source(image := launch.pool.ec2.image):
+        wanted = "an image that was found (the next look-up is due within `image_interval`)"
+        raise _refuse(launch.name, "ec2.image", wanted, image)
     if launch.pool.ec2.launch_template:
         return {"api": "CreateFleet", "parameters": _create_fleet(launch)}
     if launch.pool.ec2.image:

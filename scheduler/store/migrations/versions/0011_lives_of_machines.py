@@ -1,4 +1,6 @@
-"""Revision 0011: a slot has the time of its machine's launch, and hashes of what the machine was launched from."""
+"""Revision 0011: a slot has the time of its machine's launch, and hashes of what the machine was launched from. Rules
+have the ids of the images that they name by a source.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,8 +14,9 @@ _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add two columns that are NULL in every row: the age of a machine counts from its present state, and the machine
-    does not differ from what its pool launches.
+    """Add columns that are NULL in every row: the age of a machine counts from its present state, the machine does not
+    differ from what its pool launches, and the rules name no source.
     """
     op.add_column("slots", sa.Column("launched_at", sa.Double(), nullable=True))
     op.add_column("slots", sa.Column("launch_digest", _TEXT, nullable=True))
+    op.add_column("rules", sa.Column("images", _TEXT, nullable=True))
