@@ -29,6 +29,7 @@ state of the slot does not change.
 """
 MOST_IN_BATCH: Final = 500
 """The most machines for which one request asks. EC2 takes up to 1,000 for a fleet of type instant."""
+_REPLACEMENTS: Final = frozenset({"aged", "drifted", "consolidated"})
 _ADJECTIVES = {"at_quota": "free any more", "used_up": "used up", "aged": "too old", "requested": "to be drained"}
 """Reason of a drain -> the words after "SLOT is not" in the message that the drain was skipped, if they differ from the
 reason.
@@ -113,6 +114,8 @@ class SlotWriter:
     def _drain(self, current: Slot, decision: Drain) -> str | None:
         if current.state != "ready":
             return f"{current.id} is {current.state}"
+        if current.cordoned and decision.reason in _REPLACEMENTS:
+            return f"{current.id} is cordoned"
         if not self._is_to_go(current, decision.reason):
             return f"{current.id} is not {_ADJECTIVES.get(decision.reason, decision.reason)}"
         self.work.move_slot(current, "draining", reason=decision.reason, drain_reason=decision.reason)
@@ -136,9 +139,9 @@ class SlotWriter:
             case "unhealthy":
                 return pool is not None and is_unhealthy(pool, current.unconfirmed, current.failed_probes)
             case "aged" | "drifted":
-                return pool is not None and not current.cordoned and _is_to_be_replaced(current, pool, reason, self.now)
+                return pool is not None and _is_to_be_replaced(current, pool, reason, self.now)
             case "consolidated":
-                return is_free and not current.cordoned
+                return is_free
             case "used_up":
                 return pool is not None and is_free and not count_uses_left(current, pool)
             case _:

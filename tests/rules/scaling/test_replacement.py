@@ -195,6 +195,26 @@ def test_a_slot_that_gets_a_lease_in_this_tick_is_not_drained_in_it() -> None:
     assert found == [["assign r1 linux-1"], ["drain linux-1 aged"]]
 
 
+BETWEEN: dict[str, tuple[str, Any, str]] = {
+    "cordoned": ("cordon", "linux-1", "linux-1 is cordoned"),
+    "another machine": ("slot", a_slot("linux-1", launched_at=-99), "linux-1 is not too old"),
+    "it drains": ("drain", "linux-1", "linux-1 is draining"),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_a_slot_that_is_not_to_be_replaced_any_more_stays(name: str) -> None:
+    action, value, reason = BETWEEN[name]
+    played = play_out(
+        a_scenario(
+            {"at": 0, "tick": {"between": [{action: value}]}},
+            pool=a_replacing_pool(max_age=100),
+            slots=[a_slot("linux-1", launched_at=-200)],
+        )
+    )
+    assert played.ticks == [[f"drain linux-1 aged (skipped: {reason})"]]
+
+
 def test_drift_is_ignored_unless_the_pool_replaces_drifted_machines() -> None:
     slots = [a_slot("linux-1", drifted=True)]
     assert reported(tick(0), pool=KEPT, slots=slots) == [[]]
