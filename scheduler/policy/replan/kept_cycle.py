@@ -35,11 +35,11 @@ from scheduler.policy.quota.step import charge, place_all_by_quota
 from scheduler.policy.replan.by_quota import PlacementByQuota, rank_by_group
 from scheduler.policy.replan.idle_slots import IdleSlots
 from scheduler.policy.replan.kept_queue import KeptQueue, Key, KeyHeap
+from scheduler.policy.replan.lives import Lives
 from scheduler.policy.replan.ordinary import has_ordinary_rows, is_ordinary
 from scheduler.policy.replan.refusal import Refusal
 from scheduler.policy.scaling.launch import WITHHELD, choose_code_for_one
 from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.replacement import list_replaceable
 
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
@@ -93,7 +93,7 @@ class KeptCycle:
         if self._has_protected():
             raise _LeftWayError
         self._open_indexes()
-        self._idle = IdleSlots(cycle, limits)
+        self._idle, self._lives = IdleSlots(cycle, limits), Lives(cycle, limits)
         self._note_plan(outcome)
         cycle.begin(cycle.now)  # searches of the cycle are over, so their results are not needed any more
 
@@ -276,6 +276,7 @@ class KeptCycle:
             raise _LeftWayError
         cycle.replace_slot_info(old, new)
         self._idle.note(new)
+        self._lives.note(old, new)
         return new
 
     def _follow_queue(self) -> Iterator[tuple[str, tuple[Key, Demand | None]]]:
@@ -377,7 +378,7 @@ class KeptCycle:
         drained and old machines replaced.
         """
         withheld = {name for demand in self._lines if self._find_refusal(demand).is_withheld for name in demand.pools}
-        if not self._idle.stay(withheld) or list_replaceable(self._cycle, self._limits):
+        if not self._idle.stay(withheld) or not self._lives.stay():
             raise _LeftWayError
 
 

@@ -78,7 +78,7 @@ def _list_due(cycle: CycleState, slot_infos: list[SlotInfo], pool: Pool) -> Iter
     for slot_info in slot_infos:
         if slot_info.state != "ready":
             continue
-        has_drifted, end = _find_life(slot_info, pool)
+        has_drifted, end = find_life(slot_info, pool)
         if not has_drifted and not cycle.is_due(end):
             next_end = min(next_end, end)
         elif _may_leave(slot_info):
@@ -86,7 +86,7 @@ def _list_due(cycle: CycleState, slot_infos: list[SlotInfo], pool: Pool) -> Iter
     cycle.timers.add(next_end)
 
 
-def _find_life(slot_info: SlotInfo, pool: Pool) -> tuple[bool, float]:
+def find_life(slot_info: SlotInfo, pool: Pool) -> tuple[bool, float]:
     """Return whether the slot's machine has drifted, and when it is too old (infinity: never), by the rules of its
     pool.
     """
