@@ -68,6 +68,7 @@ STEPS: Final = (
     ("launch", "slots for the rest"),
     ("warm pool", "minimum and reserve"),
     ("scale in", "idle slots drain"),
+    ("replacement", "old machines drain"),
     ("headroom", "room for launches"),
     ("budgets", "machines that cost too much"),
     ("cpu bursting", "spare cores are shared"),

@@ -14,7 +14,7 @@ from celery.schedules import crontab, schedule
 from leasehold.common.clock import read_monotonic
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import DatabaseWentBackError, ForeignClusterError, StoreUnavailableError
-from tasks.queues import HEAR, INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP, TICK
+from tasks.queues import HEAR, IMAGES, INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP, TICK
 from workers.logs import get_logger
 from workers.settings import Settings
 
@@ -41,6 +41,7 @@ def make_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         "full sweep": _every(FULL_SWEEP * recover, SWEEP, {"all_machines": True}),
         "hear": _every(settings.sweep_interval, HEAR),
         "reconcile": _every(FULL_SWEEP * recover, RECONCILE),
+        "images": _every(settings.image_interval, IMAGES),
         "prune": {"task": PRUNE, "schedule": hourly, "options": {"expires": 1800}},
         **notices,
     }

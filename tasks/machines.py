@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from scheduler.operations.images import refresh_images
 from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check, record_refused, recover, sweep
 from scheduler.operations.machines.interrupt import handle_notices
@@ -21,6 +22,7 @@ from tasks.app import app, services
 from tasks.queues import (
     CHECK,
     HEAR,
+    IMAGES,
     INTERRUPTIONS,
     LAUNCH_BATCH,
     LAUNCH_SLOT,
@@ -98,6 +100,17 @@ def read_interruptions() -> str:
             "EC2's notices about interruptions were recorded.", action="interruptions.heeded", count=handled.changed
         )
     return f"heeded: {handled.changed}, left: {handled.left}"
+
+
+@app.task(name=IMAGES)
+def find_images() -> str:
+    """Look up the images that the rules name by a source, and store their ids with the rules."""
+    found = refresh_images(services.ports, services.images)
+    if found.changed:
+        log.info("Images were found.", action="images.found", images=found.changed)
+    if found.failed:
+        log.warning("Images could not be looked up; the known ones stay.", action="images.failed", errors=found.failed)
+    return f"changed: {len(found.changed)}, failed: {len(found.failed)}"
 
 
 @app.task(name=PRUNE)

@@ -17,9 +17,11 @@ from typing import Any, Final, Literal, TypeGuard, get_args, get_origin
 from leasehold.common.visible import escape_json
 from scheduler.model.budgets import Budget
 from scheduler.model.documents import Field
+from scheduler.model.lives import ReplacementRules
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
 from scheduler.model.pools import Pool
 from scheduler.model.rules import AccountRules, LimitRules, Scheduler
+from scheduler.model.schedules import Schedule
 from scheduler.model.validation import Document, fault
 from scheduler.simulation.cloud_documents import CloudDocument, PlannedOutage
 from workers.environment import inner_model
@@ -69,6 +71,13 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "pools.linux.ec2.user_data_file": "user-data.sh",
         "pools.linux.ec2.user_data": "#!/bin/sh\necho slot ${slot}\n",
         "pools.linux.probe.port": 22,
+        "pools.linux.schedules.cron": "0 8 * * MON-FRI",
+        "pools.linux.schedules.duration": "10h",
+        "pools.linux.schedules.until": "18:00",
+        "pools.linux.schedules.min_slots": 2,
+        "pools.linux.schedules.target_warm_slots": 1,
+        "pools.linux.schedules.max_slots": 4,
+        "pools.linux.schedules.disruption_budget": "50%",
         "accounts.ci.balance": [100, 50],
         "pools.linux.offerings.resources": {"cpus": 2, "memory_mib": 8192},
         "pools.linux.offerings.labels": {"disk": "ssd"},
@@ -147,6 +156,8 @@ def list_sections(pool: str = "NAME", account: str = "NAME", budget: str = "NAME
         Section(f"pools.{pool}", Pool, _meaning(Pool)),
         Section(f"pools.{pool}.ec2", Ec2Rules, _meaning(Ec2Rules)),
         Section(f"pools.{pool}.probe", ProbeRules, _meaning(ProbeRules)),
+        Section(f"pools.{pool}.replacement", ReplacementRules, _meaning(ReplacementRules)),
+        Section(f"pools.{pool}.schedules", Schedule, _meaning(Schedule), is_list=True),
         Section(f"pools.{pool}.offerings", Offering, _meaning(Offering), is_list=True),
         Section(f"accounts.{account}", AccountRules, _meaning(AccountRules), is_example=True),
         Section("limits", LimitRules, _meaning(LimitRules)),

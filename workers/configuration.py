@@ -6,6 +6,7 @@ Each process reads its settings from this file. `leasehold apply` writes the rul
 import copy
 import os
 import re
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, Final, TypeVar
 from scheduler.model.pools import Pool
 from scheduler.model.resources import fits
 from scheduler.model.rules import Rules, read_rules
+from scheduler.model.schedules import OVERRIDES, find_clock_change, find_overlap, find_own_overlap, show_instant
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
 from workers.ec2.user_data import VARIABLES, render_user_data
@@ -146,8 +148,28 @@ def _pool_warnings(path: str, pool: Pool) -> Iterator[Fault]:
         yield from find_misfits(path, pool)
     else:
         yield from _launch_warnings(path, pool)
+    yield from _schedule_warnings(path, pool, time.time())
     if pool.probe.kind == "none" and pool.probe.port is not None:
         yield Fault(f"{path}.probe.port", "a probe of kind tcp or http beside it", "kind none")
+
+
+def _schedule_warnings(path: str, pool: Pool, now: float) -> Iterator[Fault]:
+    """Yield a warning for windows of schedules that overlap, or that a change of the clock makes longer or shorter, in
+    the year after `now`.
+    """
+    for index, schedule in enumerate(pool.schedules):
+        where = f"{path}.schedules[{index}]"
+        if (at := find_own_overlap(schedule, now)) is not None:
+            got = f"one that is open when the next begins, {show_instant(schedule, at)}"
+            yield Fault(where, "windows that end before the next begins (they count as one)", got)
+        if (window := find_clock_change(schedule, now)) is not None:
+            got = " to ".join(show_instant(schedule, each) for each in window)
+            yield Fault(f"{where}.duration", "no change of the clock in a window (an until keeps its time of day)", got)
+        for other, earlier in enumerate(pool.schedules[:index]):
+            keys = [key for key in OVERRIDES if None not in {getattr(schedule, key), getattr(earlier, key)}]
+            if keys and (at := find_overlap(earlier, schedule, now)) is not None:
+                wanted = f"no window that overlaps with one of schedules[{other}] (this one counts)"
+                yield Fault(f"{where}.{keys[0]}", wanted, show_instant(schedule, at))
 
 
 def _launch_warnings(path: str, pool: Pool) -> Iterator[Fault]:

@@ -25,6 +25,7 @@ from scheduler.ports import (
     Dispatcher,
     Fleet,
     ForeignClusterError,
+    Images,
     Meter,
     NoticeFeed,
     Store,
@@ -220,6 +221,13 @@ class Services:
         from workers.ec2.interruptions import make_feed
 
         return make_feed(self.settings.aws.interruption_queue, read_access(self.settings))
+
+    @once_per_process
+    def images(self) -> Images:
+        """The look-up of images that rules name by a source. boto3's clients are made at the first look-up."""
+        from workers.ec2.images import make_images
+
+        return cast("Images", _OnDemand(lambda: make_images(read_access(self.settings))))
 
     @once_per_process
     def _membership(self) -> MembershipCheck:

@@ -235,6 +235,8 @@ class Settings(Document):
     """Interval in which work is sent again that was decided but not sent or not done."""
     sweep_interval: Period = 2.0
     """Interval in which the workers check slots that boot, bind or terminate; at most `recover_interval`."""
+    image_interval: Period = 900.0
+    """Interval in which images that the rules name by a source (`ssm:…`, `newest:…`) are looked up again."""
     orphan_age: Period = 300.0
     """Age at which a machine is terminated that has the cluster's tag but no slot, and that no slot can adopt."""
     broker: BrokerSettings = BrokerSettings()

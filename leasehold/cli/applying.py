@@ -18,7 +18,10 @@ from leasehold.client.own_transport import open_wire
 from leasehold.errors import LeaseholdError
 from leasehold.stack.preparation import QuietDispatcher
 from leasehold.texts.values import show_levels
+from scheduler.model.images import list_sources
+from scheduler.model.rules import read_rules
 from scheduler.operations.apply import Preview, RulesChangedError, apply_rules, preview_rules
+from scheduler.operations.images import Found, find_images
 from workers.configuration import load_settings, read_configuration
 from workers.services import Services
 from workers.settings import Settings
@@ -78,11 +81,12 @@ def _carry_out(
     machines, leases or balances away, ask first, unless `yes` is true.
     """
     services = Services(settings, lambda: _Kicker(settings))
+    images = _find_images(services, document)
     preview = None
     if dry_run or as_json or not yes:
         # With --yes alone no preview is printed or needed for a question; it takes long on a large database.
         with closing(services.open_store()) as store:
-            preview = preview_rules(store, document)
+            preview = preview_rules(store, document, images=images)
     if preview is not None and dry_run:
         found = {"version": preview.version, "changed": preview.changed, "dry_run": True, **_describe(preview)}
         print_result(found, "\n".join(_write(preview)), as_json=as_json)
@@ -94,13 +98,25 @@ def _carry_out(
     ports = services.ports
     try:
         expected = preview.version if preview else None
-        version, changed = apply_rules(ports, document, source=source, expected=expected)
+        version, changed = apply_rules(ports, document, source=source, expected=expected, images=images)
     except RulesChangedError as error:
         raise CommandError(str(error)) from None
     finally:
         ports.store.close()
     result = {"version": version, "changed": changed, **(_describe(preview) if preview else {})}
     print_result(result, f"rules version {version}" + ("" if changed else ", unchanged"), as_json=as_json)
+
+
+def _find_images(services: Services, document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the ids of the images that the rules in `document` name by a source. Print a line for each source that
+    cannot be looked up from here; the health worker looks it up later. Raises InvalidInputError for a source that has
+    no image.
+    """
+    rules = read_rules(dict(document), "")
+    found = find_images(services.images, rules) if list_sources(rules) else Found({}, {})
+    for source, error in found.errors.items():
+        print_error(f"{source} was not looked up ({error.category}: {error.code}); the health worker does it later")
+    return found.images
 
 
 def _describe(preview: Preview) -> dict[str, Any]:

@@ -195,8 +195,8 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
 ) -> None:
     """List slots with their machines, holders and use.
 
-    --account and --tag select slots by the reservations on them, --label by the labels of the slot. The age of a slot
-    is the time in its present state.
+    --account and --tag select slots by the reservations on them, --label by the labels of the slot. The age is that of
+    the machine; --older-than, --newer-than and --sort age compare the time in the present state.
     """
     chosen = choose_format(output, as_json=as_json)
     if state is not None:

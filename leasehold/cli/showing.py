@@ -220,6 +220,12 @@ SLOTS: Final[tuple[_S, ...]] = (
         "type",
     ),
     _S(Column("zone", rank=8), lambda seen: seen.slot.zone or "", "zone"),
+    _S(
+        Column("age", rank=9),
+        lambda seen: show_age(seen.slot.launched_at).removesuffix(" ago"),
+        "launched_at",
+        lambda seen: _instant(seen.slot.launched_at),
+    ),
     _S(Column("labels", rank=9), lambda seen: show_texts(seen.slot.labels), "labels", where="wide"),
     _S(
         Column("idle", rank=9),

@@ -10,8 +10,10 @@ import msgspec
 
 from scheduler.model.accounts import FREE, NOTHING, PAID, Account, Levels, add, at_level, level_of
 from scheduler.model.launch_backoff import Hold, Kind
+from scheduler.model.lives import find_drift
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
+from scheduler.model.schedules import OVERRIDES, find_window, show_instant
 from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.transitions import IN_FLIGHT, INACTIVE
 from scheduler.model.view import View
@@ -32,6 +34,9 @@ _REASONS: Final = {
     "unhealthy": "it is unhealthy",
     "unclean": "a lease on it was not released by its holder",
     "used_up": "its machine has had max_uses leases",
+    "aged": "its machine is older than max_age",
+    "drifted": "its machine differs from what the pool launches now",
+    "consolidated": "a cheaper offering can replace it",
 }
 
 
@@ -40,6 +45,8 @@ def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
     state shows everything.
     """
     conditions = [*_describe_way(slot, pool, now), *_describe_loss(slot, pool, now)]
+    if pool is not None and slot.state not in INACTIVE and (parts := find_drift(slot, pool.launch_digest)):
+        conditions.append(f"drifted: the pool has another {', '.join(map(str, parts))} now")
     if slot.cordoned:
         conditions.append("cordoned: takes no new leases")
     if slot.stranger is not None:
@@ -63,6 +70,18 @@ def describe_pool(view: View, rules: Rules, name: str, now: float, kinds: Collec
     holds = [each for each in holds if kinds is None or each.kind in kinds]
     active = sum(slot.pool == name and slot.state not in INACTIVE for slot in view.slots.values())
     return [text for hold in holds for text in _describe_hold(hold, rules.pools[name], active, now)]
+
+
+def describe_schedules(pool: Pool, now: float) -> list[str]:
+    """Return a text about each schedule of a pool whose window is open at `now`: what it sets, and its end."""
+    found = []
+    for schedule in pool.schedules:
+        window = find_window(schedule, now)
+        if window is not None and window.start <= now:
+            values = ((key, getattr(schedule, key)) for key in OVERRIDES)
+            limits = ", ".join(f"{key} = {value}" for key, value in values if value is not None)
+            found.append(f"schedule {schedule.cron}: {limits} until {show_instant(schedule, window.end)}")
+    return found
 
 
 def describe_subject(hold: Hold) -> str:

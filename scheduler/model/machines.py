@@ -8,6 +8,7 @@ from functools import cached_property
 from string import Template
 from typing import Annotated, Literal
 
+from scheduler.model.images import check_image
 from scheduler.model.slots import Market
 from scheduler.model.validation import (
     Amount,
@@ -100,8 +101,10 @@ class Ec2Rules(Document):
     """Id (`lt-…`) or name of a launch template. The other keys of this table override its content."""
     launch_template_version: Positive | None = None
     """Version number of the launch template. `$Latest` is not allowed, because a launch must be repeatable."""
-    image: Text | None = None
-    """Id of the image (AMI); required without a launch template."""
+    image: Annotated[Text, Before(check_image)] | None = None
+    """Id of the image (AMI), or its source: `ssm:/PATH` of a parameter, or `newest:OWNER/NAME` for the newest image
+    with that name (`*` and `?` match). Required without a launch template.
+    """
     subnets: tuple[Text, ...] = ()
     """Subnets of the machines: `subnet-…`, or `ZONE:subnet-…` for offerings of that zone; none = the default
     network's.

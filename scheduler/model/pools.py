@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Literal
 
+from scheduler.model.lives import ReplacementRules, digest_launch
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
+from scheduler.model.schedules import Schedule
 from scheduler.model.validation import (
     Amount,
     Count,
@@ -97,6 +99,10 @@ class Pool(Document):
     """How EC2 launches are built."""
     probe: ProbeRules = ProbeRules()
     """How a booted machine is probed for readiness."""
+    replacement: ReplacementRules = ReplacementRules()
+    """When machines are replaced, and how many at a time."""
+    schedules: tuple[Schedule, ...] = ()
+    """Limits that hold at certain times. If several windows set a key at one time, the last one listed counts."""
 
     def check_fields(self) -> None:
         """Refuse a pool whose keys contradict each other: its limits on slots, or two equal offerings. Raises
@@ -123,6 +129,16 @@ class Pool(Document):
         return self.provider == "ec2"
 
     @cached_property
+    def most_slots(self) -> int:
+        """The greatest `max_slots` that the pool has at any time: its own, or that of a schedule."""
+        return max(self.max_slots or 0, *(each.max_slots or 0 for each in self.schedules), 0)
+
+    @cached_property
+    def launch_digest(self) -> str:
+        """The hashes of the template, image, user data, network and tags from which machines are launched now."""
+        return digest_launch(self.ec2)
+
+    @cached_property
     def offering_by_key(self) -> dict[str, Offering]:
         """Offering key -> offering, in the configured order. `offering_key` makes the keys."""
         return {offering_key(self, offering): offering for offering in self.offerings}
@@ -145,20 +161,31 @@ def _pool_conflicts(pool: Pool) -> Iterator[Fault]:
         yield Fault("max_slots", "a whole number >= 0 (an ec2 pool needs it)", show(None))
     if pool.max_slots is not None and pool.min_slots > pool.max_slots:
         yield Fault("min_slots", f"at most max_slots ({pool.max_slots})", show(pool.min_slots))
+    if pool.provider == "static" and pool.replacement.is_on:
+        got = pool.replacement.model_dump(exclude_defaults=True)
+        yield Fault("replacement", "nothing in a static pool (its machines are not launched)", show(got))
+    if pool.provider == "static" and pool.schedules:
+        yield Fault(
+            "schedules", "nothing in a static pool (hosts register themselves)", f"{len(pool.schedules)} of them"
+        )
+    for index, schedule in enumerate(pool.schedules):
+        most = pool.max_slots if schedule.max_slots is None else schedule.max_slots
+        if most is not None and (schedule.min_slots or 0) > most:
+            yield Fault(f"schedules[{index}].min_slots", f"at most max_slots ({most})", show(schedule.min_slots))
     keys = [offering_key(pool, offering) for offering in pool.offerings]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         yield Fault("offerings", "offerings that differ in name, market or zone", show(twice))
 
 
 def slot_ids(name: str, pool: Pool) -> Iterable[str]:
-    """Return the ids of the slots of an EC2 pool: `POOL-1` to `POOL-max_slots`. Return none for a static pool, whose
-    slots are created when hosts register.
+    """Return the ids of the slots of an EC2 pool, those of `list_slot_ids`. Return none for a static pool, whose slots
+    are created when hosts register.
     """
     return list_slot_ids(name, pool) if pool.is_elastic else ()
 
 
 def list_slot_ids(name: str, pool: Pool) -> list[str]:
-    """Return the ids `POOL-1` to `POOL-max_slots` for a pool of any kind. Hosts of a static pool may register under
-    these ids.
+    """Return the ids `POOL-1` to `POOL-N` for a pool of any kind, N being the greatest `max_slots` of the pool and its
+    schedules. Hosts of a static pool may register under these ids.
     """
-    return [f"{name}-{number}" for number in range(1, (pool.max_slots or 0) + 1)]
+    return [f"{name}-{number}" for number in range(1, pool.most_slots + 1)]

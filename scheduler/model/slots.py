@@ -93,6 +93,8 @@ class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     uses: int = 0
     """Number of leases that the slot's present machine has had."""
+    launched_at: float | None = None
+    """Time at which the launch of the slot's present machine was decided. The age of the machine counts from here."""
 
 
 class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
@@ -128,6 +130,10 @@ class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
     """
     noted_at: float | None = None
     """Time of the newest report about what runs on the slot (`confirm`, `idle`). Older reports are ignored."""
+    launch_digest: str | None = None
+    """Hashes of the template, image, user data, network and tags that the machine was launched from: see
+    `model.lives.digest_launch`. None: not known.
+    """
     heartbeat: int = 0
     """Counter of the host's newest signed heartbeat. A heartbeat with the same or a lower counter is a copy, and is
     ignored.
@@ -201,6 +207,8 @@ def without_machine(slot: Slot) -> dict[str, Any]:
         "zone": None,
         "missed": 0,
         "uses": 0,
+        "launched_at": None,
+        "launch_digest": None,
         "failed_probes": 0,
         "unconfirmed": 0,
         "stranger": None,

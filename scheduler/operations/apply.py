@@ -19,10 +19,12 @@ from scheduler.model.decisions import (
     Terminate,
 )
 from scheduler.model.events import Event
+from scheduler.model.images import list_sources, with_images
 from scheduler.model.pools import slot_ids
 from scheduler.model.principals import Principal
 from scheduler.model.rule_changes import RuleChange, list_changes
 from scheduler.model.rules import Rules, read_rules
+from scheduler.model.rules_in_force import find_rules_in_force
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
 from scheduler.model.view import Row, View
@@ -62,18 +64,21 @@ def apply_rules(
     cause: Cause = "operator",
     source: str | None = None,
     expected: int | None = None,
+    images: Mapping[str, str] | None = None,
 ) -> tuple[int, bool]:
     """Check a document of rules, store it as the rules in force, and create, change or delete the slots and accounts
     that it concerns. Return (version, whether anything changed).
 
     Applying the same document again changes nothing. `source`: what applies the rules, for the history. `expected`: the
-    version of the rules in force when the change was decided. Raises InvalidInputError, RulesChangedError or
-    ForeignClusterError; then nothing was written.
+    version of the rules in force when the change was decided. `images`: see `write_rules`. Raises InvalidInputError,
+    RulesChangedError or ForeignClusterError; then nothing was written.
     """
     rules = read_rules(dict(document), prefix)
     check_membership(ports)
     with ports.store.transaction() as transaction:
-        applied = write_rules(transaction, document, rules, cause=cause, source=source, expected=expected)
+        applied = write_rules(
+            transaction, document, rules, cause=cause, source=source, expected=expected, images=images
+        )
     applied.announce(ports)
     return applied.version, applied.changed
 
@@ -104,18 +109,22 @@ def write_rules(
     source: str | None,
     expected: int | None,
     principal: Principal | None = None,
+    images: Mapping[str, str] | None = None,
 ) -> Applied:
     """Do the part of `apply_rules` that belongs into its transaction. `rules`: the rules in `document`, which were
-    checked. `principal`: the sender of the request, whose name the event gets. Raises RulesChangedError.
+    checked. `principal`: the sender of the request, whose name the event gets. `images`: ids of images by their source
+    in the rules; a source that is missing keeps its id. Raises RulesChangedError.
     """
     stored = transaction.load_rules()
     if expected is not None and stored.version != expected:
         raise RulesChangedError(stored.version, expected)
-    if stored.version and stored.document == document:
+    kept = {source: stored.images[source] for source in list_sources(rules) if source in stored.images}
+    found = kept | dict(images or {})
+    if stored.version and (stored.document, stored.images) == (document, found):
         return Applied(stored.version, None)
     work = UnitOfWork(transaction, cause, principal=principal)
     work.count_submitted()
-    version = transaction.save_rules(document, stored.version)
+    version = transaction.save_rules(document, stored.version, found)
     fit_slots(work, transaction.load_all_slots(), rules)
     fit_accounts(work, transaction.load_all_accounts(), stored.rules, rules)
     detail: dict[str, Any] = {"version": version} | ({"source": source} if source else {})
@@ -239,12 +248,15 @@ class Rehearsal(NamedTuple):
     proposed: Plan
 
 
-def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Preview:
-    """Return what would happen if this document became the rules in force. Nothing is locked or written. Raises
-    InvalidInputError for an invalid document.
+def preview_rules(
+    store: Store, document: Mapping[str, Any], *, prefix: str = "", images: Mapping[str, str] | None = None
+) -> Preview:
+    """Return what would happen if this document became the rules in force, with these ids of images. Nothing is locked
+    or written. Raises InvalidInputError for an invalid document.
     """
     rules, stored = read_rules(dict(document), prefix), store.load_rules()
-    if stored.version and stored.document == document:
+    rules = with_images(rules, found := stored.images | dict(images or {}))
+    if stored.version and (stored.document, stored.images) == (document, found):
         return Preview(version=stored.version, changed=False)
     return _rehearse(store, stored, document, rules).preview
 
@@ -254,8 +266,9 @@ def rehearse_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "
     rules, stored = read_rules(dict(document), prefix), store.load_rules()
     if stored.version and stored.document == document:
         with PausedGC():
-            present = add_spending(store, stored.rules, store.now())
-            planned = plan(View(store.read_rows()), present, store.now())
+            now = store.now()
+            present = add_spending(store, find_rules_in_force(stored.rules, now), now)
+            planned = plan(View(store.read_rows()), present, now)
         return Rehearsal(Preview(version=stored.version, changed=False), planned, planned)
     return _rehearse(store, stored, document, rules)
 
@@ -266,7 +279,8 @@ def _rehearse(store: Store, stored: StoredRules, document: Mapping[str, Any], ru
     fitted = _fit(rows, stored.rules, rules, now)
     before, after = View(rows), View(fitted)
     with PausedGC():
-        now_planned, then_planned = plan(before, present, now), plan(after, proposed, now)
+        now_planned = plan(before, find_rules_in_force(present, now), now)
+        then_planned = plan(after, find_rules_in_force(proposed, now), now)
     preview = Preview(
         version=stored.version,
         changed=True,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from scheduler.explain.changes.kinds import KINDS_OF_CHANGE
-from scheduler.explain.conditions import describe_account, describe_pool, describe_slot, forecast
+from scheduler.explain.conditions import describe_account, describe_pool, describe_schedules, describe_slot, forecast
 from scheduler.explain.matrix import Queued, list_conditions
 from scheduler.explain.search import Search, describe_change, is_served, suggest_change
 from scheduler.model.reservations import Reservation
@@ -43,7 +43,7 @@ def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[s
     """
     deadline = monotonic() + patience
     now, row = ports.store.now(), _find(ports, name)
-    rules = add_spending(ports.store, ports.rules(), now)
+    rules = add_spending(ports.store, ports.rules_at(now).rules, now)
     if row is not None and row.phase == "pending":
         view = View(ports.store.read_rows())
         current = view.reservations.get(name)
@@ -106,12 +106,22 @@ def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]
 
     The result has `slots` and `pools`, each a table of id -> texts. Those without a condition are missing.
     """
-    now, rules = ports.store.now(), ports.rules()
+    now = ports.store.now()
+    rules = ports.rules_at(now).rules
     view = View(each for each in ports.store.read_rows() if not isinstance(each, Reservation))
     slots = (each for each in view.slots.values() if pool in {None, each.pool})
     names = [name for name in rules.pools if pool in {None, name}]
     return {
         "as_of": now,
         "slots": {each.id: texts for each in slots if (texts := describe_slot(each, rules.pools.get(each.pool), now))},
-        "pools": {name: texts for name in names if (texts := describe_pool(view, rules, name, now))},
+        "pools": {
+            name: texts
+            for name in names
+            if (
+                texts := [
+                    *describe_schedules(rules.pools[name], now + ports.time_zero),
+                    *describe_pool(view, rules, name, now),
+                ]
+            )
+        },
     }

@@ -12,6 +12,7 @@ from scheduler.model.accounts import PAID
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
+from scheduler.model.rules_in_force import InForce, RulesInForce
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES
 from scheduler.model.view import Change
@@ -73,6 +74,11 @@ class Ports:
     record: ClusterRecord | None = None
     """The port to the cluster's record in Redis; None in a simulation, which has one process and no Redis."""
     rules_cache: StoredRules | None = None
+    in_force: RulesInForce = field(default_factory=RulesInForce)
+    time_zero: float = 0.0
+    """The time, in seconds since the epoch, at which cluster time is 0. Only a simulation, whose time begins with 0,
+    sets it: schedules need the date.
+    """
     known_slots: KnownSlots = field(default_factory=KnownSlots)
     host_keys: HostKeys = field(default_factory=HostKeys)
     admission: Admission = field(default_factory=Admission)
@@ -82,11 +88,18 @@ class Ports:
     """Whether a tick limits its work for one principal. False in a simulation, where each tick plans everything."""
 
     def rules(self, version: int | None = None) -> Rules:
-        """Return the rules in force. See `stored_rules`."""
+        """Return the rules as applied, without the values of schedules. See `stored_rules`."""
         return self.stored_rules(version).rules
 
+    def rules_at(self, now: float, version: int | None = None) -> InForce:
+        """Return the rules with the values that schedules put in force at `now` (cluster time), and the cluster time at
+        which other values may come into force. `version`: see `stored_rules`.
+        """
+        found = self.in_force.find(self.rules(version), now + self.time_zero)
+        return found._replace(until=found.until - self.time_zero)
+
     def stored_rules(self, version: int | None = None) -> StoredRules:
-        """Return the rules in force with their version. They are read from the database only if their version has
+        """Return the rules as applied with their version. They are read from the database only if their version has
         changed. `version`: the present version, if the caller has just read it.
         """
         present = self.store.rules_version() if version is None else version

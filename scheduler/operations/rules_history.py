@@ -23,6 +23,7 @@ def _describe_versions(store: Store, found: Sequence[AppliedRules]) -> list[dict
     events = store.read_events(EventFilter(name=RULES_CHANGED, newest=True, limit=10_000))
     sources = {int(str(each.detail["version"])): each.detail.get("source") for each in events}
     before: dict[str, Any] = {}
+    images: dict[str, str] = {}
     described = []
     for each in found:
         described.append(
@@ -30,8 +31,15 @@ def _describe_versions(store: Store, found: Sequence[AppliedRules]) -> list[dict
                 "version": each.version,
                 "applied_at": each.applied_at,
                 "source": sources.get(each.version),
-                "changes": [str(change) for change in list_changes(before, each.document)],
+                "changes": [
+                    *(str(change) for change in list_changes(before, each.document)),
+                    *(
+                        f"image {source}: {images.get(source, 'none')} -> {image}"
+                        for source, image in each.images.items()
+                        if images.get(source) != image
+                    ),
+                ],
             }
         )
-        before = each.document
+        before, images = each.document, each.images
     return described

@@ -24,6 +24,7 @@ from scheduler.policy.scaling.budgets import drain_over_budget
 from scheduler.policy.scaling.launch import launch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.pool_size import fill_warm_pools, find_headroom, make_headroom, scale_in
+from scheduler.policy.scaling.replacement import replace
 
 
 def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> Plan:
@@ -51,7 +52,8 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     headroom = find_headroom(healed, shortfall, limits)  # launches that EC2's quota or max_slots withholds
     warm = fill_warm_pools(healed, headroom, limits)  # the minimum and the warm reserve of each pool
     scaled_in = scale_in(warm)  # slots that were idle for too long
-    scaled = make_headroom(scaled_in, headroom)  # unneeded slots end, so that withheld launches can run
+    replaced = replace(scaled_in, limits)  # machines that are too old, drifted or expensive
+    scaled = make_headroom(replaced, headroom)  # unneeded slots end, so that withheld launches can run
     scaled = drain_over_budget(scaled)  # machines that a budget does not allow any more
     shared = share(scaled)  # the spare cores of each slot are shared among its leases
     wake_at = wake(shared, limits.next_end)  # when the next cycle is due

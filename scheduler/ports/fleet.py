@@ -128,6 +128,13 @@ class Fleet(Protocol):
         """Terminate the machines with these ids. Repeating the call is harmless; unknown ids are ignored."""
 
 
+class Images(Protocol):
+    """The port that finds the image which a source in the rules names now (see `model.images`)."""
+
+    def find(self, source: str) -> str:
+        """Return the id of the image. Raises CloudError; its category is `not_found` if there is no such image."""
+
+
 class Probe(Protocol):
     """The port that checks whether a launched machine is ready to serve leases."""
 

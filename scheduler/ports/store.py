@@ -103,17 +103,16 @@ class RowVersion(msgspec.Struct, frozen=True, gc=False):
     version: int
     marked_at: float
     is_over: bool = False
-    """Whether the row is a reservation that has ended and will not be restarted. The view need not
-    contain such a row.
-    """
+    """Whether the row is a reservation that has ended and will not be restarted. The view need not contain it."""
 
 
 class StoredRules(msgspec.Struct, frozen=True):
-    """The scheduling rules in force. `version` counts the changes of the rules; 0: no rules were ever applied."""
+    """The rules in force, with ids of images for sources. `version` counts their changes; 0: none were applied."""
 
     version: int
     document: dict[str, Any]
     rules: Rules
+    images: dict[str, str] = {}
 
 
 class AppliedRules(msgspec.Struct, frozen=True):
@@ -122,6 +121,7 @@ class AppliedRules(msgspec.Struct, frozen=True):
     version: int
     applied_at: float
     document: dict[str, Any]
+    images: dict[str, str] = {}
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,9 +292,9 @@ class Transaction(CostWriter, Protocol):
     def load_rules(self) -> StoredRules:
         """Return the scheduling rules in force, as this transaction sees them."""
 
-    def save_rules(self, document: Mapping[str, Any], version: int) -> int:
-        """Store this document as the rules in force, if the version in force is still `version`. Return the new
-        version. Raises StaleWriteError otherwise.
+    def save_rules(self, document: Mapping[str, Any], version: int, images: Mapping[str, str] | None = None) -> int:
+        """Store this document as the rules in force, if the version in force is still `version`. `images`: the ids of
+        the images whose sources it names (default: none). Return the new version. Raises StaleWriteError otherwise.
         """
 
 

@@ -282,6 +282,8 @@ def _make_slot(cluster: SimulatedCluster, given: SlotRecord, known: Slot | None,
         last_seen=now if given.last_seen is None else given.last_seen,
         uses=len(given.leases),
         launch_id=f"given-{given.id}-{epoch}" if has_machine else None,
+        launched_at=since if has_machine else None,
+        launch_digest=("image:other" if given.drifted else pool.launch_digest) if has_machine else None,
         instance_id=f"i-{given.id}-{epoch}" if has_machine and given.state != "launching" else None,
     )
 

@@ -64,6 +64,10 @@ class SlotRecord(Document):
     last_seen: Signed | None = None
     since: Signed | None = None
     idle_since: Signed | None = None
+    launched_at: Signed | None = None
+    """Time at which the slot's machine was launched; default: `since`."""
+    drifted: bool = False
+    """Whether the machine was launched from another template, image, user data, network or tags than the pool has."""
     drain_reason: Name | None = None
     error: Name | None = None
     interrupted_at: Signed | None = None
@@ -123,7 +127,7 @@ RESERVATION_HISTORY: Final = tuple(
 """The fields about a reservation's past that its record in a scenario may contain, named as in the database row."""
 SLOT_HISTORY: Final = (
     *("resources", "last_seen", "drain_reason", "error", "interrupted_at", "interrupted_by", "uses"),
-    *("unconfirmed", "failed_probes", "stranger", "noted_at", "launched_for"),
+    *("unconfirmed", "failed_probes", "stranger", "noted_at", "launched_for", "launched_at"),
 )
 """The fields about a slot's past that its record in a scenario may contain, named as in the database row."""
 

@@ -68,6 +68,7 @@ class Runner:
         """Prepare the run of `scenario`. `records`: whether the run records its timeline."""
         self._scenario = scenario
         self.cluster: SimulatedCluster = build_cluster(scenario.config, scenario.cloud)
+        self.cluster.ports.time_zero = scenario.starts_at
         self._holders = Holders(self.cluster)
         self._seen = len(self.cluster.store.events)
         self._recorder: TimelineRecorder | None = None

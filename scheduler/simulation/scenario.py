@@ -5,8 +5,10 @@ The steps of a timeline are read in order. A step may only name what was declare
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -18,14 +20,17 @@ from scheduler.model.reservations import list_instances
 from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.validation import (
     Amount,
+    Before,
     Document,
     ExpectedError,
     InvalidInputError,
     Name,
     Seconds,
     Text,
+    expected,
     fault,
     format_path,
+    is_number,
     read_document,
     suggest,
 )
@@ -40,6 +45,8 @@ from scheduler.simulation.cloud_documents import (
 from scheduler.simulation.initial_state import HoldRecord, LeaseRecord, ReservationRecord, SlotRecord
 
 _read_name = make_reader(Name)
+MOST_INSTANT: Final = 4e9
+"""Seconds since the epoch before which a scenario has to start: the year 2096."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -66,6 +73,19 @@ class Scenario(msgspec.Struct, frozen=True):
     kicks: bool
     wakes: bool
     until: float
+    starts_at: float
+    """The time, in seconds since the epoch, at which the scenario's time is 0."""
+
+
+def _instant(value: object) -> float:
+    """Return an instant in seconds since the epoch: a number of them, or a date and time with its offset from UTC."""
+    if is_number(value) and 0 <= value < MOST_INSTANT:
+        return value
+    with suppress(ValueError):
+        at = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if isinstance(at, datetime) and at.tzinfo is not None and 0 <= at.timestamp() < MOST_INSTANT:
+            return at.timestamp()
+    raise expected("a date and time with an offset, like 2027-03-28T00:00:00+01:00")
 
 
 class _TopDocument(Document):
@@ -82,6 +102,7 @@ class _TopDocument(Document):
     kicks: bool = False
     wakes: bool = False
     until: Amount = 0.0
+    starts_at: Annotated[float, Before(_instant)] = 0.0
 
 
 class _At(Document):
@@ -133,6 +154,7 @@ def _read_scenario(document: object) -> Scenario:
         kicks=top.kicks,
         wakes=top.wakes,
         until=top.until,
+        starts_at=top.starts_at,
     )
 
 

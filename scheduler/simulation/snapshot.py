@@ -6,6 +6,8 @@ from typing import Any, Final
 import msgspec
 
 from scheduler.model.launch_backoff import Hold
+from scheduler.model.lives import find_drift
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Lease, PublicRequest, Reservation, is_over
 from scheduler.model.rules import AccountKeys, Rules
 from scheduler.model.slot_records import describe_slot_record
@@ -42,11 +44,13 @@ def make_snapshot(
     slots = [each for each in view.slots.values() if each.pool in rules.pools and _has_facts(each, rules)]
     slots.sort(key=lambda each: (pools.index(each.pool), slot_order(each.id)))
     holds = [each for each in view.holds.values() if each.pool in {*pools, "*"}]
+    has_schedules = any(pool.schedules for pool in rules.pools.values())
     return {
         "name": "snapshot",
+        **({"starts_at": now} if has_schedules else {}),
         "config": _without_unseen(document) | _describe_accounts(view, rules, now),
         "cloud": dict(cloud),
-        "slots": [_describe_slot(view, each, now) for each in slots],
+        "slots": [_describe_slot(view, each, rules.pools[each.pool], now) for each in slots],
         "reservations": [_describe_reservation(each, view, now) for each in live],
         "holds": [_describe_hold(each, now) for each in sorted(holds, key=lambda each: each.id)],
         "timeline": [{"at": 0, "tick": True}],
@@ -69,7 +73,7 @@ def _since(at: float | None, now: float) -> float | None:
     return None if at is None else round(at - now, _DIGITS)
 
 
-def _describe_slot(view: View, slot: Slot, now: float) -> dict[str, Any]:
+def _describe_slot(view: View, slot: Slot, pool: Pool, now: float) -> dict[str, Any]:
     record = describe_slot_record(slot, view.leases_of(slot.id))
     for lease, (_, known) in zip(record["leases"], _present(view, slot), strict=True):
         lease["resources"] = known.resources
@@ -79,6 +83,8 @@ def _describe_slot(view: View, slot: Slot, now: float) -> dict[str, Any]:
     for name in ("since", "idle_since"):
         if (at := getattr(slot, name)) is not None:
             record[name] = _since(at, now)
+    if find_drift(slot, pool.launch_digest):
+        record["drifted"] = True
     return record | {name: _field(slot, name, now) for name in SLOT_HISTORY}
 
 

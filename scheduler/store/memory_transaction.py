@@ -13,6 +13,7 @@ import msgspec
 from scheduler.model.accounts import NOTHING, Account, BalanceSample, Levels, add, find_account
 from scheduler.model.costs import Cost
 from scheduler.model.events import Event
+from scheduler.model.images import with_images
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import read_rules
@@ -291,12 +292,12 @@ class MemoryTransaction(WholeOrNothing):
         """Return the scheduling rules in force, as this transaction sees them. See Transaction."""
         return self._rules
 
-    def save_rules(self, document: Mapping[str, Any], version: int) -> int:
+    def save_rules(self, document: Mapping[str, Any], version: int, images: Mapping[str, str] | None = None) -> int:
         """Store this document as the rules in force, if the version in force is still `version`. See Transaction."""
         if version != self._rules.version:
             raise self._lose(StaleWriteError(f"the rules have version {self._rules.version}, not {version}"))
-        stored = dict(document)
-        self._rules = StoredRules(version + 1, stored, read_rules(stored))
+        stored, found = dict(document), dict(images or {})
+        self._rules = StoredRules(version + 1, stored, with_images(read_rules(stored), found), found)
         return version + 1
 
     def _find(self, key: Key) -> Row | None:
@@ -347,7 +348,7 @@ class MemoryTransaction(WholeOrNothing):
         world.sequence, world.token, world.restores = self._sequence, self._token, self._restores
         world.buried = self._buried
         if self._rules.version != world.rules.version:
-            world.applied.append(AppliedRules(self._rules.version, self._now, self._rules.document))
+            world.applied.append(AppliedRules(self._rules.version, self._now, self._rules.document, self._rules.images))
         world.leader_term, world.rules = self._leader_term, self._rules
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from sqlalchemy import func, select
 
+from scheduler.model.images import with_images
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules, read_rules
 from scheduler.ports import (
@@ -22,8 +23,8 @@ NO_RULES = StoredRules(version=0, document={}, rules=Rules())
 
 _LEADER_TERM = select(tables.leader.c.term, tables.leader.c.holder, tables.leader.c.ticked_at)
 _PRINCIPALS = select(*PRINCIPALS.columns).order_by(tables.principals.c.name)
-_RULES = select(tables.rules.c.version, tables.rules.c.document).order_by(tables.rules.c.version.desc()).limit(1)
 _RULES_ROW = tables.rules.c
+_RULES = select(_RULES_ROW.version, _RULES_ROW.document, _RULES_ROW.images).order_by(_RULES_ROW.version.desc()).limit(1)
 _RULES_VERSION = select(func.coalesce(func.max(_RULES_ROW.version), 0))
 _ID = [column.name for column in RESERVATIONS.columns].index("id")
 
@@ -62,24 +63,29 @@ def read_reservations(
         yield RESERVATIONS.read(row, leases=tuple(leases.get(row[_ID], ())))
 
 
+def read_images(text: str | None) -> dict[str, str]:
+    """Return the ids of images by source from the column `images`; NULL: the row is of an older version."""
+    return msgspec.json.decode(text, type=dict[str, str]) if text else {}
+
+
 class RulesReader:
     """Reads the scheduling rules in force. A document is parsed only if its text differs from the one that was read
     last.
     """
 
     def __init__(self) -> None:
-        self._last = ("", NO_RULES)
+        self._last = (("", ""), NO_RULES)
 
     def load(self, session: Session) -> StoredRules:
         """Return the scheduling rules in force.
 
         Texts are compared, and not only versions, because after a rollback the same version may have another text.
         """
-        for version, text in session.fetch(_RULES):
-            known_text, known = self._last
-            if (version, text) != (known.version, known_text):
-                document = msgspec.json.decode(text)
-                known = StoredRules(version, document, read_rules(document))
-                self._last = (text, known)
+        for version, text, found in session.fetch(_RULES):
+            known_texts, known = self._last
+            if (version, (text, found)) != (known.version, known_texts):
+                document, images = msgspec.json.decode(text), read_images(found)
+                known = StoredRules(version, document, with_images(read_rules(document), images), images)
+                self._last = ((text, found), known)
             return known
         return NO_RULES

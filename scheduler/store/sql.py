@@ -45,6 +45,7 @@ from scheduler.store.dialect import Dialect
 from scheduler.store.reading import (
     RulesReader,
     load_leader_term,
+    read_images,
     read_principals,
     read_reservations,
     read_rules_version,
@@ -167,11 +168,14 @@ class SqlStore(ReadsCosts):
         Store.
         """
         with self._reading() as session:
-            found = select(_RULES.version, _RULES.applied_at, _RULES.document)
+            found = select(_RULES.version, _RULES.applied_at, _RULES.document, _RULES.images)
             if version is not None:
                 found = found.where(_RULES.version == version)
             newest = session.fetch(found.order_by(_RULES.version.desc()).limit(limit))
-            return [AppliedRules(number, at, msgspec.json.decode(text)) for number, at, text in reversed(newest)]
+            return [
+                AppliedRules(number, at, msgspec.json.decode(text), read_images(images))
+                for number, at, text, images in reversed(newest)
+            ]
 
     def find_principals(self) -> list[StoredPrincipal]:
         """Return every principal (sender of signed messages), sorted by name, without locking. See Store."""

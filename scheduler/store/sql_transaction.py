@@ -323,15 +323,17 @@ class SqlTransaction(WholeOrNothing):
         """Return the scheduling rules in force, as this transaction sees them. See Transaction."""
         return self._rules.load(self._session)
 
-    def save_rules(self, document: Mapping[str, Any], version: int) -> int:
+    def save_rules(self, document: Mapping[str, Any], version: int, images: Mapping[str, str] | None = None) -> int:
         """Store this document as the rules in force, if the version in force is still `version`. See Transaction."""
         read_rules(dict(document))
         current = read_rules_version(self._session)
         if current != version:
             raise self._lose(StaleWriteError(f"the rules have version {current}, not {version}"))
-        text = msgspec.json.encode(document).decode()
+        text, found = msgspec.json.encode(document).decode(), msgspec.json.encode(images or {}).decode()
         try:
-            self._session.change(fixed.SAVE_RULES, version=version + 1, document=text, applied_at=self._now)
+            self._session.change(
+                fixed.SAVE_RULES, version=version + 1, document=text, applied_at=self._now, images=found
+            )
         except StaleWriteError as error:
             raise self._lose(error) from error
         return version + 1

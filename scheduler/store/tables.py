@@ -202,6 +202,8 @@ slots: Final = Table(
     _text("batch", null=True),
     _text("launched_for", null=True),
     _json("meter", null=True),
+    _real("launched_at", null=True),
+    _text("launch_digest", null=True),
 )
 Index("slots_by_state", slots.c.state)
 Index("slots_by_pool", slots.c.pool, slots.c.state)
@@ -330,6 +332,8 @@ rules: Final = Table(
     Column("version", _NUMBER, primary_key=True, autoincrement=False),
     _json("document"),
     _real("applied_at"),
+    # The ids of the images whose sources the document names. NULL: stored by an older version.
+    _json("images", null=True),
 )
 
 leader: Final = Table(

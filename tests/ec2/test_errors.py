@@ -57,6 +57,7 @@ TABLE: list[tuple[str, int, Category]] = [
     ("MissingParameter", 400, "misconfigured"),
     # machines that do not exist
     ("InvalidInstanceID.NotFound", 400, "not_found"),
+    ("ParameterNotFound", 400, "not_found"),
     ("InvalidInstanceID.Malformed", 400, "not_found"),
     # anything else
     ("IdempotentParameterMismatch", 400, "unknown"),

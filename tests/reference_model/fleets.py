@@ -76,6 +76,35 @@ def an_elastic_pool(random: Random, system: str) -> Document:
     return pool | some(random, 0.1, boot_timeout=[5], launch_timeout=[8], binding_timeout=[3], terminating_timeout=[9])
 
 
+def add_lives(random: Random, config: Document, slots: list[Document]) -> None:
+    """Add rules of replacement and schedules to some elastic pools, and machines that have drifted.
+
+    `random` is not that of the rest of the scenario, which stays as it is.
+    """
+    for pool in config["pools"].values():
+        if pool.get("provider") != "static":
+            pool.update(some(random, 0.3, replacement=[some_replacement(random)]))
+            pool.update(some(random, 0.1, schedules=[[a_schedule(random, pool)]]))
+    for slot in slots:
+        if config["pools"][slot["pool"]].get("provider") != "static":
+            slot.update(some(random, 0.3, drifted=True, price=9))
+
+
+def a_schedule(random: Random, pool: Document) -> Document:
+    """A schedule whose windows are a part of each minute."""
+    values = some(random, 0.5, target_warm_slots=[0, 1, 2], disruption_budget=[0, 3])
+    values |= some(random, 0.3, max_slots=[max(1, pool.get("min_slots", 0)), 6]) or {"min_slots": 1}
+    return {"cron": "* * * * *", "duration": random.choice([10, 30])} | values
+
+
+def some_replacement(random: Random) -> Document:
+    """When machines of a pool are replaced."""
+    budgets = [0, 1, 1, 2, "10%", "50%", "100%"]
+    found = some(random, 0.5, max_age=[10, 30], max_age_jitter=[0, 0.5])
+    found |= some(random, 0.8, drift="replace", min_saving=[0.1, 0.3])
+    return found | some(random, 0.7, disruption_budget=budgets)
+
+
 def a_pool_that_is_full_of_small_ones(random: Random, system: str) -> Document:
     """A pool whose minimum and reserve are machines too small for most requests: they have to make headroom."""
     most = random.choice([1, 2, 3, 4])

@@ -12,6 +12,7 @@ from tests.reference_model.fleets import (
     SYSTEMS,
     a_config,
     a_slot_record,
+    add_lives,
     list_slots,
     offering_key,
     some,
@@ -36,7 +37,9 @@ def make_scenario(seed: int) -> Document:
         config["budgets"] = some_budgets(Random(-seed), config)
     slots = some_slots(random, config)
     known = [*some_holders(random, config, slots), *some_waiting(random, config)]
-    story = Story(random, deepcopy(config), [each["id"] for each in known])
+    lives = Random(f"lives {seed}")
+    add_lives(lives, config, slots)
+    story = Story(random, deepcopy(config), [each["id"] for each in known], lives)
     story.hosts = [each["id"] for each in slots if each["pool"] == "h"]
     timeline = [each for _ in range(random.randint(10, 45)) for each in story.go_on()]
     cloud: Document = {
@@ -73,6 +76,8 @@ class Story:
     config: Document
     names: list[str]
     """Reservations that actions may name."""
+    lives: Random
+    """For what concerns the lives of machines; the rest of the scenario does not depend on it."""
     hosts: list[str] = field(default_factory=list)
     """Hosts that may be removed."""
     at: float = 0
@@ -219,6 +224,7 @@ class Story:
             self.config["pools"]["p"]["offerings"] = pool["offerings"] = [
                 {"name": "t1", "price": 1, "resources": {"cpus": 4, "memory_mib": 200}}
             ]
+        pool |= some(self.lives, 0.3, ec2=[{"image": "ami-1"}, {"image": "ami-2"}])
         if pool:
             pool["min_slots"] = 0
         return {"scheduler": scheduler, "pools": {"p": pool}}

@@ -11,6 +11,7 @@ from tests.reference_model.holding import History
 from tests.reference_model.keeping import Imagined, keep, release, shrink
 from tests.reference_model.picture import Picture
 from tests.reference_model.placing import Pass, sort_queue
+from tests.reference_model.replacing import replace
 from tests.reference_model.sharing import share
 
 
@@ -25,8 +26,8 @@ class Reported:
 def tick(rows: Sequence[Row], rules: Rules, now: float, history: History = ()) -> Reported:
     """Rule: "Always in this order: expire, heal, order and place, launch for demand, minimum, warm, idle."
 
-    Then unneeded slots drain at quota; where launches are withheld, none is made for `minimum` or `warm`. Last, the
-    spare cores of each slot are shared.
+    Then machines are replaced, and unneeded slots drain at quota; where launches are withheld, none is made for
+    `minimum` or `warm`. Last, the spare cores of each slot are shared.
     """
     picture = Picture(rows, rules, now, history)
     expire(picture)
@@ -40,7 +41,9 @@ def tick(rows: Sequence[Row], rules: Rules, now: float, history: History = ()) -
 
 
 def let_go(picture: Picture, placing: Pass) -> None:
-    """Launches to keep each pool's minimum and reserve; then idle or unneeded slots drain."""
+    """Launches to keep each pool's minimum and reserve; then idle slots, machines at the end of their life and
+    unneeded slots drain.
+    """
     imagined = Imagined(placing)
     elastic = [name for name, pool in picture.rules.pools.items() if pool.provider == "ec2"]
     withheld, spared = {name: imagined.count(name) for name in elastic}, imagined.list_spared()
@@ -49,6 +52,8 @@ def let_go(picture: Picture, placing: Pass) -> None:
             keep(picture, name)
     for name in elastic:
         shrink(picture, name)
+    for name in elastic:
+        replace(picture, name)
     for name in elastic:
         release(picture, name, withheld[name], spared)
     save(picture)

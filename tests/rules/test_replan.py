@@ -71,6 +71,10 @@ class Play:
             limits |= {"min_slots": draw.randint(0, 2), "target_warm_slots": draw.randint(0, 2)}
         if draw.random() < 0.3:
             limits["idle_scale_down"] = 5
+        if draw.random() < 0.3:
+            limits["replacement"] = draw.choice(
+                [{"max_age": 30}, {"max_age": 60, "drift": "replace"}, {"drift": "replace"}]
+            )
         pools: dict[str, Any] = {"linux": {**limits, **draw.choice([counted, sized])}}
         if draw.random() < 0.7:
             pools["arm"] = {"system": SYSTEMS["arm"], **limits, **draw.choice([counted, sized])}
@@ -93,8 +97,10 @@ class Play:
         states: list[Any] = [*["ready"] * 30, *["empty"] * 4, "draining", "terminating", "booting"]
         state = self.draw.choice(states)
         labels = self.draw.choice([{}, {"zone": "a"}, {"zone": "b"}])
+        age = self.draw.choice([0, 0, 10, 25])
         prices = {"price": self.price, "offering": "m"} if self.price and pool == "linux" and state != "empty" else {}
-        return a_slot(f"{pool}-{number}", pool=pool, state=state, labels=labels, **prices, **values)
+        values = {"launched_at": self.now - age, **prices, **values}
+        return a_slot(f"{pool}-{number}", pool=pool, state=state, labels=labels, **values)
 
     def arrive(self) -> None:
         """Submit a reservation."""
@@ -152,6 +158,7 @@ class Play:
             },
             {"labels": {"zone": "a"}},
             {"epoch": slot.epoch + 1},
+            {"launch_digest": "image:other"},
             {"failed_probes": 3},
             {"resources": {"cpus": 2.0}},
         ]

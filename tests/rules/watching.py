@@ -63,7 +63,9 @@ class WatchedPlayer(Runner):
         self.make_mark: Callable[[], int] = lambda: 0
 
     def _begin(self) -> None:
-        self._present = Seen(list(self.cluster.store.read_rows()), self.cluster.ports.rules())
+        self._present = Seen(
+            list(self.cluster.store.read_rows()), self.cluster.ports.rules_at(self.cluster.event_queue.now).rules
+        )
         self._present.mark = self.make_mark()
 
     def _describe_tick(self, ticked: Ticked) -> dict[str, Any]:

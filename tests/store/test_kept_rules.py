@@ -35,6 +35,22 @@ def test_every_version_of_the_rules_is_kept(store: Store) -> None:
     assert store.read_rules_history(version=9) == []
 
 
+def test_rules_keep_the_ids_of_images_beside_the_document(store: Store) -> None:
+    source = "ssm:/images/linux"
+    document = {"pools": {"linux": {"system": SYSTEM, "max_slots": 3, "ec2": {"image": source}}}}
+    with store.transaction() as transaction:
+        transaction.save_rules(document, 0)
+    stored = store.load_rules()
+    assert (stored.images, stored.rules.pools["linux"].ec2.image) == ({}, source)
+    with store.transaction() as transaction:
+        transaction.save_rules(document, 1, {source: "ami-1"})
+        assert transaction.load_rules().rules.pools["linux"].ec2.image == "ami-1"
+    stored = store.load_rules()
+    assert (stored.document, stored.images) == (document, {source: "ami-1"})
+    assert stored.rules.pools["linux"].ec2.image == "ami-1"
+    assert [each.images for each in store.read_rules_history()] == [{}, {source: "ami-1"}]
+
+
 def test_rules_that_are_none_are_refused(store: Store) -> None:
     with losing(store, InvalidInputError) as transaction:
         transaction.save_rules({"pools": 3}, 0)

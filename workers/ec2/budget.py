@@ -8,10 +8,16 @@ a call first takes its tokens from this budget, and waits for them if necessary.
 Terminations have precedence over launches, and launches over reading calls: in the bucket that all kinds of calls
 share, each kind leaves tokens for the kinds that have precedence over it. Source: EC2's request limits (100 reads, 20 a
 second; RunInstances 5, 2 a second; TerminateInstances 100, 5 a second).
+
+EC2's limits may be lower than these, or shared with other programs of the account. If EC2 refuses a call because of its
+rate, the bucket of that kind of call in that region is emptied, and gains only half as fast as before. Its gain then
+grows by a fixed amount a second, until it has the configured rate again. Source: TCP's congestion control (additive
+increase, multiplicative decrease).
 """
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -32,6 +38,18 @@ LAUNCHES: Final = ("RunInstances", "CreateFleet")
 TERMINATIONS: Final = ("TerminateInstances",)
 
 
+REFUSED: Final = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
+"""Codes of EC2's refusals because of the rate of calls."""
+REGAINED: Final = 0.02
+"""Share of its configured gain that a bucket gets back in a second: all of it in less than a minute."""
+CUT: Final = 0.5
+"""By how much the gain of a bucket is multiplied after a refusal."""
+LEAST_SHARE: Final = 0.05
+"""Smallest share of its configured gain that a bucket may have."""
+SAME_REFUSAL_MS: Final = 1000
+"""Milliseconds after a refusal in which others count as the same one: calls that were under way together."""
+
+
 class Share(msgspec.Struct, frozen=True):
     """What one kind of EC2 call may take from the call budget of an account that EC2 grants one call a second.
     CallBudget multiplies the numbers by the account's real limit.
@@ -49,6 +67,8 @@ class Share(msgspec.Struct, frozen=True):
     size: float = 0.0
 
 
+COMMON: Final = "calls"
+"""Name of the bucket that all kinds of calls share."""
 COMMON_SIZE: Final = 5.0
 LOOK: Final = Share(left=2.0)
 SHARES: Final = {
@@ -75,25 +95,31 @@ class CallBudget:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._take = load_script(client, "budget", package="workers.ec2")
+        self._lower = load_script(client, "budget_refused", package="workers.ec2")
         self._prefix, self._per_second = prefix, per_second
         self._pause, self._clock = pause, clock
 
     def guard(self, client: "EC2Client") -> None:
         """Let every EC2 call of this boto3 client, and every attempt of a call, first take its tokens from
-        the budget.
+        the budget. If EC2 refuses an attempt because of its rate, the budget is lowered.
         """
         region = client.meta.region_name
 
         def await_tokens(event_name: str, **_request: Any) -> None:
             self.await_tokens(event_name.rpartition(".")[2], region)
 
+        def note_answer(event_name: str, parsed_response: Any = None, **_response: Any) -> None:
+            if ((parsed_response or {}).get("Error") or {}).get("Code") in REFUSED:
+                self.lower(event_name.rpartition(".")[2], region)
+
         client.meta.events.register("before-send.ec2", await_tokens)
+        client.meta.events.register("response-received.ec2", note_answer)
 
     def await_tokens(self, action: str, region: str) -> None:
         """Take the tokens of one EC2 call in this region from the budget. Wait for missing tokens, at most PATIENCE
         seconds.
         """
-        key, arguments = f"{self._prefix}ec2:{region}", self._buckets(SHARES.get(action, LOOK))
+        key, arguments = f"{self._prefix}ec2:{region}", [REGAINED, *self._buckets(SHARES.get(action, LOOK))]
         end = self._clock() + PATIENCE
         while (left := end - self._clock()) > 0:
             try:
@@ -104,10 +130,18 @@ class CallBudget:
                 return
             self._pause(min(wait, left))
 
+    def lower(self, action: str, region: str) -> None:
+        """Lower the gain of the bucket of this kind of EC2 call in this region, because EC2 refused such a call. The
+        bucket is that of the kind, else the common one.
+        """
+        bucket = SHARES.get(action, LOOK).bucket or COMMON
+        with suppress(redis.RedisError):
+            self._lower([f"{self._prefix}ec2:{region}"], [bucket, REGAINED, CUT, LEAST_SHARE, SAME_REFUSAL_MS])
+
     def _buckets(self, share: Share) -> list[Any]:
         rate = self._per_second
         # The bucket holds at least one token, because no call could ever take one from a smaller bucket.
         size = max(1.0, COMMON_SIZE * rate)
-        common = ["calls", rate, size, min(share.left * rate, size - 1)]
+        common = [COMMON, rate, size, min(share.left * rate, size - 1)]
         own = [share.bucket, share.gain * rate, max(1.0, share.size * rate), 0] if share.bucket else []
         return common + own

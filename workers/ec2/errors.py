@@ -44,6 +44,8 @@ CODES: Final[Mapping[str, Category]] = {
     "InvalidGroup*": "misconfigured",
     "MissingParameter": "misconfigured",
     "InvalidInstanceID.NotFound": "not_found",
+    # Of SSM, for an image that is named by a parameter.
+    "ParameterNotFound": "not_found",
     # No machine can have such an id.
     "InvalidInstanceID.Malformed": "not_found",
 }

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from scheduler.model.images import is_source
 from scheduler.model.machines import Offering
 from scheduler.model.pools import Pool, offering_key
 from scheduler.model.rules import Rules
@@ -182,6 +183,9 @@ def _look_up(name: str, key: str | None, rules: Rules) -> tuple[Pool, Offering |
     offering = pool.offering_by_key.get(key) if key else None
     if key and offering is None:
         raise _refuse(name, "offerings", "an offering that is configured", key)
+    if is_source(pool.ec2.image):
+        wanted = "an image that was found (the next look-up is due within `image_interval`)"
+        raise _refuse(name, "ec2.image", wanted, pool.ec2.image)
     zone = offering.zone if offering else None
     if pool.ec2.subnets and not subnets_for(pool.ec2.subnets, zone):
         raise _refuse(name, "ec2.subnets", f"a subnet in {zone}", list(pool.ec2.subnets))

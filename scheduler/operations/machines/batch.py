@@ -120,7 +120,15 @@ def _freeze(ports: Ports, rules: Rules, batch: str, names: Sequence[str]) -> Slo
             SLOTS: [slot.id for slot in wanting],
         }
         frozen = msgspec.structs.replace(first, launch_request=request, attempts=first.attempts + 1)
-        transaction.save([frozen])
+        pool, is_new = rules.pools.get(first.pool), first.launch_request is None
+        if pool is None or not is_new:
+            transaction.save([frozen])
+            return frozen
+        # The rules may have changed since the launches were decided; the request has the present ones.
+        digest = {"launch_digest": pool.launch_digest}
+        frozen = msgspec.structs.replace(frozen, **digest)
+        others = (slot for slot in wanting if slot.id != first.id and slot.launch_digest != pool.launch_digest)
+        transaction.save([frozen, *(msgspec.structs.replace(slot, **digest) for slot in others)])
         return frozen
 
 

@@ -79,6 +79,9 @@ def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str) -> Slot | 
             return None
         request = slot.launch_request or ports.fleet.freeze(order_of(slot, cluster), rules)
         frozen = msgspec.structs.replace(slot, launch_request=request, attempts=slot.attempts + 1)
+        if slot.launch_request is None and (pool := rules.pools.get(slot.pool)) is not None:
+            # The rules may have changed since the launch was decided; the request has the present ones.
+            frozen = msgspec.structs.replace(frozen, launch_digest=pool.launch_digest)
         transaction.save([frozen])
         return frozen
 

@@ -191,6 +191,7 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
         epoch=current.epoch + 1,
         launch_id=machine.launch_id or machine.batch,
         launch_reason=ADOPTED,
+        launched_at=work.now if machine.launched_at is None else machine.launched_at,
         instance_id=machine.id,
         address=machine.address,
         instance_type=machine.type,

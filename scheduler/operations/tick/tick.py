@@ -7,6 +7,7 @@ docs/reference/consistency.md, "Decisions" and "Belief", explains the failure th
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeVar
 
 import msgspec
@@ -139,13 +140,17 @@ def decide(
     view, cluster = known or (load_view(ports, leader), ports.store.read_cluster())
     now = cluster.now
     mended = _look_in_time(ports, leader, view, now)
-    rules = ports.rules(cluster.rules_version)
+    rules, until = ports.rules_at(now, cluster.rules_version)
     hear_before_judging(ports, view, rules, leader_term, now)  # promise: heartbeats-before-verdict
     if now - leader_term.ticked_at > leader.patience and leader_term.ticked_at:
         forgive_outage(ports, view, rules, leader_term, now)  # promise: outage-forgiven
     rules, crossed = leader.spending.follow(ports.store, rules, view.slots.values(), now)
     with PausedGC():
         outcome = plan(view, rules, now, leader.plan_cache)
+    if until < inf:  # the next tick is due when a window of a schedule opens or closes
+        outcome = msgspec.structs.replace(
+            outcome, wake_at=min(until, inf if outcome.wake_at is None else outcome.wake_at)
+        )
     return Ticked(outcome, rules, leader_term.term, now, view, mended=mended, crossed=crossed)
 
 

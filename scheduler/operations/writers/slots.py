@@ -12,6 +12,7 @@ import msgspec
 from scheduler.model.decisions import Drain, Launch, Reset, SlotReason, Terminate
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.lives import find_drift, find_end_of_life
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -28,10 +29,12 @@ state of the slot does not change.
 """
 MOST_IN_BATCH: Final = 500
 """The most machines for which one request asks. EC2 takes up to 1,000 for a fleet of type instant."""
+_REPLACEMENTS: Final = frozenset({"aged", "drifted", "consolidated"})
 _ADJECTIVES = {
     "at_quota": "free any more",
     "over_budget": "to be drained",
     "used_up": "used up",
+    "aged": "too old",
     "requested": "to be drained",
 }
 """Reason of a drain -> the words after "SLOT is not" in the message that the drain was skipped, if they differ from the
@@ -94,6 +97,8 @@ class SlotWriter:
             launch_id=self.new_id(),
             launch_reason=decision.reason,
             launched_for=decision.account,
+            launched_at=self.now,
+            launch_digest=pool.launch_digest,
             sent_at=self.now,
         )
         if not pool.ec2.names_slot:
@@ -116,6 +121,8 @@ class SlotWriter:
     def _drain(self, current: Slot, decision: Drain) -> str | None:
         if current.state != "ready":
             return f"{current.id} is {current.state}"
+        if current.cordoned and decision.reason in _REPLACEMENTS:
+            return f"{current.id} is cordoned"
         if not self._is_to_go(current, decision.reason):
             return f"{current.id} is not {_ADJECTIVES.get(decision.reason, decision.reason)}"
         self.work.move_slot(current, "draining", reason=decision.reason, drain_reason=decision.reason)
@@ -140,6 +147,10 @@ class SlotWriter:
                 return pool is None or not is_configured(current, pool)
             case "unhealthy":
                 return pool is not None and is_unhealthy(pool, current.unconfirmed, current.failed_probes)
+            case "aged" | "drifted":
+                return pool is not None and _is_to_be_replaced(current, pool, reason, self.now)
+            case "consolidated":
+                return is_free
             case "used_up":
                 return pool is not None and is_free and not count_uses_left(current, pool)
             case _:
@@ -165,6 +176,18 @@ class SlotWriter:
                 current, "terminating", reason=decision.reason, drain_reason=decision.reason, **slow_work
             )
         return None
+
+
+def _is_to_be_replaced(slot: Slot, pool: Pool, reason: SlotReason, now: float) -> bool:
+    """Return whether a slot's machine is too old, or has drifted, by the rules of its pool. A slot with an unknown
+    occupant stays.
+    """
+    rules = pool.replacement
+    if slot.stranger is not None:
+        return False
+    if reason == "aged":
+        return bool(rules.max_age) and now >= find_end_of_life(slot, rules)
+    return rules.drift == "replace" and bool(find_drift(slot, pool.launch_digest))
 
 
 def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happened: str) -> None:

@@ -172,6 +172,8 @@ class CachedSlot(msgspec.Struct, eq=False):
     """Whether all leases on the slot belong to its present machine."""
     marks: tuple[Mark, Mark] | None = None
     """The result of `find_marks` for the unchanged slot; None until it is needed."""
+    life: tuple[bool, float] | None = None
+    """Whether the machine has drifted, and when it is too old (`scaling/replacement.py`); None until it is needed."""
     may_exceed: bool | None = None
     """Whether the leases may exceed the slot's capacity (`elastic/assignment.py`); None until it is needed."""
 

@@ -26,6 +26,8 @@ Warm = NewType("Warm", CycleState)
 """The cycle's state after the launches for the minimum and the warm reserve of each pool."""
 ScaledIn = NewType("ScaledIn", CycleState)
 """The cycle's state after slots that were idle for too long have begun to drain."""
+Replaced = NewType("Replaced", CycleState)
+"""The cycle's state after slots whose machines are to be replaced have begun to drain."""
 Scaled = NewType("Scaled", CycleState)
 """The cycle's state after all launches and drains are decided."""
 Shared = NewType("Shared", CycleState)

@@ -35,6 +35,7 @@ from scheduler.policy.quota.step import charge, place_all_by_quota
 from scheduler.policy.replan.by_quota import PlacementByQuota, rank_by_group
 from scheduler.policy.replan.idle_slots import IdleSlots
 from scheduler.policy.replan.kept_queue import KeptQueue, Key, KeyHeap
+from scheduler.policy.replan.lives import Lives
 from scheduler.policy.replan.ordinary import has_ordinary_rows, is_ordinary
 from scheduler.policy.replan.refusal import Refusal
 from scheduler.policy.scaling.launch import WITHHELD, choose_code_for_one
@@ -92,7 +93,7 @@ class KeptCycle:
         if self._has_protected():
             raise _LeftWayError
         self._open_indexes()
-        self._idle = IdleSlots(cycle, limits)
+        self._idle, self._lives = IdleSlots(cycle, limits), Lives(cycle, limits)
         self._note_plan(outcome)
         cycle.begin(cycle.now)  # searches of the cycle are over, so their results are not needed any more
 
@@ -275,6 +276,7 @@ class KeptCycle:
             raise _LeftWayError
         cycle.replace_slot_info(old, new)
         self._idle.note(new)
+        self._lives.note(old, new)
         return new
 
     def _follow_queue(self) -> Iterator[tuple[str, tuple[Key, Demand | None]]]:
@@ -373,10 +375,10 @@ class KeptCycle:
 
     def _check_slots(self) -> None:
         """Raise `_LeftWayError` if a full cycle would launch, drain or terminate a slot. Record when idle slots are
-        drained.
+        drained and old machines replaced.
         """
         withheld = {name for demand in self._lines if self._find_refusal(demand).is_withheld for name in demand.pools}
-        if not self._idle.stay(withheld):
+        if not self._idle.stay(withheld) or not self._lives.stay():
             raise _LeftWayError
 
 

@@ -20,7 +20,7 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Headroom, Healed, Scaled, ScaledIn, Shortfall, Warm
+from scheduler.policy.cycle.step_values import Headroom, Healed, Replaced, Scaled, ScaledIn, Shortfall, Warm
 from scheduler.policy.scaling.launch_limits import LaunchLimits, list_choices, list_eligible
 
 
@@ -113,7 +113,7 @@ def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> 
     return Headroom(launches, spared)
 
 
-def make_headroom(cycle: ScaledIn, headroom: Headroom) -> Scaled:
+def make_headroom(cycle: Replaced, headroom: Headroom) -> Scaled:
     """End one unneeded slot of a pool for each launch that is withheld there.
 
     A slot is unneeded if it is elastic, not cordoned, and has neither a lease nor a reservation that waits for it.

@@ -52,6 +52,14 @@ SLOTS: dict[str, tuple[Pool | None, dict[str, Any], list[str]]] = {
         {"unconfirmed": 2, "failed_probes": 1},
         ["unconfirmed leases in a row: 2 of 3", "failed probes in a row: 1 of 3"],
     ),
+    "drifted": (
+        EC2,
+        {"launch_digest": "image:1 tags:2", "drain_reason": "drifted", "state": "draining"},
+        [
+            "leaves service: its machine differs from what the pool launches now",
+            "drifted: the pool has another image, tags now",
+        ],
+    ),
     "no pool": (None, {}, ["its pool linux is not configured any more"]),
 }
 

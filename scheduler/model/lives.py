@@ -1,0 +1,129 @@
+"""The life of a machine: the rules by which machines of a pool are replaced, when a machine is too old, and whether it
+differs from what the pool launches now (drift).
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+from zlib import crc32
+
+from scheduler.model.images import is_source
+from scheduler.model.machines import Ec2Rules
+from scheduler.model.slots import Slot
+from scheduler.model.validation import Amount, Before, Document, Seconds, expected, is_number
+
+_SHARE: Final = re.compile(r"([0-9]{1,3})%")
+_WHOLE: Final = 100
+_DIGITS: Final = 8
+"""Hexadecimal digits of each part of a launch digest."""
+_CRCS: Final = 1 << 32
+
+
+def _budget(value: object) -> str:
+    """Return a disruption budget as text: a number of slots like `3`, or a share of a pool's slots like `10%`."""
+    if isinstance(value, str) and (found := _SHARE.fullmatch(value)) and int(found[1]) <= _WHOLE:
+        return value
+    if is_number(value) and value >= 0 and value == int(value):
+        return str(int(value))
+    if isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) <= len(str(_CRCS)):
+        return str(int(value))
+    raise expected('a whole number >= 0, or a share from "0%" to "100%"')
+
+
+def _below_one(value: object) -> float:
+    if not is_number(value) or not 0 <= value < 1:
+        raise expected("a number >= 0 and < 1")
+    return value
+
+
+Budget = Annotated[str, Before(_budget)]
+Fraction = Annotated[float, Before(_below_one)]
+
+
+class ReplacementRules(Document):
+    """When machines of a pool are replaced, and how many at a time. A pool of static hosts has no such rules."""
+
+    max_age: Seconds = 0.0
+    """Age after which a machine is replaced: idle ones first, others when their leases have ended; 0 = off."""
+    max_age_jitter: Fraction = 0.1
+    """Share of `max_age` by which the life of a machine may be shorter, so that machines launched together do not end
+    together.
+    """
+    drift: Literal["replace", "ignore"] = "ignore"
+    """Whether machines are replaced that were launched from another template, image, user data, network or tags than
+    the pool has now: `replace`, or `ignore`.
+    """
+    disruption_budget: Budget = "10%"
+    """Maximum number of slots that are replaced at a time: a number, or a share of the pool's slots like "10%", rounded
+    up; 0 = none.
+    """
+    min_saving: Amount = 0.0
+    """Saving from which on an idle machine is replaced by a cheaper offering, as a share of its price like 0.3; 0 =
+    off.
+    """
+
+    def check_fields(self) -> None:
+        """Refuse a saving of more than the whole price. Raises ExpectedError."""
+        if self.min_saving > 1:
+            raise expected("a share of at most 1", key="min_saving", got=self.min_saving)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any of the rules may replace a machine."""
+        return bool(self.max_age or self.drift == "replace" or self.min_saving)
+
+    def count_allowed(self, active: int) -> int:
+        """Return how many slots may be replaced at a time in a pool with this number of active slots."""
+        if not self.disruption_budget.endswith("%"):
+            return int(self.disruption_budget)
+        return -(-active * int(self.disruption_budget[:-1]) // _WHOLE)
+
+
+def digest_launch(ec2: Ec2Rules) -> str:
+    """Return the launch digest of a pool's EC2 rules: the hash of each part by which machines may differ, as
+    `PART:HASH PART:HASH …`. Equal rules give equal digests; the order of subnets and groups does not count.
+    An image whose id is not known yet is no part of it.
+    """
+    parts: dict[str, object] = {
+        "template": [ec2.launch_template, ec2.launch_template_version],
+        **({} if is_source(ec2.image) else {"image": ec2.image}),
+        "user_data": ec2.user_data,
+        "network": [sorted(ec2.subnets), sorted(ec2.security_groups)],
+        "machine": [ec2.instance_profile, ec2.key_name, ec2.volume_gib],
+        "tags": ec2.tags,
+    }
+    return " ".join(f"{name}:{_hash(part)}" for name, part in parts.items())
+
+
+def _hash(part: object) -> str:
+    return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+
+
+def find_drift(slot: Slot, digest: str) -> tuple[str, ...]:
+    """Return the parts in which the slot's machine differs from what a pool with this launch digest launches now.
+
+    A machine without a digest (adopted, or launched by a version that stored none) does not differ. A part that only
+    one of the digests has, because another version made it, does not differ either.
+    """
+    if slot.launch_digest is None or slot.launch_digest == digest:
+        return ()
+    known, present = _split(slot.launch_digest), _split(digest)
+    return tuple(name for name, mark in known.items() if present.get(name, mark) != mark)
+
+
+def _split(digest: str) -> Mapping[str, str]:
+    pairs = (part.partition(":") for part in digest.split())
+    return {name: mark for name, _, mark in pairs}
+
+
+def find_end_of_life(slot: Slot, rules: ReplacementRules) -> float:
+    """Return the time from which on the slot's machine is too old under these rules, which have a `max_age`.
+
+    The jitter is a function of the id and the epoch of the slot: it is the same in each plan. Without a time of launch,
+    the age counts from the slot's present state.
+    """
+    launched_at = slot.since if slot.launched_at is None else slot.launched_at
+    jitter = crc32(f"{slot.id}/{slot.epoch}".encode()) / _CRCS
+    return launched_at + rules.max_age * (1 - rules.max_age_jitter * jitter)

@@ -1,0 +1,81 @@
+"""Find the images that the rules name by a source, and store their ids with the rules."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from scheduler.model.images import list_sources
+from scheduler.model.rules import Rules, read_rules
+from scheduler.model.validation import Fault, InvalidInputError, show
+from scheduler.operations.apply import RulesChangedError, write_rules
+from scheduler.operations.ports import Ports
+from scheduler.ports import CloudError, Images
+
+SOURCE = "images"
+"""What the history of the rules names as the origin of a version that only has other images."""
+
+
+class Found(NamedTuple):
+    """The ids of images by source, and the errors of those sources that could not be looked up now."""
+
+    images: dict[str, str]
+    errors: dict[str, CloudError]
+
+
+def find_images(images: Images, rules: Rules, prefix: str = "") -> Found:
+    """Look up each source of an image that the rules name. `prefix`: the path of the rules, for the faults.
+
+    Raises InvalidInputError with a line for each source that has no image. Other errors of the cloud are returned.
+    """
+    found, faults = Found({}, {}), []
+    for source, key in list_sources(rules).items():
+        try:
+            found.images[source] = images.find(source)
+        except CloudError as error:
+            if error.category == "not_found":
+                path = f"{prefix}.{key}" if prefix else key
+                faults.append(Fault(path, f"the source of an image that is there ({error.code})", show(source)))
+            found.errors[source] = error
+    if faults:
+        raise InvalidInputError(faults)
+    return found
+
+
+class Refreshed(NamedTuple):
+    """The result of `refresh_images`: source -> id of the images that changed, and source -> error as text."""
+
+    changed: dict[str, str]
+    failed: dict[str, str]
+
+
+def refresh_images(ports: Ports, images: Images) -> Refreshed:
+    """Look up the sources of images in the rules in force. If an image changed, store the ids as a new version of the
+    rules, with the same document. A source that cannot be looked up keeps its image.
+
+    Sources are looked up outside of any transaction. If other rules came into force meanwhile, nothing is stored.
+    """
+    stored = ports.store.load_rules()
+    rules = read_rules(stored.document)
+    found, failed = dict[str, str](), dict[str, str]()
+    for source in list_sources(rules):
+        try:
+            found[source] = images.find(source)
+        except CloudError as error:
+            failed[source] = str(error)
+    changed = {source: image for source, image in found.items() if stored.images.get(source) != image}
+    if changed and not _store(ports, stored.document, rules, found, stored.version):
+        changed = {}
+    return Refreshed(changed, failed)
+
+
+def _store(
+    ports: Ports, document: Mapping[str, object], rules: Rules, images: Mapping[str, str], expected: int
+) -> bool:
+    try:
+        with ports.store.transaction() as transaction:
+            applied = write_rules(
+                transaction, document, rules, cause="cloud", source=SOURCE, expected=expected, images=images
+            )
+    except RulesChangedError:
+        return False
+    applied.announce(ports)
+    return True

@@ -1,0 +1,49 @@
+"""The lives of the machines of a kept cycle, to find whether a new cycle would replace one of them."""
+
+from math import inf
+
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.scaling.launch_limits import LaunchLimits
+from scheduler.policy.scaling.replacement import find_life, list_replaceable
+
+
+class Lives:
+    """When the first machine of a kept cycle may have to be replaced. All slots of the cycle are ready or empty."""
+
+    def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
+        self._cycle, self._limits = cycle, limits
+        self._first: float | None = None
+        """When the first life of a machine ends; None if lives have changed since it was found."""
+
+    def note(self, old: SlotInfo, new: SlotInfo) -> None:
+        """Record the new row of a slot."""
+        if new.pool.replacement.is_on and find_life(old, old.pool) != find_life(new, new.pool):
+            self._first = None
+
+    def stay(self) -> bool:
+        """Return whether no machine is replaced in this tick. Schedule a cycle for the end of the first life."""
+        if self._first is None:
+            self._first = self._find_first()
+        if self._cycle.is_due(self._first):
+            return not list_replaceable(self._cycle, self._limits)
+        self._cycle.timers.add(self._first)
+        return True
+
+    def _find_first(self) -> float:
+        """Return when the first life of a machine ends; minus infinity if each tick has to look.
+
+        Each tick has to look if a machine has drifted, or if cheaper offerings count, which depends on leases.
+        """
+        first = inf
+        for name, slot_infos in self._cycle.pools.items():
+            pool = self._cycle.rules.pools[name]
+            if not (pool.is_elastic and pool.replacement.is_on):
+                continue
+            if pool.replacement.min_saving:
+                return -inf
+            for slot_info in slot_infos:
+                if slot_info.state == "ready":
+                    has_drifted, end = find_life(slot_info, pool)
+                    first = min(first, -inf if has_drifted else end)
+        return first

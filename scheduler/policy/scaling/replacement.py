@@ -1,0 +1,133 @@
+"""The replacement of machines: those that are too old, differ from what their pool launches now, or cost too much.
+
+At most `disruption_budget` slots of a pool are replaced at a time. The launches that follow are those of demand, of the
+minimum and of the warm reserve. Source: Karpenter (expiration, drift, consolidation and budgets).
+"""
+
+from collections.abc import Iterator
+from math import inf
+
+from scheduler.model.decisions import Drain, SlotReason
+from scheduler.model.lives import find_drift, find_end_of_life
+from scheduler.model.pools import Pool
+from scheduler.model.resources import fits
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import Replaced, ScaledIn
+from scheduler.policy.scaling.launch_limits import Choice, LaunchLimits, list_choices, list_eligible
+
+Due = tuple[SlotInfo, SlotReason]
+"""A slot whose machine is to be replaced, and why."""
+
+
+def replace(cycle: ScaledIn, limits: LaunchLimits) -> Replaced:
+    """Drain the slots that `list_replaceable` returns.
+
+    If it drains one, the next cycle is due at once: it launches what the minimum or the warm reserve lacks then.
+    """
+    for slot_info, reason in list_replaceable(cycle, limits):
+        cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason=reason))
+        cycle.timers.add(cycle.now)
+    return Replaced(cycle)
+
+
+def list_replaceable(cycle: CycleState, limits: LaunchLimits) -> list[Due]:
+    """Return the slots that are to be replaced now, within the disruption budget of each pool, and schedule a cycle for
+    the time when the next machine is too old.
+
+    Slots that are too old or have drifted go first, then those that a cheaper offering can replace. Of the first ones,
+    idle slots go before others, then the oldest machine, then slot order.
+    """
+    found: list[Due] = []
+    for name, slot_infos in cycle.pools.items():
+        pool = cycle.rules.pools[name]
+        if not (pool.is_elastic and pool.replacement.is_on):
+            continue
+        free = pool.replacement.count_allowed(sum(each.is_active for each in slot_infos)) - _count_under_way(
+            pool, slot_infos
+        )
+        due = sorted(_list_due(cycle, slot_infos, pool), key=_rank)
+        if free > len(due) and pool.replacement.min_saving:
+            chosen = {slot_info.slot.id for slot_info, _ in due}
+            due += _list_expensive(limits, [each for each in slot_infos if each.slot.id not in chosen], pool)
+        found += due[: max(0, free)]
+    return found
+
+
+def _rank(due: Due) -> tuple[bool, float, int]:
+    slot_info, _ = due
+    launched_at = slot_info.slot.launched_at
+    return (not slot_info.is_idle, slot_info.slot.since if launched_at is None else launched_at, slot_info.order)
+
+
+def _count_under_way(pool: Pool, slot_infos: list[SlotInfo]) -> int:
+    """Count the replacements of a pool that are not over: the greatest of the number of slots that leave, of slots in
+    flight without a reservation that waits for them, and of ready slots that the minimum lacks.
+
+    A slot that leaves and the slot that is launched for it count once, because the greatest number counts.
+    """
+    leaving = sum(each.state in {"draining", "terminating"} for each in slot_infos)
+    coming = sum(each.is_coming and not each.wanted for each in slot_infos)
+    ready = sum(each.state == "ready" and not each.slot.cordoned for each in slot_infos)
+    return max(leaving, coming, pool.min_slots - ready)
+
+
+def _list_due(cycle: CycleState, slot_infos: list[SlotInfo], pool: Pool) -> Iterator[Due]:
+    """Yield the slots whose machine is too old or has drifted. Schedule a cycle for the end of the others' lives."""
+    next_end = inf
+    for slot_info in slot_infos:
+        if slot_info.state != "ready":
+            continue
+        has_drifted, end = find_life(slot_info, pool)
+        if not has_drifted and not cycle.is_due(end):
+            next_end = min(next_end, end)
+        elif _may_leave(slot_info):
+            yield slot_info, "drifted" if has_drifted else "aged"
+    cycle.timers.add(next_end)
+
+
+def find_life(slot_info: SlotInfo, pool: Pool) -> tuple[bool, float]:
+    """Return whether the slot's machine has drifted, and when it is too old (infinity: never), by the rules of its
+    pool.
+    """
+    cached = slot_info.opened
+    if cached is not None and cached.life is not None:
+        return cached.life
+    rules = pool.replacement
+    has_drifted = rules.drift == "replace" and bool(find_drift(slot_info.slot, pool.launch_digest))
+    life = has_drifted, find_end_of_life(slot_info.slot, rules) if rules.max_age else inf
+    if cached is not None:
+        cached.life = life
+    return life
+
+
+def _may_leave(slot_info: SlotInfo) -> bool:
+    """Return whether a ready slot may be replaced in this cycle: it is not cordoned, has no unknown occupant, and no
+    lease on it begins in this cycle or waits for capacity there.
+    """
+    if not slot_info.takes_leases or slot_info.wanted:
+        return False
+    return not any(lease.state == "claimed" for lease in slot_info.leases.values())
+
+
+def _list_expensive(limits: LaunchLimits, slot_infos: list[SlotInfo], pool: Pool) -> Iterator[Due]:
+    """Yield the idle slots that a cheaper offering can replace, in slot order.
+
+    The offering must be one that the pool would launch now, have at least the slot's resources and the same labels, and
+    save at least `min_saving` of the price. A slot or an offering without a price is not compared.
+    """
+    choices = [choice for choice in list_eligible(list_choices(pool), pool) if choice.price]
+    for slot_info in slot_infos:
+        if not (slot_info.is_idle and slot_info.takes_leases and slot_info.price):
+            continue
+        most = slot_info.price * (1 - pool.replacement.min_saving)
+        if any(choice.price <= most and _could_replace(limits, choice, slot_info) for choice in choices):
+            yield slot_info, "consolidated"
+
+
+def _could_replace(limits: LaunchLimits, choice: Choice, slot_info: SlotInfo) -> bool:
+    name, held, offered = slot_info.slot.pool, slot_info.capacity, choice.capacity
+    is_as_large = held is None if offered is None else held is not None and fits(held, offered)
+    if not is_as_large or choice.labels != slot_info.labels:
+        return False
+    return limits.lacks_only_slot(name, choice) and not limits.is_at_quota(name, choice.market)

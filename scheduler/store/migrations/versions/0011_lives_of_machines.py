@@ -1,0 +1,22 @@
+"""Revision 0011: a slot has the time of its machine's launch, and hashes of what the machine was launched from. Rules
+have the ids of the images that they name by a source.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0011"
+down_revision = "0010"
+branch_labels = None
+depends_on = None
+
+_TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
+
+def upgrade() -> None:
+    """Add columns that are NULL in every row: the age of a machine counts from its present state, the machine does not
+    differ from what its pool launches, and the rules name no source.
+    """
+    op.add_column("slots", sa.Column("launched_at", sa.Double(), nullable=True))
+    op.add_column("slots", sa.Column("launch_digest", _TEXT, nullable=True))
+    op.add_column("rules", sa.Column("images", _TEXT, nullable=True))
