@@ -18,6 +18,7 @@ from leasehold.common.visible import escape_json
 from scheduler.model.documents import Field
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
 from scheduler.model.pools import Pool
+from scheduler.model.requirements import Requirements
 from scheduler.model.rules import AccountRules, LimitRules, Scheduler
 from scheduler.model.validation import Document, fault
 from scheduler.simulation.cloud_documents import CloudDocument, PlannedOutage
@@ -144,6 +145,7 @@ def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
         Section(f"pools.{pool}.ec2", Ec2Rules, _meaning(Ec2Rules)),
         Section(f"pools.{pool}.probe", ProbeRules, _meaning(ProbeRules)),
         Section(f"pools.{pool}.offerings", Offering, _meaning(Offering), is_list=True),
+        Section(f"pools.{pool}.offerings.require", Requirements, _meaning(Requirements), is_example=True),
         Section(f"accounts.{account}", AccountRules, _meaning(AccountRules), is_example=True),
         Section("limits", LimitRules, _meaning(LimitRules)),
     ]

@@ -25,6 +25,7 @@ from scheduler.ports import (
     Dispatcher,
     Fleet,
     ForeignClusterError,
+    MarketSource,
     Meter,
     NoticeFeed,
     Store,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from scheduler.ports import ClusterNumbers, ClusterSource
     from scheduler.view.redis_clock import RedisClock
     from scheduler.view.redis_ports import Renewal
+    from workers.ec2.budget import CallBudget
     from workers.ec2.clients import Ec2Access
 
 Value = TypeVar("Value")
@@ -222,6 +224,13 @@ class Services:
         return make_feed(self.settings.aws.interruption_queue, read_access(self.settings))
 
     @once_per_process
+    def market(self) -> MarketSource:
+        """EC2's catalogue of instance types and its spot prices. Raises CloudError if boto3 cannot make a client."""
+        from workers.ec2.market import make_market
+
+        return make_market(read_access(self.settings), self._make_budget())
+
+    @once_per_process
     def _membership(self) -> MembershipCheck:
         return MembershipCheck()
 
@@ -287,15 +296,18 @@ class Services:
         return open_cluster(self.settings.database_url)
 
     def _open_fleet(self) -> Fleet:
-        from workers.ec2.budget import CALLS_PER_SECOND, CallBudget
         from workers.ec2.fleet import make_fleet
+
+        return make_fleet(self.settings.aws.cluster, read_access(self.settings), self._make_budget())
+
+    def _make_budget(self) -> "CallBudget | None":
+        from workers.ec2.budget import CALLS_PER_SECOND, CallBudget
 
         aws = self.settings.aws
         # By default the calls to an emulator have no limit.
         usual = CALLS_PER_SECOND if aws.endpoint_url is None else 0.0
         per_second = usual if aws.calls_per_second is None else aws.calls_per_second
-        budget = CallBudget(self.redis, self.settings.view.prefix, per_second) if per_second else None
-        return make_fleet(aws.cluster, read_access(self.settings), budget)
+        return CallBudget(self.redis, self.settings.view.prefix, per_second) if per_second else None
 
 
 def find_foreign(settings: Settings) -> str | None:

@@ -13,6 +13,7 @@ from leasehold.doctor.rules import judge_permission
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.validation import InvalidInputError
+from scheduler.operations.market.resolve import load_resolved
 from scheduler.ports import CloudError, LaunchOrder, StoreUnavailableError
 from scheduler.store.opening import open_store
 from workers.configuration import Configuration
@@ -62,9 +63,10 @@ def _read_rules(configuration: Configuration) -> Rules:
     try:
         with closing(open_store(configuration.settings.database_url)) as store:
             stored = store.load_rules()
+            rules = load_resolved(store, stored.rules)
     except (StoreUnavailableError, InvalidInputError):
         return configuration.rules
-    return stored.rules if stored.version else configuration.rules
+    return rules if stored.version else configuration.rules
 
 
 def _look_at_launches(

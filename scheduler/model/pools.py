@@ -91,6 +91,10 @@ class Pool(Document):
     """Labels of the pool's slots, which reservations may require or prefer."""
     offerings: tuple[Offering, ...] = ()
     """Instance types that may be launched; none = the type of the launch template or image."""
+    market_prices: bool = False
+    """Whether an offering without a `price` gets the price of the table `prices` (`leasehold prices`), and is not
+    launched if there is none. For offerings with `require` this always holds.
+    """
     price_factor: Amount = 1.5
     """An offering may cost at most this many times the cheapest one that fits; 1.0 = only the cheapest."""
     ec2: Ec2Rules = Ec2Rules()
@@ -123,9 +127,25 @@ class Pool(Document):
         return self.provider == "ec2"
 
     @cached_property
+    def uses_market(self) -> bool:
+        """Whether types or prices of the pool's offerings come from the catalogue and the table of prices."""
+        return any(each.require is not None or (self.market_prices and not has_price(each)) for each in self.offerings)
+
+    @cached_property
+    def zones(self) -> tuple[str, ...]:
+        """The zones of the pool's subnets, sorted; () if a subnet without a zone, or none, is configured."""
+        named = [entry.rpartition(":")[0] for entry in self.ec2.subnets]
+        return tuple(sorted(set(named))) if all(named) else ()
+
+    @cached_property
     def offering_by_key(self) -> dict[str, Offering]:
         """Offering key -> offering, in the configured order. `offering_key` makes the keys."""
         return {offering_key(self, offering): offering for offering in self.offerings}
+
+
+def has_price(offering: Offering) -> bool:
+    """Return whether the price of an offering was set by hand."""
+    return "price" in offering.model_fields_set
 
 
 def offering_key(pool: Pool, offering: Offering) -> str:

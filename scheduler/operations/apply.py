@@ -27,6 +27,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
 from scheduler.model.view import Row, View
 from scheduler.operations.commands.accounts import drop_account, put_account
+from scheduler.operations.market.resolve import check_requirements, load_resolved
 from scheduler.operations.membership import check_membership
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
@@ -70,6 +71,7 @@ def apply_rules(
     ForeignClusterError; then nothing was written.
     """
     rules = read_rules(dict(document), prefix)
+    check_requirements(ports.store, rules, prefix)
     check_membership(ports)
     with ports.store.transaction() as transaction:
         applied = write_rules(transaction, document, rules, cause=cause, source=source, expected=expected)
@@ -242,7 +244,7 @@ def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = ""
     """Return what would happen if this document became the rules in force. Nothing is locked or written. Raises
     InvalidInputError for an invalid document.
     """
-    rules, stored = read_rules(dict(document), prefix), store.load_rules()
+    rules, stored = _read_resolved(store, document, prefix), _load_stored(store)
     if stored.version and stored.document == document:
         return Preview(version=stored.version, changed=False)
     return _rehearse(store, stored, document, rules).preview
@@ -250,12 +252,23 @@ def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = ""
 
 def rehearse_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Rehearsal:
     """Return the same as `preview_rules`, with both plans. If the document is in force already, both are one plan."""
-    rules, stored = read_rules(dict(document), prefix), store.load_rules()
+    rules, stored = _read_resolved(store, document, prefix), _load_stored(store)
     if stored.version and stored.document == document:
         with PausedGC():
             planned = plan(View(store.read_rows()), stored.rules, store.now())
         return Rehearsal(Preview(version=stored.version, changed=False), planned, planned)
     return _rehearse(store, stored, document, rules)
+
+
+def _load_stored(store: Store) -> StoredRules:
+    stored = store.load_rules()
+    return msgspec.structs.replace(stored, rules=load_resolved(store, stored.rules))
+
+
+def _read_resolved(store: Store, document: Mapping[str, Any], prefix: str) -> Rules:
+    rules = read_rules(dict(document), prefix)
+    check_requirements(store, rules, prefix)
+    return load_resolved(store, rules)
 
 
 def _rehearse(store: Store, stored: StoredRules, document: Mapping[str, Any], rules: Rules) -> Rehearsal:

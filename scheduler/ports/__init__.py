@@ -29,6 +29,7 @@ from scheduler.ports.fleet import (
     Probe,
     Refusal,
 )
+from scheduler.ports.market import MarketReads, MarketSource, MarketWrites, RulesVersion
 from scheduler.ports.store import (
     AppliedRules,
     ConflictError,
@@ -88,6 +89,9 @@ __all__ = [
     "LaunchOrder",
     "LeaderLock",
     "LeaderTerm",
+    "MarketReads",
+    "MarketSource",
+    "MarketWrites",
     "Message",
     "Meter",
     "NotPermittedError",
@@ -101,6 +105,7 @@ __all__ = [
     "RefusedMessage",
     "Remembered",
     "RowVersion",
+    "RulesVersion",
     "SetAside",
     "StaleWriteError",
     "Store",

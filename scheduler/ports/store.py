@@ -18,6 +18,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import Gone, Kind, Row
 from scheduler.ports.cluster import ClusterRow, LeaderTerm, StoreUnavailableError
+from scheduler.ports.market import MarketReads, MarketWrites
 
 
 class StaleWriteError(Exception):
@@ -137,7 +138,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 1000
 
 
-class Transaction(Protocol):
+class Transaction(MarketWrites, Protocol):
     """One atomic unit of reading and writing. Reads see the transaction's own writes.
 
     Rows that are read for writing stay locked until the end, so no other transaction changes a row between its test and
@@ -297,7 +298,7 @@ class Transaction(Protocol):
         """
 
 
-class Store(Protocol):
+class Store(MarketReads, Protocol):
     """The port to the database with the authoritative rows, in SQL, or in memory for the simulator.
 
     Every error of a database driver is raised as StoreUnavailableError, StaleWriteError, DeposedError or ConflictError.

@@ -43,7 +43,8 @@ class Choice:
 def list_choices(pool: Pool) -> list[Choice]:
     """Return the offerings that a new slot of this pool could be, in the order in which they are tried.
 
-    A pool without offerings counts as one offering.
+    A pool without offerings counts as one offering. Offerings that are not for sale, because their type or their price
+    is unknown, are missing.
     """
     if not pool.offerings:
         return [Choice(None, "", 0.0, pool.resources, pool.labels)]
@@ -56,6 +57,7 @@ def list_choices(pool: Pool) -> list[Choice]:
             labels={**pool.labels, **(offering.labels or {})},
         )
         for key, offering in pool.offering_by_key.items()
+        if offering.is_for_sale
     ]
     return sorted(choices, key=lambda choice: choice.rank)
 
