@@ -301,13 +301,15 @@ class Services:
         return make_fleet(self.settings.aws.cluster, read_access(self.settings), self._make_budget())
 
     def _make_budget(self) -> "CallBudget | None":
+        """Return the budget of EC2 calls in Redis; None if the calls have no limit, or if no Redis is configured."""
         from workers.ec2.budget import CALLS_PER_SECOND, CallBudget
 
         aws = self.settings.aws
         # By default the calls to an emulator have no limit.
         usual = CALLS_PER_SECOND if aws.endpoint_url is None else 0.0
         per_second = usual if aws.calls_per_second is None else aws.calls_per_second
-        return CallBudget(self.redis, self.settings.view.prefix, per_second) if per_second else None
+        has_budget = bool(per_second and self.settings.view_url)
+        return CallBudget(self.redis, self.settings.view.prefix, per_second) if has_budget else None
 
 
 def find_foreign(settings: Settings) -> str | None:

@@ -74,7 +74,7 @@ def test_a_plan_is_dropped_when_most_of_the_locks_time_has_passed(share: float, 
     harness.submit("r1")
     load_rules = harness.ports.rules
 
-    def load_slowly(version: int) -> object:
+    def load_slowly(version: RulesVersion) -> object:
         harness.now += share * harness.leader.lock_seconds
         return load_rules(version)
 
