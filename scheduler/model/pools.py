@@ -92,8 +92,8 @@ class Pool(Document):
     offerings: tuple[Offering, ...] = ()
     """Instance types that may be launched; none = the type of the launch template or image."""
     market_prices: bool = False
-    """Whether an offering without a `price` gets the price of the table `prices` (`leasehold prices`), and is not
-    launched if there is none. For offerings with `require` this always holds.
+    """Whether an offering without a `price` gets the price of the table `prices`, and is not
+    launched if there is none. In a pool with an offering with `require` this always holds.
     """
     price_factor: Amount = 1.5
     """An offering may cost at most this many times the cheapest one that fits; 1.0 = only the cheapest."""
@@ -129,7 +129,8 @@ class Pool(Document):
     @cached_property
     def uses_market(self) -> bool:
         """Whether types or prices of the pool's offerings come from the catalogue and the table of prices."""
-        return any(each.require is not None or (self.market_prices and not has_price(each)) for each in self.offerings)
+        is_open = any(each.require is not None for each in self.offerings)
+        return is_open or (self.market_prices and not all(map(has_price, self.offerings)))
 
     @cached_property
     def zones(self) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ def test_a_price_set_by_hand_overrides_the_table() -> None:
     assert sold(resolve(document, a_market(a_price()))) == [("m5.xlarge/spot", 0.5), ("m5.large/spot", 0.5)]
 
 
-def test_static_offerings_use_the_table_only_where_the_pool_says_so() -> None:
+def test_static_offerings_use_the_table_only_where_the_pool_asks_for_it() -> None:
     static = {
         "pools": {"linux": {**some_rules()["pools"]["linux"], "offerings": [{"name": "m5.large"}, {"name": "x"}]}}
     }
@@ -143,6 +143,13 @@ def test_static_offerings_use_the_table_only_where_the_pool_says_so() -> None:
     assert sold(resolve(static, a_market(a_price()))) == [("m5.large", 0.04)]
     static["pools"]["linux"]["offerings"][1]["price"] = 0.01
     assert sold(resolve(static, a_market(a_price()))) == [("x", 0.01), ("m5.large", 0.04)]
+
+
+def test_a_static_offering_beside_requirements_is_not_bought_without_a_price_either() -> None:
+    document = some_rules({}, {"name": "m5.large", "market": "on-demand"})
+    assert sold(resolve(document, a_market(a_price()))) == [("m5.large/spot", 0.04)]
+    priced = a_market(a_price(), a_price(market="on-demand", zone="eu-1", price=0.09))
+    assert sold(resolve(document, priced)) == [("m5.large/spot", 0.04), ("m5.large", 0.09)]
 
 
 def test_of_two_equal_offerings_the_first_one_counts() -> None:

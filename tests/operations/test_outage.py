@@ -7,6 +7,7 @@ import pytest
 from scheduler.operations.tick import commit as committing
 from scheduler.operations.tick.tick import PlanTooLateError, tick
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.ports import RulesVersion
 from scheduler.view.memory import MemoryLeaderLock
 from tests.operations.harness import Harness
 

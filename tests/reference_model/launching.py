@@ -41,6 +41,7 @@ def list_offers(name: str, pool: Pool) -> list[Offer]:
             labels=tuple({**pool.labels, **(each.labels or {})}.items()),
         )
         for each in pool.offerings
+        if each.require is None  # no type is known that meets the requirements
     ]
     return sorted(offers, key=_rank)
 

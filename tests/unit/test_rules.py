@@ -234,6 +234,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "resources": None,
         "labels": {},
         "offerings": (),
+        "market_prices": False,
         "price_factor": 1.5,
     }
     assert LimitRules().model_dump() == {

@@ -140,7 +140,7 @@ class _Listing:
         pool = self._written.pools[name]
         found = set()
         for entry in pool.offerings:
-            if entry.require is None and (has_price(entry) or not pool.market_prices):
+            if entry.require is None and (has_price(entry) or not pool.uses_market):
                 found.add(entry.name)
             elif entry.require is not None and has_price(entry):
                 types = list_types(pool, entry, self._market)

@@ -77,7 +77,7 @@ def _resolve_pool(pool: Pool, market: StoredMarket) -> Iterator[Offering]:
     seen = {each.name for each in pool.offerings if each.require is None}
     for entry in pool.offerings:
         if entry.require is None:
-            yield _with_price(pool, entry, market) if pool.market_prices and not has_price(entry) else entry
+            yield entry if has_price(entry) else _with_price(pool, entry, market)
             continue
         resolved = [make_offering(pool, entry, kind, market) for kind in list_types(pool, entry, market)]
         yield from (each for each in resolved if each.name not in seen)

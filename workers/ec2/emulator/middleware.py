@@ -40,6 +40,7 @@ from workers.ec2.emulator.log import CallLog, find_instances
 from workers.ec2.emulator.notices import make_queue
 from workers.ec2.emulator.settings import FaultRule
 from workers.ec2.emulator.spot_prices import ACTION as SPOT_PRICES
+from workers.ec2.emulator.type_pages import answer_page, is_paged
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -175,8 +176,9 @@ class Middleware:
         if call.is_dry_run:
             return _Reply(_refuse(FaultRule(code="DryRunOperation", message=_WOULD_DO)))
         if call.action == SPOT_PRICES:
-            body = self.control.spot_prices.describe(call)
-            return _Reply(Response(body, content_type="text/xml;charset=UTF-8"))
+            return _Reply(self.control.spot_prices.describe(call))
+        if is_paged(call):
+            return _Reply(answer_page(call, lambda part: self._forward(part, environ)))
         if not call.is_launch:
             return _Reply(self._forward(call, environ))
         return self._launch(call, environ)

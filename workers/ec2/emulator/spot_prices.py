@@ -15,9 +15,11 @@ from xml.sax.saxutils import escape
 
 import msgspec
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
+from werkzeug.wrappers import Response
 
 from workers.ec2.emulator.calls import Call
 from workers.ec2.emulator.settings import SpotMarket
+from workers.ec2.emulator.type_pages import find_page, write_page
 
 ACTION: Final = "DescribeSpotPriceHistory"
 PRODUCT: Final = "Linux/UNIX"
@@ -92,22 +94,17 @@ class SpotPrices:
         price = round(find_on_demand_price(kind) * self._walks[key].advance(int(steps)), 4)
         return Quote(kind, zone, price, time.time() - rest / settings.speed if settings.speed else time.time())
 
-    def describe(self, call: Call) -> str:
-        """Return the body of the answer to a call of DescribeSpotPriceHistory: the present prices, page by page. The
-        times of the call do not matter, because earlier prices are not kept.
+    def describe(self, call: Call) -> Response:
+        """Return the answer to a call of DescribeSpotPriceHistory: the present prices, page by page. The times of the
+        call do not matter, because earlier prices are not kept.
         """
-        wanted, first = _read_filters(call), _number(call.parameters.get("NextToken"), 0)
-        most = _number(call.parameters.get("MaxResults"), MOST_RESULTS)
+        wanted, (first, most) = _read_filters(call), find_page(call, MOST_RESULTS)
         pairs = [*_list_pairs(call.region, wanted["instance-type"], wanted["availability-zone"])]
         if wanted["product-description"] and PRODUCT not in wanted["product-description"]:
             pairs = []
         items = "".join(_write(self.find(*pair)) for pair in pairs[first : first + most])
-        more = str(first + most) if len(pairs) > first + most else ""
-        return (
-            f'<?xml version="1.0" encoding="UTF-8"?>\n<{ACTION}Response xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
-            f"<requestId>00000000-0000-0000-0000-000000000000</requestId><spotPriceHistorySet>{items}"
-            f"</spotPriceHistorySet><nextToken>{more}</nextToken></{ACTION}Response>"
-        )
+        following = first + most if len(pairs) > first + most else None
+        return write_page(ACTION, f"<spotPriceHistorySet>{items}</spotPriceHistorySet>", following)
 
 
 def find_on_demand_price(kind: str) -> float:
@@ -155,10 +152,6 @@ def _read_filters(call: Call) -> dict[str, set[str]]:
             if key.startswith(start):
                 found[name].add(value)
     return found
-
-
-def _number(text: str | None, default: int) -> int:
-    return int(text) if text and text.isdecimal() else default
 
 
 def _write(quote: Quote) -> str:
