@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeGuard, get_args, get_origin
 from leasehold.common.visible import escape_json
 from scheduler.model.documents import Field
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
+from scheduler.model.market_rules import MarketRules
 from scheduler.model.pools import Pool
 from scheduler.model.requirements import Requirements
 from scheduler.model.rules import AccountRules, LimitRules, Scheduler
@@ -69,6 +70,8 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "pools.linux.ec2.user_data_file": "user-data.sh",
         "pools.linux.ec2.user_data": "#!/bin/sh\necho slot ${slot}\n",
         "pools.linux.probe.port": 22,
+        "pools.linux.market.max_price": 0.5,
+        "pools.linux.market.spot_below": 0.8,
         "accounts.ci.balance": [100, 50],
         "pools.linux.offerings.resources": {"cpus": 2, "memory_mib": 8192},
         "pools.linux.offerings.labels": {"disk": "ssd"},
@@ -143,6 +146,7 @@ def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
         Section("scheduler", Scheduler, _meaning(Scheduler)),
         Section(f"pools.{pool}", Pool, _meaning(Pool)),
         Section(f"pools.{pool}.ec2", Ec2Rules, _meaning(Ec2Rules)),
+        Section(f"pools.{pool}.market", MarketRules, _meaning(MarketRules)),
         Section(f"pools.{pool}.probe", ProbeRules, _meaning(ProbeRules)),
         Section(f"pools.{pool}.offerings", Offering, _meaning(Offering), is_list=True),
         Section(f"pools.{pool}.offerings.require", Requirements, _meaning(Requirements), is_example=True),

@@ -7,7 +7,7 @@ from workers.setting_types import Period
 class MarketSettings(Document):
     """Prices and instance types, which are read from EC2 for pools that use them.
 
-    A pool uses them if an offering has `require`, or if it has `market_prices` and an offering without a price.
+    A pool uses them if an offering has `require`, or if its table `market` has `prices`, `max_price` or `spot_below`.
     """
 
     price_interval: Seconds = 300.0

@@ -58,7 +58,7 @@ class Offering(Document):
     """Market in which the machine is bought: `spot` or `on-demand`."""
     price: Amount = 0.0
     """Price per hour. The cheapest offering that fits is launched first. Default with `require`, or with the pool's
-    `market_prices`: the lowest price of the table `prices` in the offering's zones.
+    `market.prices`: the lowest price of the table `prices` in the offering's zones.
     """
     resources: ResourceMap | None = None
     """Resources of a machine of this offering; default: the pool's `resources`."""
@@ -87,14 +87,17 @@ class Offering(Document):
         return self.type or self.name
 
 
-class UnpricedOffering(Offering):
-    """An offering whose price should come from the table of prices, which has none. It is never launched, but a machine
-    that was launched from it stays.
+class UnsoldOffering(Offering):
+    """An offering that is not launched now, because its price is unknown or too high. A machine that was launched from
+    it stays.
     """
+
+    reason: Text
+    """Why no launch may choose the offering."""
 
     @property
     def is_for_sale(self) -> bool:
-        """Whether a launch may choose this offering: no, because its price is unknown."""
+        """Whether a launch may choose this offering: no."""
         return False
 
 

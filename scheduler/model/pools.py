@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
+from scheduler.model.market_rules import MarketRules
 from scheduler.model.validation import (
     Amount,
     Count,
@@ -91,12 +92,10 @@ class Pool(Document):
     """Labels of the pool's slots, which reservations may require or prefer."""
     offerings: tuple[Offering, ...] = ()
     """Instance types that may be launched; none = the type of the launch template or image."""
-    market_prices: bool = False
-    """Whether an offering without a `price` gets the price of the table `prices`, and is not
-    launched if there is none. In a pool with an offering with `require` this always holds.
-    """
     price_factor: Amount = 1.5
     """An offering may cost at most this many times the cheapest one that fits; 1.0 = only the cheapest."""
+    market: MarketRules = MarketRules()
+    """Where prices come from, and which prices the pool does not pay."""
     ec2: Ec2Rules = Ec2Rules()
     """How EC2 launches are built."""
     probe: ProbeRules = ProbeRules()
@@ -127,10 +126,15 @@ class Pool(Document):
         return self.provider == "ec2"
 
     @cached_property
+    def takes_prices(self) -> bool:
+        """Whether offerings without a price of their own get that of the table, and are not launched without one."""
+        return self.market.prices or any(each.require is not None for each in self.offerings)
+
+    @cached_property
     def uses_market(self) -> bool:
-        """Whether types or prices of the pool's offerings come from the catalogue and the table of prices."""
-        is_open = any(each.require is not None for each in self.offerings)
-        return is_open or (self.market_prices and not all(map(has_price, self.offerings)))
+        """Whether the offerings that may be launched depend on the catalogue or on the table of prices."""
+        has_limit = self.market.max_price is not None or self.market.spot_below is not None
+        return bool(self.offerings) and (self.takes_prices or has_limit)
 
     @cached_property
     def zones(self) -> tuple[str, ...]:

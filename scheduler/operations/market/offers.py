@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from scheduler.model.launch_backoff import Hold, Kind, hold_id
-from scheduler.model.machines import Offering
+from scheduler.model.machines import Offering, UnsoldOffering
 from scheduler.model.market import Price, Source, StoredMarket
 from scheduler.model.pools import Pool, has_price, offering_key
 from scheduler.model.resources import Resources, fits
@@ -93,9 +93,9 @@ class _Listing:
             if choice in small:
                 reasons.append("is too small")
             yield self._describe(name, pool, choice, reasons)
-        for offering in pool.offerings:
-            if not offering.is_for_sale:
-                yield self._describe_unsold(name, pool, offering)
+        unsold = [each for each in pool.offerings if not each.is_for_sale]
+        for offering in sorted(unsold, key=lambda each: (not has_price(each), each.price, each.name)):
+            yield self._describe_unsold(name, pool, offering)
 
     def _describe(self, name: str, pool: Pool, choice: Choice, reasons: Iterable[str]) -> Offer:
         offering = pool.offering_by_key.get(choice.key or "")
@@ -119,16 +119,24 @@ class _Listing:
         )
 
     def _describe_unsold(self, name: str, pool: Pool, offering: Offering) -> Offer:
-        is_open = offering.require is not None
+        if not isinstance(offering, UnsoldOffering):
+            reasons = ("no type meets the requirements",)
+            return Offer(pool=name, key=offering.name, type=None, market=offering.market, reasons=reasons)
+        found = self._find_price(name, pool, offering)
+        is_priced = found is not None or has_price(offering)
         return Offer(
             pool=name,
-            key=offering.name if is_open else offering_key(pool, offering),
-            type=None if is_open else offering.instance_type,
+            key=offering_key(pool, offering),
+            type=offering.instance_type,
             market=offering.market,
-            zone=offering.zone,
-            resources=dict(offering.resources or {}),
-            labels=dict(offering.labels or {}),
-            reasons=("no type meets the requirements" if is_open else "no price is known",),
+            zone=found.zone if found else offering.zone,
+            price=offering.price if is_priced else None,
+            source=found.source if found else "rules" if is_priced else None,
+            seen_at=found.seen_at if found else None,
+            is_stale=found is not None and self._ages.is_stale(found, self._now),
+            resources=dict(offering.resources or pool.resources or {}),
+            labels={**pool.labels, **(offering.labels or {})},
+            reasons=(offering.reason,),
         )
 
     def _find_price(self, name: str, pool: Pool, offering: Offering) -> Price | None:
@@ -140,7 +148,7 @@ class _Listing:
         pool = self._written.pools[name]
         found = set()
         for entry in pool.offerings:
-            if entry.require is None and (has_price(entry) or not pool.uses_market):
+            if entry.require is None and (has_price(entry) or not pool.takes_prices):
                 found.add(entry.name)
             elif entry.require is not None and has_price(entry):
                 types = list_types(pool, entry, self._market)

@@ -7,7 +7,7 @@ on one version of the market, so it is computed once for both.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from scheduler.model.machines import Offering, UnpricedOffering
+from scheduler.model.machines import Offering, UnsoldOffering
 from scheduler.model.market import InstanceType, Price, StoredMarket
 from scheduler.model.pools import Pool, has_price
 from scheduler.model.rules import Rules
@@ -19,6 +19,7 @@ MOST_TYPES: Final = 150
 of type and subnet.
 """
 IMPORT: Final = "`leasehold prices import FILE`"
+NO_PRICE: Final = "no price is known"
 REFRESH: Final = "`leasehold prices refresh`"
 
 
@@ -77,7 +78,7 @@ def _resolve_pool(pool: Pool, market: StoredMarket) -> Iterator[Offering]:
     seen = {each.name for each in pool.offerings if each.require is None}
     for entry in pool.offerings:
         if entry.require is None:
-            yield entry if has_price(entry) else _with_price(pool, entry, market)
+            yield _judge(pool, entry, market)
             continue
         resolved = [make_offering(pool, entry, kind, market) for kind in list_types(pool, entry, market)]
         yield from (each for each in resolved if each.name not in seen)
@@ -125,16 +126,32 @@ def make_offering(pool: Pool, entry: Offering, kind: InstanceType, market: Store
         "labels": {**kind.labels, **(entry.labels or {})},
     }
     if has_price(entry):
-        return Offering(**values, price=entry.price)
-    return _with_price(pool, Offering(**values), market)
+        values["price"] = entry.price
+    return _judge(pool, Offering(**values), market)
 
 
-def _with_price(pool: Pool, offering: Offering, market: StoredMarket) -> Offering:
-    found = find_price(pool, offering, market)
-    if found is not None:
-        return offering.model_copy(update={"price": found.price})
+def _judge(pool: Pool, offering: Offering, market: StoredMarket) -> Offering:
+    """Return an offering with the price of the table, unless it has its own. If the price is unknown or too high, the
+    result is not for sale.
+    """
+    if pool.takes_prices and not has_price(offering):
+        found = find_price(pool, offering, market)
+        if found is None:
+            return _hold_back(offering, NO_PRICE)
+        offering = offering.model_copy(update={"price": found.price})
+    most = pool.market.max_price
+    if most is not None and offering.price > most:
+        return _hold_back(offering, f"costs more than max_price ({most:g})")
+    share = pool.market.spot_below
+    usual = market.find_price(offering.instance_type, "on-demand", find_zones(pool, offering))
+    if offering.market == "spot" and share is not None and usual and offering.price > share * usual.price:
+        return _hold_back(offering, f"costs more than {share:g} of the on-demand price ({usual.price:g})")
+    return offering
+
+
+def _hold_back(offering: Offering, reason: str) -> UnsoldOffering:
     given = {name: getattr(offering, name) for name in offering.model_fields_set}
-    return UnpricedOffering(**given)
+    return UnsoldOffering(**given, reason=reason)
 
 
 def find_market_faults(rules: Rules, market: StoredMarket, prefix: str = "") -> Iterator[Fault]:
@@ -157,9 +174,13 @@ def _find_fault(path: str, pool: Pool, entry: Offering, market: StoredMarket) ->
         yield Fault(path, f"at least one {entry.market} type of the catalogue", _explain(pool, entry, market))
     elif len(found) > MOST_TYPES:
         yield Fault(path, f"at most {MOST_TYPES} instance types", f"{len(found)}: narrow the requirements")
-    elif not has_price(entry) and not any(make_offering(pool, entry, kind, market).is_for_sale for kind in found):
+    elif not has_price(entry) and not any(_is_priced(pool, entry, kind, market) for kind in found):
         how = REFRESH if entry.market == "spot" else IMPORT
         yield Fault(path, f"a type with a known {entry.market} price ({how}), or `price`", f"{len(found)} without one")
+
+
+def _is_priced(pool: Pool, entry: Offering, kind: InstanceType, market: StoredMarket) -> bool:
+    return market.find_price(kind.name, entry.market, find_zones(pool, entry)) is not None
 
 
 def _explain(pool: Pool, entry: Offering, market: StoredMarket) -> str:
