@@ -32,6 +32,7 @@ class Choice:
     price: float
     capacity: Resources | None
     labels: Labels
+    is_for_sale: bool = True
 
     @property
     def rank(self) -> tuple[float, float, float, str]:
@@ -43,9 +44,14 @@ class Choice:
 def list_choices(pool: Pool) -> list[Choice]:
     """Return the offerings that a new slot of this pool could be, in the order in which they are tried.
 
-    A pool without offerings counts as one offering. Offerings that are not for sale, because their type or their price
-    is unknown, are missing.
+    A pool without offerings counts as one offering. Offerings that are not for sale, because their type or price is
+    unknown or their price too high, are missing.
     """
+    return [choice for choice in list_configured(pool) if choice.is_for_sale]
+
+
+def list_configured(pool: Pool) -> list[Choice]:
+    """Return all offerings of a pool in the order of choice, also those that are not for sale."""
     if not pool.offerings:
         return [Choice(None, "", 0.0, pool.resources, pool.labels)]
     choices = [
@@ -55,9 +61,9 @@ def list_choices(pool: Pool) -> list[Choice]:
             price=offering.price,
             capacity=pool.resources if offering.resources is None else offering.resources,
             labels={**pool.labels, **(offering.labels or {})},
+            is_for_sale=offering.is_for_sale,
         )
         for key, offering in pool.offering_by_key.items()
-        if offering.is_for_sale
     ]
     return sorted(choices, key=lambda choice: choice.rank)
 
