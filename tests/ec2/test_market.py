@@ -10,6 +10,7 @@ from tests.builders import NOW
 from tests.ec2.conftest import Emulator
 from workers.ec2.clients import Ec2Access
 from workers.ec2.market import Ec2Market, make_market
+from workers.ec2.permissions import Permissions
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -85,6 +86,25 @@ def test_a_refused_call_is_an_error_of_the_cloud(market: Ec2Market, emulator: Em
     with pytest.raises(CloudError) as found:
         market.read_spot_prices(["m5.large"], ZONES, NOW)
     assert found.value.category == "auth"
+
+
+@pytest.mark.parametrize(
+    "action", ["DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "DescribeSpotPriceHistory"]
+)
+def test_the_doctor_tries_each_call(access: Ec2Access, emulator: Emulator, action: str) -> None:
+    permissions = Permissions(access, 10.0)
+    permissions.look_at_market()
+    assert len(emulator.calls(action)) == 1
+    emulator.set_fault(code="UnauthorizedOperation", action=action)
+    with pytest.raises(CloudError, match="UnauthorizedOperation"):
+        permissions.look_at_market()
+
+
+def test_the_catalogue_comes_page_by_page(market: Ec2Market, emulator: Emulator) -> None:
+    found = market.read_types(NOW)
+    assert len({each.name for each in found}) == len(found)
+    assert len(emulator.calls("DescribeInstanceTypes")) > 10
+    assert len(emulator.calls("DescribeInstanceTypeOfferings")) > 5
 
 
 def test_the_control_api_gives_on_demand_prices(emulator: Emulator) -> None:

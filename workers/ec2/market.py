@@ -18,6 +18,7 @@ TYPES_A_PAGE: Final = 100
 PRICES_A_PAGE: Final = 1000
 TYPES_A_CALL: Final = 100
 """Most instance types in one request for spot prices."""
+LOOK_BACK_SECONDS: Final = 300.0
 PRODUCT: Final = "Linux/UNIX"
 """The product whose spot prices are read: Linux without a licence."""
 ACCELERATORS: Final = (
@@ -64,14 +65,15 @@ class Ec2Market:
         """Return the present spot price of each of these instance types in each of these zones; none: in every zone."""
         found: dict[tuple[str, str, str], tuple[datetime, Price]] = {}
         filters = [{"Name": "availability-zone", "Values": list(zones)}] if zones else []
-        now = datetime.fromtimestamp(seen_at, UTC)
+        # The clocks of EC2 and of the cluster may differ, and EC2 refuses a time that is not past.
+        since = datetime.fromtimestamp(seen_at - LOOK_BACK_SECONDS, UTC)
         for batch in _cut(types, self._types_a_call):
             pages = self._client.get_paginator("describe_spot_price_history").paginate(
                 InstanceTypes=cast("Any", batch),
                 ProductDescriptions=[PRODUCT],
                 Filters=cast("Any", filters),
-                # EC2 returns the last change before this time, too: it is the present price.
-                StartTime=now,
+                # EC2 returns the last change before this time, too. The last change of all is the present price.
+                StartTime=since,
                 PaginationConfig={"PageSize": PRICES_A_PAGE},
             )
             for page in _each(pages):
