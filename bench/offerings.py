@@ -44,7 +44,7 @@ def make_rules(offerings: int, slots: int) -> Rules:
         "system": "x86_64-linux",
         "max_slots": slots,
         "price_factor": 2.0,
-        "offerings": [{"name": "general", "require": {"cpus": {"min": 1}}}],
+        "offerings": [{"name": "general", "require": {"cpus": {"min": 1}, "type_labels": True}}],
     }
     return resolve_rules(read_rules({"pools": {"linux": pool}}), StoredMarket(types=tuple(types), prices=tuple(prices)))
 

@@ -42,19 +42,20 @@ class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def resources(self) -> dict[str, float]:
-        """The resources of a machine of this type, by the names that reservations request."""
+        """The resources of a machine of this type, by the names that reservations request, without its local disks."""
         found = {CPUS: self.cpus, MEMORY: self.memory_mib}
-        if self.accelerators:
-            found["accelerators"] = float(self.accelerators)
-        if self.local_disk_gib:
-            found["local_disk_gib"] = self.local_disk_gib
-        return found
+        return found | ({"accelerators": float(self.accelerators)} if self.accelerators else {})
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of a machine of this type."""
-        found = {"instance_type": self.name, "instance_family": self.family, "architecture": self.architectures[0]}
+        """The labels of a machine of this type that other types may have, too."""
+        found = {"architecture": self.architectures[0]}
         return found | ({"accelerator": self.accelerator} if self.accelerator else {})
+
+    @property
+    def type_labels(self) -> dict[str, str]:
+        """The labels of a machine of this type that name the type and its family."""
+        return {"instance_type": self.name, "instance_family": self.family}
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,11 +58,26 @@ class Requirements(Document):
     accelerators: Span = {"max": 0}
     """Number of GPUs or other accelerators; default: none."""
     local_disk_gib: Span = {}
-    """Size of all local disks together in GiB; `{ max = 0 }`: only types without a local disk."""
+    """Size of all local disks together in GiB; `{ max = 0 }`: only types without one. With a `min` above 0 the size is
+    the resource `local_disk_gib` of the machines.
+    """
     bare_metal: bool = False
     """Whether bare-metal types are accepted, which boot slowly."""
+    type_labels: bool = False
+    """Whether machines have the labels `instance_type` and `instance_family`. With them no type replaces another one,
+    so that EC2 cannot choose among types in one request.
+    """
     exclude: tuple[Text, ...] = ()
     """Patterns of types that are not accepted, like `t*` or `*.nano`."""
+
+    def describe(self, kind: InstanceType) -> tuple[dict[str, float], dict[str, str]]:
+        """Return the resources and the labels of a machine of this type, as far as these requirements name them.
+
+        A machine may take the place of another one only if it has the same labels and at least the same resources. So
+        what was not required is left out.
+        """
+        disk = {"local_disk_gib": kind.local_disk_gib} if self.local_disk_gib.get(LEAST) else {}
+        return kind.resources | disk, kind.labels | (kind.type_labels if self.type_labels else {})
 
     def meets(self, kind: InstanceType, market: Market) -> bool:
         """Return whether an instance type meets the requirements and can be bought in `market`."""

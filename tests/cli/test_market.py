@@ -74,7 +74,7 @@ def test_apply_reads_the_catalogue_and_offers_lists_what_would_be_bought(
     assert (first["key"], first["price"], first["source"], first["zone"]) == (
         *("m5dn.large/spot", 0.01, "spot-history", "us-east-1a"),
     )
-    assert first["resources"] == {"cpus": 2.0, "memory_mib": 8192.0, "local_disk_gib": 69.8}
+    assert first["resources"] == {"cpus": 2.0, "memory_mib": 8192.0}
     assert (first["reasons"], found[1]["key"]) == ([], "c6id.large/spot")
     assert len(found) > 20
     # No price of on-demand machines was imported.

@@ -8,7 +8,8 @@ from scheduler.model.market import StoredMarket
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.market.resolve import MOST_TYPES, find_market_faults, resolve_rules
-from tests.operations.market import SMALL, a_market, names, resolve, sold, some_rules
+from scheduler.policy.scaling.launch_limits import list_alternatives, list_choices
+from tests.operations.market import SMALL, TYPES, a_market, names, resolve, sold, some_rules
 from tests.store.test_market import a_price, a_type
 
 
@@ -59,14 +60,28 @@ def test_a_resolved_offering_has_the_resources_and_labels_of_its_type() -> None:
     document["pools"]["linux"]["offerings"][0] |= {"resources": {"memory_mib": 15000}, "labels": {"disk": "ssd"}}
     (offering,) = resolve(document, a_market()).pools["linux"].offerings
     assert offering.resources == {"cpus": 4.0, "memory_mib": 15000.0, "accelerators": 1.0}
-    assert offering.labels == {
-        "instance_type": "g5.xlarge",
-        "instance_family": "g5",
-        "architecture": "x86_64",
-        "accelerator": "A10G",
-        "disk": "ssd",
-    }
+    assert offering.labels == {"architecture": "x86_64", "accelerator": "A10G", "disk": "ssd"}
     assert (offering.instance_type, offering.require) == ("g5.xlarge", None)
+
+
+def test_a_machine_has_the_disk_and_the_names_of_its_type_only_if_they_are_required() -> None:
+    """Otherwise few types could take the place of another one in a request for many machines."""
+    market = a_market(types=[a_type("m5d.large", local_disk_gib=69.8)])
+    (plain,) = resolve(some_rules(), market).pools["linux"].offerings
+    assert (plain.resources, plain.labels) == ({"cpus": 2.0, "memory_mib": 8192.0}, {"architecture": "x86_64"})
+    required = some_rules({"local_disk_gib": {"min": 50}, "type_labels": True})
+    (named,) = resolve(required, market).pools["linux"].offerings
+    assert named.resources == {"cpus": 2.0, "memory_mib": 8192.0, "local_disk_gib": 69.8}
+    assert named.labels == {"architecture": "x86_64", "instance_type": "m5d.large", "instance_family": "m5d"}
+
+
+def test_types_with_as_much_replace_each_other_in_a_request_for_many_machines() -> None:
+    same = a_type("m6.large", local_disk_gib=118.0)
+    prices = [a_price(kind, price=0.04 + 0.001 * n) for n, kind in enumerate(("m5.large", "m6.large", "m5.xlarge"))]
+    pool = resolve(some_rules(), a_market(*prices, types=[*TYPES, same])).pools["linux"]
+    chosen, *_ = list_choices(pool)
+    keys = [each.key for each in list_alternatives(pool, chosen, ())]
+    assert keys == ["m5.large/spot", "m6.large/spot", "m5.xlarge/spot"]
 
 
 def test_the_lowest_price_of_the_zones_counts() -> None:

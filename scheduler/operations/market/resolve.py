@@ -10,6 +10,7 @@ from typing import Any, Final
 from scheduler.model.machines import Offering, UnsoldOffering
 from scheduler.model.market import InstanceType, Price, StoredMarket
 from scheduler.model.pools import Pool, has_price
+from scheduler.model.requirements import Requirements
 from scheduler.model.rules import Rules
 from scheduler.model.validation import Fault, InvalidInputError
 from scheduler.ports.market import MarketReads
@@ -116,14 +117,15 @@ def make_offering(pool: Pool, entry: Offering, kind: InstanceType, market: Store
     """Return the offering of one type that meets the requirements of `entry`. What `entry` sets by hand counts: price,
     resources and labels. The name is the same whatever the other offerings are, because slots keep it.
     """
+    resources, labels = (entry.require or Requirements()).describe(kind)
     name = f"{kind.name}/{entry.market}" + (f"/{entry.zone}" if entry.zone else "")
     values: dict[str, Any] = {
         "name": name,
         "type": kind.name,
         "market": entry.market,
         "zone": entry.zone,
-        "resources": {**kind.resources, **(entry.resources or {})},
-        "labels": {**kind.labels, **(entry.labels or {})},
+        "resources": {**resources, **(entry.resources or {})},
+        "labels": {**labels, **(entry.labels or {})},
     }
     if has_price(entry):
         values["price"] = entry.price

@@ -4,11 +4,11 @@ boots.
 Sources: the autoscaler's tick (counting), Arvados (back-offs, choice of an instance type).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 
 from scheduler.model.decisions import Launch
 from scheduler.model.launch_backoff import Hold, hold_id
@@ -21,6 +21,7 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
+from scheduler.policy.scaling.by_pool import ByPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +113,6 @@ DETAILS: Final[Mapping[str, str]] = MappingProxyType(
 ORDER_OF_CODES: Final = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
 """Waiting codes in order: if several apply, the first one is reported."""
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
-_Value = TypeVar("_Value")
-
-
-class _ByPool(dict[str, _Value]):
-    """A table that is filled for a pool when the pool is looked up first."""
-
-    __slots__ = ("_find",)
-
-    def __init__(self, find: Callable[[str], _Value]) -> None:
-        super().__init__()
-        self._find = find
-
-    def __missing__(self, name: str) -> _Value:
-        value = self[name] = self._find(name)
-        return value
 
 
 class LaunchLimits:
@@ -144,8 +130,8 @@ class LaunchLimits:
         self._launches_in = dict.fromkeys(cycle.pools, 0)
         # Speed: a tick that considers no launch counts no slots. After the repairs, only launches change whether a slot
         # is active, empty, or cordoned and ready, so that a later count finds the same slots.
-        self._active = _ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
-        self._choices = _ByPool(lambda name: list_choices(cycle.rules.pools[name]))
+        self._active = ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
+        self._choices = ByPool(lambda name: list_choices(cycle.rules.pools[name]))
         self._eligible: dict[tuple[InstanceRequest, tuple[str, ...]], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
@@ -155,10 +141,10 @@ class LaunchLimits:
         """Whether anything except `max_slots` may hold a launch back."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.pools}
-        self._cordoned = _ByPool(
+        self._cordoned = ByPool(
             lambda name: [p for p in cycle.pools[name] if p.slot.cordoned and p.state == "ready" and not p.stuck]
         )
-        self._empty = _ByPool(
+        self._empty = ByPool(
             lambda name: [p for p in reversed(cycle.pools[name]) if p.state == "empty" and not p.slot.cordoned]
         )
 
