@@ -44,6 +44,7 @@ def test_the_catalogue_has_the_facts_about_each_type(market: Ec2Market) -> None:
     assert set(ZONES) <= set(found["m5d.xlarge"].zones)
     gpu, arm, metal = found["g4dn.12xlarge"], found["c7g.large"], found["m5.metal"]
     assert (gpu.accelerators, gpu.accelerator) == (4, "T4")
+    assert found["g6f.xlarge"].accelerators == 1  # a part of a GPU
     assert arm.architectures == ("arm64",)
     assert metal.is_bare_metal
     assert not found["m1.small"].is_current

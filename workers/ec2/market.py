@@ -131,7 +131,8 @@ def _read_accelerators(answer: Mapping[str, Any]) -> tuple[int, str | None]:
     """Return the number of accelerators of a type, and the name of the first one."""
     for table, key in ACCELERATORS:
         devices = answer.get(table, {}).get(key, ())
-        count = sum(int(each.get("Count", 0)) for each in devices)
+        # EC2 reports a count of 0 for a part of a device.
+        count = sum(int(each.get("Count", 0)) or 1 for each in devices)
         if count:
             return count, devices[0].get("Name")
     return 0, None
