@@ -55,7 +55,7 @@ def database(intake: FakeIntake, run: Run, sqlite_url: str, monkeypatch: pytest.
 def cloud(database: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
     """Return the EC2 of the stack, with a fixed spot price of two types."""
     monkeypatch.setenv("LEASEHOLD_AWS__ENDPOINT_URL", emulator.url)
-    emulator.steer(spot_prices={"fixed": FIXED})
+    emulator.steer(spot_prices={"fixed": FIXED}, instance_types=["m5dn.*", "c6id.*", "t3.*"])
     return emulator
 
 
@@ -76,7 +76,7 @@ def test_apply_reads_the_catalogue_and_offers_lists_what_would_be_bought(
     )
     assert first["resources"] == {"cpus": 2.0, "memory_mib": 8192.0}
     assert (first["reasons"], found[1]["key"]) == ([], "c6id.large/spot")
-    assert len(found) > 20
+    assert len(found) > 4
     # No price of on-demand machines was imported.
     assert [(each["key"], each["reasons"]) for each in found if each["market"] == "on-demand"] == [
         ("last", ["no price is known"])

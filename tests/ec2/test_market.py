@@ -108,6 +108,13 @@ def test_the_catalogue_comes_page_by_page(market: Ec2Market, emulator: Emulator)
     assert len(emulator.calls("DescribeInstanceTypeOfferings")) > 5
 
 
+def test_the_catalogue_may_be_a_part_of_the_types(market: Ec2Market, emulator: Emulator) -> None:
+    emulator.steer(instance_types=["m5dn.*large", "t3.nano"])
+    found = market.read_types(NOW)
+    assert {each.family for each in found} == {"m5dn", "t3"}
+    assert all(set(ZONES) & set(each.zones) for each in found)
+
+
 def test_the_control_api_gives_on_demand_prices(emulator: Emulator) -> None:
     status, answer = emulator.ask("GET", "prices")
     rows = {row["type"]: row for row in answer["prices"]}

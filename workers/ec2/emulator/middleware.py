@@ -178,7 +178,8 @@ class Middleware:
         if call.action == SPOT_PRICES:
             return _Reply(self.control.spot_prices.describe(call))
         if is_paged(call):
-            return _Reply(answer_page(call, lambda part: self._forward(part, environ)))
+            patterns = self.control.settings.instance_types
+            return _Reply(answer_page(call, patterns, lambda part: self._forward(part, environ)))
         if not call.is_launch:
             return _Reply(self._forward(call, environ))
         return self._launch(call, environ)

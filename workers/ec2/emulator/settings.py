@@ -230,6 +230,10 @@ class EmulatorSettings(Document):
     """Seed of the emulator's random choices. They start again when the seed is set."""
     spot_prices: SpotMarket = SpotMarket()
     """How spot prices move. They start again when a key except `fixed`, or the seed, is set."""
+    instance_types: tuple[Text, ...] = ()
+    """Patterns of the instance types in the catalogue, like `m5.*`; none: all types that moto knows. Launches do not
+    depend on them.
+    """
     faults: tuple[FaultRule, ...] = ()
 
 

@@ -3,7 +3,9 @@
 moto answers with all types in one page, which takes seconds. EC2 has at most 100 types, or 1000 offerings, in a page.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
 from typing import Final
 from xml.sax.saxutils import escape
 
@@ -16,8 +18,8 @@ from workers.ec2.emulator.calls import Call
 TYPES: Final = "DescribeInstanceTypes"
 OFFERINGS: Final = "DescribeInstanceTypeOfferings"
 MOST: Final = {TYPES: 100, OFFERINGS: 1000}
-_WRITTEN: Final[dict[tuple[int, int], bytes]] = {}
-"""Index of the first type and number of types of a page -> the body of the answer."""
+_WRITTEN: Final[dict[tuple[tuple[str, ...], int | None], bytes]] = {}
+"""Types of a page and index of the next page -> the body of the answer."""
 _PAGING: Final = ("MaxResults", "NextToken")
 
 
@@ -27,13 +29,16 @@ def is_paged(call: Call) -> bool:
     return call.action in MOST and not narrowed
 
 
-def answer_page(call: Call, forward: Callable[[Call], Response]) -> Response:
-    """Return the page of the catalogue that a call requests. `forward` lets moto answer a call."""
+def answer_page(call: Call, patterns: Collection[str], forward: Callable[[Call], Response]) -> Response:
+    """Return the page of the catalogue that a call requests. `patterns`: those of the types in it; none: all types.
+    `forward` lets moto answer a call.
+    """
     first, most = find_page(call, MOST[call.action])
+    names = _list_names(tuple(patterns))
     if call.action == TYPES:
-        return _answer_types(call, first, most, forward)
+        return _answer_types(call, sorted(names), (first, most), forward)
     kind = call.parameters.get("LocationType", "region")
-    rows = INSTANCE_TYPE_OFFERINGS.get(kind, {}).get(call.region, [])
+    rows = [row for row in INSTANCE_TYPE_OFFERINGS.get(kind, {}).get(call.region, []) if row["InstanceType"] in names]
     items = "".join(
         f"<item><instanceType>{escape(row['InstanceType'])}</instanceType><locationType>{escape(kind)}</locationType>"
         f"<location>{escape(row['Location'])}</location></item>"
@@ -43,18 +48,28 @@ def answer_page(call: Call, forward: Callable[[Call], Response]) -> Response:
     return write_page(call.action, body, first + most if len(rows) > first + most else None)
 
 
-def _answer_types(call: Call, first: int, most: int, forward: Callable[[Call], Response]) -> Response:
-    """Return a page of all instance types. moto takes long to write one, and its types never change, so each page is
-    kept.
+@cache
+def _list_names(patterns: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(
+        name for name in INSTANCE_TYPES if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+    )
+
+
+def _answer_types(
+    call: Call, names: Sequence[str], page: tuple[int, int], forward: Callable[[Call], Response]
+) -> Response:
+    """Return a page of the instance types with these names. moto takes long to write one, and its types never change,
+    so each page is kept.
     """
-    if (first, most) not in _WRITTEN:
-        names = sorted(INSTANCE_TYPES)
-        answer = forward(_naming(call, names[first : first + most]))
-        _add_next(answer, call.action, first + most if len(names) > first + most else None)
+    first, most = page
+    shown = tuple(names[first : first + most])
+    following = first + most if len(names) > first + most else None
+    if (shown, following) not in _WRITTEN:
+        answer = _add_next(forward(_naming(call, shown)), call.action, following)
         if answer.status_code != 200:  # noqa: PLR2004 - HTTP status OK
             return answer
-        _WRITTEN[first, most] = answer.get_data()
-    return Response(_WRITTEN[first, most], content_type="text/xml;charset=UTF-8")
+        _WRITTEN[shown, following] = answer.get_data()
+    return Response(_WRITTEN[shown, following], content_type="text/xml;charset=UTF-8")
 
 
 def find_page(call: Call, most: int) -> tuple[int, int]:
@@ -74,7 +89,7 @@ def write_page(action: str, body: str, following: int | None) -> Response:
     return _add_next(answer, action, following)
 
 
-def _naming(call: Call, names: list[str]) -> Call:
+def _naming(call: Call, names: Sequence[str]) -> Call:
     kept = {key: value for key, value in call.parameters.items() if key not in _PAGING}
     numbered = {f"InstanceType.{number}": name for number, name in enumerate(names, 1)}
     return msgspec.structs.replace(call, parameters={**kept, **numbered})
