@@ -14,7 +14,7 @@ from celery.schedules import crontab, schedule
 from leasehold.common.clock import read_monotonic
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import DatabaseWentBackError, ForeignClusterError, StoreUnavailableError
-from tasks.queues import HEAR, IMAGES, INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP, TICK
+from tasks.queues import HEAR, IMAGES, INTERRUPTIONS, MARKET, PRUNE, RECONCILE, RECOVER, SWEEP, TICK
 from workers.logs import get_logger
 from workers.settings import Settings
 
@@ -33,6 +33,7 @@ def make_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return Celery's beat schedule: each periodic task with its interval from the settings."""
     recover, aws = settings.recover_interval, settings.aws
     notices = {"interruptions": _every(aws.interruption_interval, INTERRUPTIONS)} if aws.interruption_queue else {}
+    market = settings.market.price_interval
     hourly = crontab(minute=str(PRUNE_MINUTE), nowfun=read_steady_time)
     return {
         "tick": _every(settings.ticks.interval, TICK),
@@ -43,6 +44,7 @@ def make_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         "reconcile": _every(FULL_SWEEP * recover, RECONCILE),
         "images": _every(settings.image_interval, IMAGES),
         "prune": {"task": PRUNE, "schedule": hourly, "options": {"expires": 1800}},
+        **({"market": _every(market, MARKET)} if market else {}),
         **notices,
     }
 

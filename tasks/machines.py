@@ -17,6 +17,8 @@ from scheduler.operations.machines.interrupt import handle_notices
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
 from scheduler.operations.machines.terminate import terminate, terminate_all
+from scheduler.operations.market.refresh import refresh_market
+from scheduler.operations.market.resolve import uses_market
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
 from tasks.app import app, services
 from tasks.queues import (
@@ -26,6 +28,7 @@ from tasks.queues import (
     INTERRUPTIONS,
     LAUNCH_BATCH,
     LAUNCH_SLOT,
+    MARKET,
     PRUNE,
     RECONCILE,
     RECOVER,
@@ -111,6 +114,24 @@ def find_images() -> str:
     if found.failed:
         log.warning("Images could not be looked up; the known ones stay.", action="images.failed", errors=found.failed)
     return f"changed: {len(found.changed)}, failed: {len(found.failed)}"
+
+
+@app.task(name=MARKET)
+def read_market() -> str:
+    """Read the spot prices, and the catalogue of instance types if it is old, for the pools that use them."""
+    store, settings = services.ports.store, services.settings.market
+    rules = store.load_rules().rules
+    if not uses_market(rules):
+        return "no pool uses them"
+    found = refresh_market(store, services.market, rules, catalogue_age=settings.catalogue_age)
+    log.info(
+        "Prices and instance types were read from EC2.",
+        action="market.read",
+        types=found.types,
+        prices=found.prices,
+        changed=found.changed,
+    )
+    return f"prices: {found.prices}"
 
 
 @app.task(name=PRUNE)

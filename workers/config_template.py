@@ -19,7 +19,9 @@ from scheduler.model.budgets import Budget
 from scheduler.model.documents import Field
 from scheduler.model.lives import ReplacementRules
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
+from scheduler.model.market_rules import MarketRules
 from scheduler.model.pools import Pool
+from scheduler.model.requirements import Requirements
 from scheduler.model.rules import AccountRules, LimitRules, Scheduler
 from scheduler.model.schedules import Schedule
 from scheduler.model.validation import Document, fault
@@ -78,6 +80,8 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "pools.linux.schedules.target_warm_slots": 1,
         "pools.linux.schedules.max_slots": 4,
         "pools.linux.schedules.disruption_budget": "50%",
+        "pools.linux.market.max_price": 0.5,
+        "pools.linux.market.spot_below": 0.8,
         "accounts.ci.balance": [100, 50],
         "pools.linux.offerings.resources": {"cpus": 2, "memory_mib": 8192},
         "pools.linux.offerings.labels": {"disk": "ssd"},
@@ -155,10 +159,12 @@ def list_sections(pool: str = "NAME", account: str = "NAME", budget: str = "NAME
         Section("scheduler", Scheduler, _meaning(Scheduler)),
         Section(f"pools.{pool}", Pool, _meaning(Pool)),
         Section(f"pools.{pool}.ec2", Ec2Rules, _meaning(Ec2Rules)),
+        Section(f"pools.{pool}.market", MarketRules, _meaning(MarketRules)),
         Section(f"pools.{pool}.probe", ProbeRules, _meaning(ProbeRules)),
         Section(f"pools.{pool}.replacement", ReplacementRules, _meaning(ReplacementRules)),
         Section(f"pools.{pool}.schedules", Schedule, _meaning(Schedule), is_list=True),
         Section(f"pools.{pool}.offerings", Offering, _meaning(Offering), is_list=True),
+        Section(f"pools.{pool}.offerings.require", Requirements, _meaning(Requirements), is_example=True),
         Section(f"accounts.{account}", AccountRules, _meaning(AccountRules), is_example=True),
         Section("limits", LimitRules, _meaning(LimitRules)),
         Section(f"budgets.{budget}", Budget, _meaning(Budget), is_example=True),

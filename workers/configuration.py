@@ -201,7 +201,8 @@ def find_misfits(path: str, pool: Pool) -> Iterator[Fault]:
 
     If each amount fits by itself, but no slot could hold all of them together, yield one fault for all.
     """
-    if pool.counts_leases_only:
+    if pool.counts_leases_only or any(each.require is not None for each in pool.offerings):
+        # The types of requirements are known only when they are applied.
         return
     own = pool.resources or {}
     # A new slot has the capacity of its offering, else that of the pool.

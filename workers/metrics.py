@@ -204,7 +204,7 @@ def _add_zeros_of_pools(tally: Tally, rules: Rules) -> None:
         if not pool.is_elastic:
             continue
         # "" is the offering of a pool without a list.
-        offerings = list(pool.offering_by_key) or [""]
+        offerings = [key for key, each in pool.offering_by_key.items() if each.require is None] or [""]
         zeros: dict[str, list[Labels]] = {
             LAUNCHES: [(name, offering, result) for offering in offerings for result in LAUNCH_RESULTS],
             BOOTS: [(name, outcome) for outcome in BOOT_OUTCOMES],

@@ -26,6 +26,7 @@ from scheduler.ports import (
     Fleet,
     ForeignClusterError,
     Images,
+    MarketSource,
     Meter,
     NoticeFeed,
     Store,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from scheduler.ports import ClusterNumbers, ClusterSource
     from scheduler.view.redis_clock import RedisClock
     from scheduler.view.redis_ports import Renewal
+    from workers.ec2.budget import CallBudget
     from workers.ec2.clients import Ec2Access
 
 Value = TypeVar("Value")
@@ -230,6 +232,13 @@ class Services:
         return cast("Images", _OnDemand(lambda: make_images(read_access(self.settings))))
 
     @once_per_process
+    def market(self) -> MarketSource:
+        """EC2's catalogue of instance types and its spot prices. Raises CloudError if boto3 cannot make a client."""
+        from workers.ec2.market import make_market
+
+        return make_market(read_access(self.settings), self._make_budget())
+
+    @once_per_process
     def _membership(self) -> MembershipCheck:
         return MembershipCheck()
 
@@ -295,15 +304,20 @@ class Services:
         return open_cluster(self.settings.database_url)
 
     def _open_fleet(self) -> Fleet:
-        from workers.ec2.budget import CALLS_PER_SECOND, CallBudget
         from workers.ec2.fleet import make_fleet
+
+        return make_fleet(self.settings.aws.cluster, read_access(self.settings), self._make_budget())
+
+    def _make_budget(self) -> "CallBudget | None":
+        """Return the budget of EC2 calls in Redis; None if the calls have no limit, or if no Redis is configured."""
+        from workers.ec2.budget import CALLS_PER_SECOND, CallBudget
 
         aws = self.settings.aws
         # By default the calls to an emulator have no limit.
         usual = CALLS_PER_SECOND if aws.endpoint_url is None else 0.0
         per_second = usual if aws.calls_per_second is None else aws.calls_per_second
-        budget = CallBudget(self.redis, self.settings.view.prefix, per_second) if per_second else None
-        return make_fleet(aws.cluster, read_access(self.settings), budget)
+        has_budget = bool(per_second and self.settings.view_url)
+        return CallBudget(self.redis, self.settings.view.prefix, per_second) if has_budget else None
 
 
 def find_foreign(settings: Settings) -> str | None:

@@ -26,6 +26,7 @@ from scheduler.model.validation import (
 )
 from workers.console_settings import ConsoleSettings
 from workers.environment import name_origin, read_environment
+from workers.market_settings import MarketSettings
 from workers.setting_types import (
     BasicAuth,
     DatabaseUrl,
@@ -249,6 +250,8 @@ class Settings(Document):
     """Whether messages must be signed, and the principal of the commands on this host."""
     aws: AwsSettings = AwsSettings()
     """EC2, or the emulator instead."""
+    market: MarketSettings = MarketSettings()
+    """Prices and instance types, which are read from EC2."""
     intake: IntakeSettings = IntakeSettings()
     """Overload protection of the intake."""
     ticks: TickSettings = TickSettings()

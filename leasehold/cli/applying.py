@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from leasehold.cli.failures import CommandError, print_error
+from leasehold.cli.market import prepare_market
 from leasehold.cli.output import print_result, shorten
 from leasehold.cli.ruling import find_version
 from leasehold.client.own_transport import open_wire
@@ -53,6 +54,7 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     ViewUnavailableError if Redis fails after the commit. The file may be applied again after any of these errors.
     """
     configuration = read_configuration(path)
+    prepare_market(configuration.settings, configuration.rules)
     source = f"leasehold apply {path.name}"
     for name, pool in configuration.rules.pools.items():
         if pool.ec2.names_slot:

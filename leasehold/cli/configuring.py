@@ -1,13 +1,16 @@
 """Commands for leasehold.toml: write a template with comments, check a file."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from leasehold.cli.failures import BAD_INPUT, CommandError
 from leasehold.cli.output import AsJson, print_json, print_thing
 from leasehold.cli.root import add_group, example
+
+if TYPE_CHECKING:
+    from scheduler.model.validation import Fault
 
 File = Annotated[Path | None, typer.Argument(metavar="FILE", help="Default: LEASEHOLD_CONFIG, else ./leasehold.toml.")]
 group = add_group("config", "Write and check leasehold.toml.", "leasehold config init")
@@ -22,7 +25,13 @@ def check(file: File = None, as_json: AsJson = False) -> None:
     from workers.configuration import check_configuration, find_configuration, find_warnings, read_configuration
 
     faults = check_configuration(file)
-    warnings = [] if faults else find_warnings(read_configuration(file))
+    warnings: list[Fault] = []
+    if not faults:
+        from leasehold.cli.market import check_market
+
+        configuration = read_configuration(file)
+        faults, unchecked = check_market(configuration)
+        warnings = [] if faults else [*find_warnings(configuration), *unchecked]
     found = find_configuration(file)
     if as_json:
         print_json({"file": str(found) if found else None, "faults": faults, "warnings": warnings})

@@ -15,7 +15,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         *("renew", "surrender", "release", "confirm", "absent", "idle"),
     ),
     "Slots and hosts": ("slots", "cordon", "uncordon", "drain", "host"),
-    "Rules and accounts": ("config", "apply", "rules", "accounts", "costs"),
+    "Rules and accounts": ("config", "apply", "rules", "accounts", "costs", "prices", "offers"),
     "Operations": ("status", "top", "events", "doctor", "alive", "migrate", "backup", "restore", "principals"),
     "Planning": ("snapshot", "simulate"),
 }

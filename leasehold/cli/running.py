@@ -250,12 +250,17 @@ def snapshot(
     from scheduler.simulation.snapshot import make_snapshot
 
     with open_store() as store:
+        from scheduler.operations.market.resolve import load_resolved, resolve_document, uses_market
         from workers.configuration import read_cloud
 
         stored, rows, now = store.load_rules(), list(store.read_rows()), store.now()
+        rules, document = stored.rules, stored.document
+        if uses_market(rules):
+            rules = load_resolved(store, rules)
+            document = resolve_document(document, rules)
     if not stored.version:
         raise CommandError(NO_RULES)
-    made = make_snapshot(rows, stored.document, stored.rules, read_cloud(config), now)
+    made = make_snapshot(rows, document, rules, read_cloud(config), now)
     if out is None:
         print_json(made)
     else:

@@ -13,6 +13,7 @@ from leasehold.doctor.rules import judge_permission
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.validation import InvalidInputError
+from scheduler.operations.market.resolve import load_resolved, uses_market
 from scheduler.ports import CloudError, LaunchOrder, StoreUnavailableError
 from scheduler.store.opening import open_store
 from workers.configuration import Configuration
@@ -32,7 +33,7 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
     of each call to AWS.
     """
     settings = configuration.settings
-    rules = _read_rules(configuration)
+    rules, is_bought_by_market = _read_rules(configuration)
     pools = {name: pool for name, pool in rules.pools.items() if pool.is_elastic}
     if not pools:
         yield skipped("aws", "no pool launches machines")
@@ -48,6 +49,8 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
     yield ok("aws identity", f"{identity.arn} in account {identity.account}")
     if "look" in abilities:
         yield judge_permission("aws look", _try(lambda: permissions.look(settings.aws.cluster)), "look")
+        if is_bought_by_market:
+            yield judge_permission("aws market", _try(permissions.look_at_market), "look")
         yield _look_at_interruptions(settings, permissions)
     if "launch" in abilities:
         yield from _look_at_launches(pools, rules, settings, permissions)
@@ -55,33 +58,40 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
         yield _look_at_terminate(settings, permissions)
 
 
-def _read_rules(configuration: Configuration) -> Rules:
-    """Return the rules in force; the rules of this host's file if no rules were applied or the database
-    cannot be read.
+def _read_rules(configuration: Configuration) -> tuple[Rules, bool]:
+    """Return the rules in force with the types and prices of the database, and whether they depend on these. If no
+    rules were applied, or the database cannot be read, the rules are those of this host's file.
     """
     try:
         with closing(open_store(configuration.settings.database_url)) as store:
             stored = store.load_rules()
+            rules = load_resolved(store, stored.rules)
     except (StoreUnavailableError, InvalidInputError):
-        return configuration.rules
-    return stored.rules if stored.version else configuration.rules
+        return configuration.rules, uses_market(configuration.rules)
+    if not stored.version:
+        return configuration.rules, uses_market(configuration.rules)
+    return rules, uses_market(stored.rules)
 
 
 def _look_at_launches(
     pools: dict[str, Pool], rules: Rules, settings: Settings, permissions: Permissions
 ) -> Iterator[Finding]:
-    """Yield for each pool whether EC2 permits to launch the pool's first offering.
+    """Yield for each pool whether EC2 permits to launch the pool's first offering that is for sale.
 
     The request is the complete one of the launch worker, because a policy may depend on tags. DryRun prevents the
     launch.
     """
     for name, pool in pools.items():
+        sold = [key for key, offering in pool.offering_by_key.items() if offering.is_for_sale]
+        if pool.offerings and not sold:
+            yield skipped(f"aws launch {name}", "no offering has a known price within the limits: `leasehold offers`")
+            continue
         order = LaunchOrder(
             slot=f"{name}-1",
             pool=name,
             launch_id=f"doctor-{secrets.token_hex(8)}",
             generation=1,
-            offering=next(iter(pool.offering_by_key), None),
+            offering=sold[0] if sold else None,
         )
         error = _try(partial(_launch, order, rules, settings, permissions))
         yield judge_permission(f"aws launch {name}", error, "launch")

@@ -122,6 +122,7 @@ def configure(
     changed = {
         "broker": BrokerSettings(url=SecretText(broker_url)),
         "database": settings.database.model_copy(update={"url": SecretText(database_url)}),
+        "aws": settings.aws.model_copy(update=_name_emulator(emulator_environment)),
     }
     return StackConfiguration(
         settings=settings.model_copy(update=changed),
@@ -132,6 +133,20 @@ def configure(
         environment=chosen,
         programs=(*redis_programs, *emulator_programs),
     )
+
+
+def _name_emulator(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of AWS by which this process reads instance types and prices from the emulator, from the
+    environment of the other processes; {} without an emulator.
+    """
+    if not environment:
+        return {}
+    return {
+        "endpoint_url": environment["LEASEHOLD_AWS__ENDPOINT_URL"],
+        "region": environment["LEASEHOLD_AWS__REGION"],
+        "access_key_id": SecretText(environment["LEASEHOLD_AWS__ACCESS_KEY_ID"]),
+        "secret_access_key": SecretText(environment[SECRET_KEY_VARIABLE]),
+    }
 
 
 def has_console() -> bool:

@@ -41,6 +41,8 @@ from leasehold.stack.programs import Program, Reaper
 from leasehold.stack.readiness import Check, answers_ping, listens, serves
 from leasehold.stack.supervisor import Supervisor
 from leasehold.web.token_file import write_token
+from scheduler.model.rules import read_rules
+from scheduler.operations.market.resolve import has_requirements
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
@@ -231,7 +233,7 @@ class Stack:
             self._launch(replace(program, command=(*program.command, "--local")) if is_local else program)
         self._write()
         with contextlib.closing(open_wire(found.settings)) as wire:
-            self._await({REDIS: lambda: answers_ping(wire)}, until)
+            self._await({REDIS: lambda: answers_ping(wire), **self._list_market_checks()}, until)
             are_gone = found.emulator_url is not None
             self._prepare("the rules", lambda: prepare_rules(found.settings, found.rules, machines_are_gone=are_gone))
             self._await(self._list_checks(wire), until)
@@ -276,6 +278,13 @@ class Stack:
         if emulator is not None:
             checks[EMULATOR] = lambda: serves(f"{emulator}/_leasehold/health")
         return checks
+
+    def _list_market_checks(self) -> dict[str, Check]:
+        """Return the check of the emulator, if rules with requirements need its types and prices; else none."""
+        emulator, rules = self.emulator_url, self.configuration.rules
+        if emulator is None or rules is None or not has_requirements(read_rules(dict(rules))):
+            return {}
+        return {EMULATOR: lambda: serves(f"{emulator}/_leasehold/health")}
 
     def _has_view(self) -> bool:
         """Return whether clients can read the view, which the first tick builds."""

@@ -3,14 +3,18 @@ are gone.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
+from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.lease_commands import lose
+from scheduler.operations.market.refresh import refresh_market
+from scheduler.operations.market.resolve import has_requirements
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.ports import OutboxMessage
+from scheduler.ports import CloudError, OutboxMessage
 from workers.services import Services
 from workers.settings import Settings
 
@@ -62,10 +66,16 @@ def prepare_rules(settings: Settings, rules: Mapping[str, Any] | None, *, machin
     `machines_are_gone`: the emulator of the last run has ended with its machines, so their slots are recorded as empty.
     Raises StoreUnavailableError, ViewUnavailableError, InvalidInputError.
     """
-    ports = Services(settings, QuietDispatcher).ports
+    services = Services(settings, QuietDispatcher)
+    ports = services.ports
     if rules is None and not ports.store.rules_version():
         rules = EXAMPLE_RULES
     if rules is not None:
+        read = read_rules(dict(rules), "")
+        if has_requirements(read):
+            # Without an answer of EC2, the types and prices of the database count.
+            with suppress(CloudError):
+                refresh_market(ports.store, services.market, read, catalogue_age=settings.market.catalogue_age)
         apply_rules(ports, rules, source="the start of a local stack")
     if machines_are_gone:
         forget_machines(ports)

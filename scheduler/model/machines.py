@@ -9,6 +9,7 @@ from string import Template
 from typing import Annotated, Literal
 
 from scheduler.model.images import check_image
+from scheduler.model.requirements import Requirements
 from scheduler.model.slots import Market
 from scheduler.model.validation import (
     Amount,
@@ -45,14 +46,21 @@ def _user_data(value: object) -> str:
 
 
 class Offering(Document):
-    """An offering: an EC2 instance type that a pool may launch, with its market, zone, resources and price per hour."""
+    """An offering: an EC2 instance type that a pool may launch, with its market, zone, resources and price per hour.
+
+    With `require`, each type that meets the requirements is an offering.
+    """
 
     name: Name
-    """Name of the offering in plans, launch back-offs and events."""
+    """Name of the offering in plans, launch back-offs and events. With `require`, the offerings are named
+    `TYPE/MARKET`.
+    """
     market: Annotated[Market, Before(_market)] = "spot"
     """Market in which the machine is bought: `spot` or `on-demand`."""
     price: Amount = 0.0
-    """Price per hour. The cheapest offering that fits is launched first."""
+    """Price per hour. The cheapest offering that fits is launched first. Default with `require`, or with the pool's
+    `market.prices`: the lowest price of the table `prices` in the offering's zones.
+    """
     resources: ResourceMap | None = None
     """Resources of a machine of this offering; default: the pool's `resources`."""
     labels: LabelMap | None = None
@@ -61,11 +69,37 @@ class Offering(Document):
     """EC2 instance type; default: `name`."""
     zone: Name | None = None
     """Availability zone; default: any zone of the pool's subnets."""
+    require: Requirements | None = None
+    """Requirements in place of `type`. The types come from the catalogue that `leasehold apply` reads from EC2."""
+
+    def check_fields(self) -> None:
+        """Refuse an offering that has both a type and requirements. Raises ExpectedError."""
+        if self.require is not None and self.type is not None:
+            raise expected("nothing beside require", key="type", got=self.type)
+
+    @property
+    def is_for_sale(self) -> bool:
+        """Whether a launch may choose this offering. Requirements without a type cannot be launched."""
+        return self.require is None
 
     @property
     def instance_type(self) -> str:
         """The EC2 instance type of this offering: `type`, else `name`."""
         return self.type or self.name
+
+
+class UnsoldOffering(Offering):
+    """An offering that is not launched now, because its price is unknown or too high. A machine that was launched from
+    it stays.
+    """
+
+    reason: Text
+    """Why no launch may choose the offering."""
+
+    @property
+    def is_for_sale(self) -> bool:
+        """Whether a launch may choose this offering: no."""
+        return False
 
 
 class ProbeRules(Document):

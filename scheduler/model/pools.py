@@ -10,6 +10,7 @@ from typing import Literal
 
 from scheduler.model.lives import ReplacementRules, digest_launch
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
+from scheduler.model.market_rules import MarketRules
 from scheduler.model.schedules import Schedule
 from scheduler.model.validation import (
     Amount,
@@ -95,6 +96,8 @@ class Pool(Document):
     """Instance types that may be launched; none = the type of the launch template or image."""
     price_factor: Amount = 1.5
     """An offering may cost at most this many times the cheapest one that fits; 1.0 = only the cheapest."""
+    market: MarketRules = MarketRules()
+    """Where prices come from, and which prices the pool does not pay."""
     ec2: Ec2Rules = Ec2Rules()
     """How EC2 launches are built."""
     probe: ProbeRules = ProbeRules()
@@ -139,9 +142,31 @@ class Pool(Document):
         return digest_launch(self.ec2)
 
     @cached_property
+    def takes_prices(self) -> bool:
+        """Whether offerings without a price of their own get that of the table, and are not launched without one."""
+        return self.market.prices or any(each.require is not None for each in self.offerings)
+
+    @cached_property
+    def uses_market(self) -> bool:
+        """Whether the offerings that may be launched depend on the catalogue or on the table of prices."""
+        has_limit = self.market.max_price is not None or self.market.spot_below is not None
+        return bool(self.offerings) and (self.takes_prices or has_limit)
+
+    @cached_property
+    def zones(self) -> tuple[str, ...]:
+        """The zones of the pool's subnets, sorted; () if a subnet without a zone, or none, is configured."""
+        named = [entry.rpartition(":")[0] for entry in self.ec2.subnets]
+        return tuple(sorted(set(named))) if all(named) else ()
+
+    @cached_property
     def offering_by_key(self) -> dict[str, Offering]:
         """Offering key -> offering, in the configured order. `offering_key` makes the keys."""
         return {offering_key(self, offering): offering for offering in self.offerings}
+
+
+def has_price(offering: Offering) -> bool:
+    """Return whether the price of an offering was set by hand."""
+    return "price" in offering.model_fields_set
 
 
 def offering_key(pool: Pool, offering: Offering) -> str:

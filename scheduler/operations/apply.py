@@ -29,6 +29,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
 from scheduler.model.view import Row, View
 from scheduler.operations.commands.accounts import drop_account, put_account
+from scheduler.operations.market.resolve import check_requirements, load_resolved
 from scheduler.operations.membership import check_membership
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
@@ -74,6 +75,7 @@ def apply_rules(
     RulesChangedError or ForeignClusterError; then nothing was written.
     """
     rules = read_rules(dict(document), prefix)
+    check_requirements(ports.store, rules, prefix)
     check_membership(ports)
     with ports.store.transaction() as transaction:
         applied = write_rules(
@@ -254,7 +256,7 @@ def preview_rules(
     """Return what would happen if this document became the rules in force, with these ids of images. Nothing is locked
     or written. Raises InvalidInputError for an invalid document.
     """
-    rules, stored = read_rules(dict(document), prefix), store.load_rules()
+    rules, stored = _read_resolved(store, document, prefix), _load_stored(store)
     rules = with_images(rules, found := stored.images | dict(images or {}))
     if stored.version and (stored.document, stored.images) == (document, found):
         return Preview(version=stored.version, changed=False)
@@ -263,7 +265,7 @@ def preview_rules(
 
 def rehearse_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Rehearsal:
     """Return the same as `preview_rules`, with both plans. If the document is in force already, both are one plan."""
-    rules, stored = read_rules(dict(document), prefix), store.load_rules()
+    rules, stored = _read_resolved(store, document, prefix), _load_stored(store)
     if stored.version and stored.document == document:
         with PausedGC():
             now = store.now()
@@ -271,6 +273,17 @@ def rehearse_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "
             planned = plan(View(store.read_rows()), present, now)
         return Rehearsal(Preview(version=stored.version, changed=False), planned, planned)
     return _rehearse(store, stored, document, rules)
+
+
+def _load_stored(store: Store) -> StoredRules:
+    stored = store.load_rules()
+    return msgspec.structs.replace(stored, rules=load_resolved(store, stored.rules))
+
+
+def _read_resolved(store: Store, document: Mapping[str, Any], prefix: str) -> Rules:
+    rules = read_rules(dict(document), prefix)
+    check_requirements(store, rules, prefix)
+    return load_resolved(store, rules)
 
 
 def _rehearse(store: Store, stored: StoredRules, document: Mapping[str, Any], rules: Rules) -> Rehearsal:

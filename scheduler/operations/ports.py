@@ -18,6 +18,7 @@ from scheduler.model.transitions import PHASES
 from scheduler.model.view import Change
 from scheduler.operations.admission import Admission, KnownSlots
 from scheduler.operations.heartbeats import HostKeys
+from scheduler.operations.market.resolve import resolve_rules, uses_market
 from scheduler.operations.notices import describe_notice
 from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.operations.writers.reservations import CORES
@@ -32,6 +33,7 @@ from scheduler.ports import (
     Notifier,
     OutboxMessage,
     Probe,
+    RulesVersion,
     Store,
     StoredRules,
     ViewCache,
@@ -79,6 +81,8 @@ class Ports:
     """The time, in seconds since the epoch, at which cluster time is 0. Only a simulation, whose time begins with 0,
     sets it: schedules need the date.
     """
+    market_version: int | None = None
+    """Version of the market with which the cached rules were resolved; None if they do not use the market."""
     known_slots: KnownSlots = field(default_factory=KnownSlots)
     host_keys: HostKeys = field(default_factory=HostKeys)
     admission: Admission = field(default_factory=Admission)
@@ -87,29 +91,38 @@ class Ports:
     is_bounded: bool = True
     """Whether a tick limits its work for one principal. False in a simulation, where each tick plans everything."""
 
-    def rules(self, version: int | None = None) -> Rules:
+    def rules(self, version: RulesVersion | None = None) -> Rules:
         """Return the rules as applied, without the values of schedules. See `stored_rules`."""
         return self.stored_rules(version).rules
 
-    def rules_at(self, now: float, version: int | None = None) -> InForce:
+    def rules_at(self, now: float, version: RulesVersion | None = None) -> InForce:
         """Return the rules with the values that schedules put in force at `now` (cluster time), and the cluster time at
         which other values may come into force. `version`: see `stored_rules`.
         """
         found = self.in_force.find(self.rules(version), now + self.time_zero)
         return found._replace(until=found.until - self.time_zero)
 
-    def stored_rules(self, version: int | None = None) -> StoredRules:
-        """Return the rules as applied with their version. They are read from the database only if their version has
-        changed. `version`: the present version, if the caller has just read it.
+    def stored_rules(self, version: RulesVersion | None = None) -> StoredRules:
+        """Return the rules as applied with their version, and with the types and prices of the market in place of
+        requirements. They are read from the database only if their version, or that of a market that they use, has
+        changed. `version`: the present versions, if the caller has just read them.
         """
-        present = self.store.rules_version() if version is None else version
-        if self.rules_cache is None or self.rules_cache.version != present:
-            self.rules_cache = self.store.load_rules()
-            if not self.is_bounded:
-                limits = self.rules_cache.rules.limits.model_copy(update={"work_per_tick": 0})
-                rules = self.rules_cache.rules.model_copy(update={"limits": limits})
-                self.rules_cache = msgspec.structs.replace(self.rules_cache, rules=rules)
-        return self.rules_cache
+        present = self.store.rules_versions() if version is None else version
+        cached = self.rules_cache
+        is_current = cached is not None and cached.version == present.document
+        if cached is None or not is_current or self.market_version not in {None, present.market}:
+            cached = self.rules_cache = self._load_rules()
+        return cached
+
+    def _load_rules(self) -> StoredRules:
+        stored = self.store.load_rules()
+        rules, self.market_version = stored.rules, None
+        if not self.is_bounded:
+            rules = rules.model_copy(update={"limits": rules.limits.model_copy(update={"work_per_tick": 0})})
+        if uses_market(rules):
+            market = self.store.load_market()
+            rules, self.market_version = resolve_rules(rules, market), market.version
+        return msgspec.structs.replace(stored, rules=rules)
 
 
 def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:

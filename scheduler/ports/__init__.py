@@ -31,20 +31,23 @@ from scheduler.ports.fleet import (
     Refusal,
 )
 from scheduler.ports.ledger import CostLedger, CostWriter, PoolCost
+from scheduler.ports.market import MarketReads, MarketSource, MarketWrites, RulesVersion
 from scheduler.ports.store import (
-    AppliedRules,
     ConflictError,
     DeposedError,
+    StaleWriteError,
+    Store,
+    Transaction,
+)
+from scheduler.ports.stored import (
+    AppliedRules,
     EventFilter,
     OutboxMessage,
     Pending,
     RowVersion,
-    StaleWriteError,
-    Store,
     StoredAnswer,
     StoredPrincipal,
     StoredRules,
-    Transaction,
 )
 from scheduler.ports.view import (
     ClusterRecord,
@@ -93,6 +96,9 @@ __all__ = [
     "LaunchOrder",
     "LeaderLock",
     "LeaderTerm",
+    "MarketReads",
+    "MarketSource",
+    "MarketWrites",
     "Message",
     "Meter",
     "NotPermittedError",
@@ -107,6 +113,7 @@ __all__ = [
     "RefusedMessage",
     "Remembered",
     "RowVersion",
+    "RulesVersion",
     "SetAside",
     "StaleWriteError",
     "Store",

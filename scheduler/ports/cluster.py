@@ -77,6 +77,8 @@ class ClusterRow(ClusterNumbers, frozen=True, kw_only=True):
     leader_term: LeaderTerm = LeaderTerm(0, "")
     rules_version: int = 0
     """Version of the scheduling rules in force; 0 before the first rules."""
+    market_version: int = 0
+    """Version of the catalogue of instance types and of the prices; 0 before the first ones."""
 
 
 Row_co = TypeVar("Row_co", bound=ClusterNumbers, covariant=True)

@@ -6,19 +6,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-import msgspec
-
 from scheduler.model.accounts import Account, BalanceSample, Levels
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.principals import Principal, Role
 from scheduler.model.recent_writes import RecentWrites
-from scheduler.model.reservations import Callback, Lease, Reservation
-from scheduler.model.rules import Rules
+from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot
-from scheduler.model.view import Gone, Kind, Row
+from scheduler.model.view import Gone, Row
 from scheduler.ports.cluster import ClusterRow, LeaderTerm, StoreUnavailableError
 from scheduler.ports.ledger import CostLedger, CostWriter
+from scheduler.ports.market import MarketReads, MarketWrites
+from scheduler.ports.stored import (
+    AppliedRules,
+    EventFilter,
+    OutboxMessage,
+    Pending,
+    RowVersion,
+    StoredAnswer,
+    StoredPrincipal,
+    StoredRules,
+)
 
 
 class StaleWriteError(Exception):
@@ -33,112 +40,7 @@ class ConflictError(StoreUnavailableError):
     """Raised when the database rolled a transaction back because of a concurrent one. Repeat the whole transaction."""
 
 
-class StoredAnswer(msgspec.Struct, frozen=True):
-    """The stored answer to a request that was carried out. A repetition of the request gets this answer and changes
-    nothing.
-    """
-
-    id: str
-    at: float
-    answer: dict[str, Any]
-    principal: str | None = None
-    """The principal that signed the request. Only this principal gets the stored answer. None: the request was not
-    signed.
-    """
-
-
-class Pending(msgspec.Struct, frozen=True):
-    """How many pending reservations a principal or an account has, and how many instances they request together."""
-
-    reservations: int = 0
-    instances: int = 0
-
-
-class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A callback (Celery task of a producer) in the outbox. It is sent to the broker again until the
-    broker accepts it.
-    """
-
-    id: str
-    callback: Callback
-    payload: dict[str, Any]
-    created_at: float
-    sent_at: float = 0.0
-    attempts: int = 0
-
-
-class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
-    """A principal (the sender of signed messages) with its key as text. `previous_key` is also valid until
-    `previous_until`.
-    """
-
-    name: str
-    role: Role
-    accounts: tuple[str, ...] = ()
-    key: str
-    created_at: float
-    previous_key: str | None = None
-    previous_until: float | None = None
-
-    def __repr__(self) -> str:
-        """Return the principal as text without its keys."""
-        return f"StoredPrincipal(name={self.name!r}, role={self.role!r}, accounts={self.accounts!r})"
-
-    @property
-    def principal(self) -> Principal:
-        """Return the name, role and accounts of the principal, without keys and times."""
-        return Principal(name=self.name, role=self.role, accounts=self.accounts)
-
-    def list_keys(self, now: float) -> list[str]:
-        """Return the keys of this principal that are valid at `now`."""
-        is_previous_valid = self.previous_until is not None and now < self.previous_until
-        return [self.key, *([self.previous_key] if self.previous_key is not None and is_previous_valid else [])]
-
-
-class RowVersion(msgspec.Struct, frozen=True, gc=False):
-    """The version of a row in the database and the time of its last write, by which outdated copies are found."""
-
-    kind: Kind
-    id: str
-    version: int
-    marked_at: float
-    is_over: bool = False
-    """Whether the row is a reservation that has ended and will not be restarted. The view need not contain it."""
-
-
-class StoredRules(msgspec.Struct, frozen=True):
-    """The rules in force, with ids of images for sources. `version` counts their changes; 0: none were applied."""
-
-    version: int
-    document: dict[str, Any]
-    rules: Rules
-    images: dict[str, str] = {}
-
-
-class AppliedRules(msgspec.Struct, frozen=True):
-    """One entry in the history of the rules: the document, its version, and when it was applied."""
-
-    version: int
-    applied_at: float
-    document: dict[str, Any]
-    images: dict[str, str] = {}
-
-
-class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions for the events to read; an event must match all that are given. `after`: only events with a higher
-    number.
-    """
-
-    after: int = 0
-    reservation: str | None = None
-    slot: str | None = None
-    name: str | None = None
-    newest: bool = False
-    """True: read the last `limit` matching events; False: the first `limit`. In both cases the oldest comes first."""
-    limit: int = 1000
-
-
-class Transaction(CostWriter, Protocol):
+class Transaction(CostWriter, MarketWrites, Protocol):
     """One atomic unit of reading and writing. Reads see the transaction's own writes.
 
     Rows that are read for writing stay locked until the end, so no other transaction changes a row between its test and
@@ -298,7 +200,7 @@ class Transaction(CostWriter, Protocol):
         """
 
 
-class Store(CostLedger, Protocol):
+class Store(CostLedger, MarketReads, Protocol):
     """The port to the database with the authoritative rows, in SQL, or in memory for the simulator.
 
     Every error of a database driver is raised as StoreUnavailableError, StaleWriteError, DeposedError or ConflictError.

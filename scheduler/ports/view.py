@@ -17,7 +17,7 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View
 from scheduler.model.waits import NO_WAITS, Waits
-from scheduler.ports.store import OutboxMessage
+from scheduler.ports.stored import OutboxMessage
 
 
 class ViewUnavailableError(Exception):

@@ -78,5 +78,6 @@ def check_offering(named: OutageDocument | FoundDocument, rules: Rules, path: st
     names = set(pool.offering_by_key)
     if isinstance(named, OutageDocument):
         names |= {offering.name for offering in pool.offerings}
-    if named.offering is not None and named.offering not in names:
+    is_open = any(offering.require is not None for offering in pool.offerings)
+    if named.offering is not None and named.offering not in names and not is_open:
         raise fault(f"{path}.offering", f"an offering of {named.pool}", named.offering)

@@ -12,6 +12,7 @@ CLUSTER_ID: Final = 1
 _CLUSTER, _LEADER, _COUNTER = tables.cluster.c, tables.leader.c, tables.counters.c
 _TOKEN: Final = select(_COUNTER.value).where(_COUNTER.name == "token").scalar_subquery()
 _TERM: Final = (_LEADER.term, _LEADER.holder, _LEADER.ticked_at)
+_MARKET: Final = func.coalesce(select(_COUNTER.value).where(_COUNTER.name == "market").scalar_subquery(), 0)
 _RULES: Final = select(func.coalesce(func.max(tables.rules.c.version), 0)).scalar_subquery()
 _WRITTEN: Final = (
     tables.reservations.c.marked_at,
@@ -49,6 +50,7 @@ class StoredCluster(msgspec.Struct, frozen=True):
     ticked_at: float
     token: int
     rules_version: int
+    market_version: int
 
     def at(self, now: float, offset: float) -> ClusterRow:
         """Return these values as a ClusterRow, with the cluster time `now` and the reference offset `offset`."""
@@ -62,6 +64,7 @@ class StoredCluster(msgspec.Struct, frozen=True):
             reference_offset=offset,
             leader_term=LeaderTerm(self.term, self.holder, self.ticked_at),
             rules_version=self.rules_version,
+            market_version=self.market_version,
         )
 
 
@@ -71,7 +74,7 @@ def select_cluster(reference: ColumnElement[float] | None = None) -> Select[Any]
     """
     columns = [_CLUSTER[name] for name in StoredCluster.__struct_fields__[1:9]]
     own = literal(0.0) if reference is None else reference
-    found = select(own.label("reference"), *columns, *_TERM, _TOKEN, _RULES)
+    found = select(own.label("reference"), *columns, *_TERM, _TOKEN, _RULES, _MARKET)
     return found.where(_CLUSTER.id == CLUSTER_ID, _LEADER.id == _CLUSTER.id)
 
 

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.costs import Cost
 from scheduler.model.events import Event
+from scheduler.model.launch_backoff import Hold
+from scheduler.model.market import StoredMarket
 from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
@@ -24,6 +26,7 @@ from scheduler.ports import (
     LeaderTerm,
     OutboxMessage,
     RowVersion,
+    RulesVersion,
     StoredPrincipal,
     StoredRules,
 )
@@ -74,6 +77,7 @@ class MemoryStore(ReadsCosts):
             principals_version=world.principals_version,
             leader_term=world.leader_term,
             rules_version=world.rules.version,
+            market_version=world.market.version,
         )
 
     def accept_restores(self, restores: int) -> None:
@@ -82,6 +86,18 @@ class MemoryStore(ReadsCosts):
     def rules_version(self) -> int:
         """Return the version of the scheduling rules in force. See Store."""
         return self._world.rules.version
+
+    def rules_versions(self) -> RulesVersion:
+        """Return the version of the scheduling rules in force with that of the market. See Store."""
+        return RulesVersion(self._world.rules.version, self._world.market.version)
+
+    def load_market(self) -> StoredMarket:
+        """Return the catalogue of instance types and all prices. See Store."""
+        return self._world.market
+
+    def find_holds(self) -> list[Hold]:
+        """Return every launch back-off (hold), sorted by id, without locking. See Store."""
+        return sorted(self._world.holds.values(), key=attrgetter("id"))
 
     def load_rules(self) -> StoredRules:
         """Return the scheduling rules in force. See Store."""

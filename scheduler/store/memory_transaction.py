@@ -33,13 +33,14 @@ from scheduler.ports import (
     StoredRules,
     StoreUnavailableError,
 )
+from scheduler.store.memory_market import MemoryMarketWrites
 from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
 from scheduler.store.world import Key, World
 
 _LOCK_SECONDS = 5.0
 
 
-class MemoryTransaction(WholeOrNothing):
+class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
     """A transaction of the memory store. It collects its writes, and carries all of them out when the `with` block ends
     without an error.
     """
@@ -61,6 +62,7 @@ class MemoryTransaction(WholeOrNothing):
         self._sequence, self._token = self._world.sequence, self._world.token
         self._buried, self._restores = self._world.buried, self._world.restores
         self._leader_term, self._rules = self._world.leader_term, self._world.rules
+        self._market = self._world.market
         return self
 
     def __exit__(
@@ -349,7 +351,7 @@ class MemoryTransaction(WholeOrNothing):
         world.buried = self._buried
         if self._rules.version != world.rules.version:
             world.applied.append(AppliedRules(self._rules.version, self._now, self._rules.document, self._rules.images))
-        world.leader_term, world.rules = self._leader_term, self._rules
+        world.leader_term, world.rules, world.market = self._leader_term, self._rules, self._market
 
 
 def _stale(row: Row, current: Row | None) -> str:

@@ -34,6 +34,11 @@ class Session:
         self._connection, self._dialect = connection, dialect
         self._failure: Exception | None = None
 
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect of the database, for statements that are made when they are used."""
+        return self._dialect
+
     def check_whole(self) -> None:
         """Raise the error of a failed statement of this transaction again, even if the caller has caught it. Called
         before a commit.

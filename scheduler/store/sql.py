@@ -23,6 +23,8 @@ from sqlalchemy import (
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.costs import Cost
 from scheduler.model.events import Event
+from scheduler.model.launch_backoff import Hold
+from scheduler.model.market import StoredMarket
 from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
@@ -35,6 +37,7 @@ from scheduler.ports import (
     LeaderTerm,
     OutboxMessage,
     RowVersion,
+    RulesVersion,
     StoredPrincipal,
     StoredRules,
     StoreUnavailableError,
@@ -55,6 +58,7 @@ from scheduler.store.seen import HighestSeen
 from scheduler.store.session import CHUNK_ROWS, Session, open_session
 from scheduler.store.shapes import ACCOUNTS, BALANCES, COSTS, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
 from scheduler.store.shared_rules import RECENT_SECONDS
+from scheduler.store.sql_market import read_holds, read_market, read_rules_versions
 from scheduler.store.sql_transaction import SqlTransaction
 from scheduler.store.statements import Statements
 
@@ -157,6 +161,21 @@ class SqlStore(ReadsCosts):
         """Return the version of the scheduling rules in force. See Store."""
         with self._reading() as session:
             return read_rules_version(session)
+
+    def rules_versions(self) -> RulesVersion:
+        """Return the version of the scheduling rules in force with that of the market. See Store."""
+        with self._reading() as session:
+            return read_rules_versions(session)
+
+    def load_market(self) -> StoredMarket:
+        """Return the catalogue of instance types and all prices, of one moment. See Store."""
+        with self._reading() as session:
+            return read_market(session)
+
+    def find_holds(self) -> list[Hold]:
+        """Return every launch back-off (hold), sorted by id, without locking. See Store."""
+        with self._reading() as session:
+            return read_holds(session)
 
     def load_rules(self) -> StoredRules:
         """Return the scheduling rules in force. See Store."""

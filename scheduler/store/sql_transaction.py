@@ -38,13 +38,14 @@ from scheduler.store.reading import (
 from scheduler.store.session import Session
 from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS
 from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
+from scheduler.store.sql_market import SqlMarketWrites
 from scheduler.store.statements import RowStatements, Statements
 
 MOST_TOKENS: Final = 1000
 """The most fencing tokens that one statement reserves, unless a call of `next_tokens` asks for more."""
 
 
-class SqlTransaction(WholeOrNothing):
+class SqlTransaction(SqlMarketWrites, WholeOrNothing):
     """One transaction of a SqlStore. It is usable until the `with` block of `SqlStore.transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, cluster: ClusterRow) -> None:

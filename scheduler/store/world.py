@@ -9,6 +9,7 @@ from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.costs import Cost, CostKey, add_costs, cost_key
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
+from scheduler.model.market import StoredMarket
 from scheduler.model.principals import WORKER
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
@@ -55,6 +56,7 @@ class World:
         self.outgoing: dict[str, OutboxMessage] = {}
         self.rules = StoredRules(version=0, document={}, rules=Rules())
         self.applied: list[AppliedRules] = []
+        self.market = StoredMarket()
         self.leader_term = LeaderTerm(term=0, holder="")
         self.identity = uuid4().hex
         self.principals = {WORKER: StoredPrincipal(name=WORKER, role="worker", key=make_key(), created_at=0.0)}

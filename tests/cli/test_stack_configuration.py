@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.stack.configuration import EMULATOR, configure
+from workers.setting_types import reveal
 
 
 def test_the_configured_queue_is_the_one_that_the_emulator_makes(tmp_path: Path) -> None:
@@ -47,3 +48,12 @@ def test_two_stacks_that_start_at_the_same_time_choose_different_ports(tmp_path:
         environment = configure(folder, folder).environment
         chosen += [environment[f"LEASEHOLD_{part}__PORT"] for part in ("FLOWER", "METRICS", "CONSOLE")]
     assert len(set(chosen)) == len(chosen)
+
+
+def test_the_process_of_the_stack_reads_the_market_from_its_emulator(tmp_path: Path) -> None:
+    """It needs instance types before it applies rules with requirements."""
+    plan = configure(tmp_path, tmp_path)
+    aws, environment = plan.settings.aws, plan.environment
+    assert (aws.endpoint_url, aws.region) == (plan.emulator_url, environment["LEASEHOLD_AWS__REGION"])
+    assert aws.secret_access_key is not None
+    assert reveal(aws.secret_access_key) == environment["LEASEHOLD_AWS__SECRET_ACCESS_KEY"]

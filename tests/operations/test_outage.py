@@ -7,6 +7,7 @@ import pytest
 from scheduler.operations.tick import commit as committing
 from scheduler.operations.tick.tick import PlanTooLateError, tick
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.ports import RulesVersion
 from scheduler.view.memory import MemoryLeaderLock
 from tests.operations.harness import Harness
 
@@ -74,7 +75,7 @@ def test_a_plan_is_dropped_when_most_of_the_locks_time_has_passed(share: float, 
     harness.submit("r1")
     load_rules = harness.ports.rules
 
-    def load_slowly(version: int) -> object:
+    def load_slowly(version: RulesVersion) -> object:
         harness.now += share * harness.leader.lock_seconds
         return load_rules(version)
 

@@ -28,8 +28,12 @@ class Offer:
     labels: tuple[tuple[str, str], ...]
 
 
-def list_offers(name: str, pool: Pool) -> list[Offer]:
-    """Rule: "Order: price ascending, then more memory, then more cpus, then name"."""
+def list_offers(name: str, pool: Pool, *, sold: bool = True) -> list[Offer]:
+    """Rule: "Order: price ascending, then more memory, then more cpus, then name".
+
+    `sold`: only offerings that a launch may choose. Those without a known type, or with an unknown or too high price,
+    may be sold later.
+    """
     if not pool.offerings:
         return [Offer(name, "", "", 0, pool.resources, tuple(pool.labels.items()))]
     offers = [
@@ -42,6 +46,7 @@ def list_offers(name: str, pool: Pool) -> list[Offer]:
             labels=tuple({**pool.labels, **(each.labels or {})}.items()),
         )
         for each in pool.offerings
+        if each.is_for_sale or not sold
     ]
     return sorted(offers, key=_rank)
 
@@ -51,11 +56,13 @@ def _rank(offer: Offer) -> tuple[float, float, float, str]:
     return (offer.price, -held.get("memory_mib", 0), -held.get("cpus", 0), offer.key)
 
 
-def list_fitting(name: str, pool: Pool, reservation: Reservation, component: Component) -> list[Offer]:
+def list_fitting(
+    name: str, pool: Pool, reservation: Reservation, component: Component, *, sold: bool = True
+) -> list[Offer]:
     """The pool's offerings that have the resources and labels of the component."""
     return [
         offer
-        for offer in list_offers(name, pool)
+        for offer in list_offers(name, pool, sold=sold)
         if pool.provider == "ec2"
         and has_labels(dict(offer.labels), reservation, component)
         and fits(find_need(component, pool), offer.capacity)

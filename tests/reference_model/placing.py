@@ -348,7 +348,8 @@ def find_misfit(picture: Picture, each: Reservation) -> str:
         return "no_pool"
     there = [site for site in picture.sites if site.is_active or site.pool.provider == "static"]
     for _, component in list_essential(each):
-        is_offered = any(list_fitting(name, picture.rules.pools[name], each, component) for name in pools)
+        offering = picture.rules.pools
+        is_offered = any(list_fitting(name, offering[name], each, component, sold=False) for name in pools)
         if not is_offered and not any(could_hold(picture, site, each, component) for site in there):
             return "never_fits"
     return ""

@@ -92,7 +92,7 @@ class Stack:
     def _start(self) -> None:
         self.emulator_url = self._start_emulator()
         # The tests may take longer than EC2 shows a terminated machine.
-        self._control("settings", {"forget_seconds": 100_000}, method="PUT")
+        self.control("settings", {"forget_seconds": 100_000}, method="PUT")
         self.environment = self._make_environment()
         self.settings = self._read_settings()
         migrate(self.settings.database_url)
@@ -143,7 +143,7 @@ class Stack:
             "DATABASE__URL": self._database_url,
             "AWS__ENDPOINT_URL": self.emulator_url,
             "AWS__REGION": "us-east-1",
-            "AWS__INTERRUPTION_QUEUE": self._control("health")["interruption_queue"],
+            "AWS__INTERRUPTION_QUEUE": self.control("health")["interruption_queue"],
             "AWS__INTERRUPTION_INTERVAL": "2",
             "AWS__ACCESS_KEY_ID": "testing",
             "AWS__SECRET_ACCESS_KEY": "testing",
@@ -254,31 +254,31 @@ class Stack:
 
     def instances(self, *states: str) -> list[dict[str, Any]]:
         """Return the emulator's instances in these states (default: in any state)."""
-        found = self._control("state")["instances"]
+        found = self.control("state")["instances"]
         return [each for each in found if not states or each["state"] in states]
 
     def launched(self) -> int:
         """Return the number of machines that EC2 launched, from its call log; repeated requests do not count."""
-        calls = self._control("calls")["calls"]
+        calls = self.control("calls")["calls"]
         return sum(
             each["action"] == "RunInstances" and each["status"] == 200 and not each["replayed"] for each in calls
         )
 
     def calls(self, action: str) -> list[dict[str, Any]]:
         """Return the calls of this action from the call log of the emulator."""
-        return [each for each in self._control("calls")["calls"] if each["action"] == action]
+        return [each for each in self.control("calls")["calls"] if each["action"] == action]
 
     def let_happen(self, what: str, *machines: str, **more: Any) -> list[dict[str, Any]]:
         """Let EC2 `interrupt`, `lose` or `rebalance` these machines; return the events that it records."""
-        events: list[dict[str, Any]] = self._control(what, {"instances": machines, **more})["events"]
+        events: list[dict[str, Any]] = self.control(what, {"instances": machines, **more})["events"]
         return events
 
     def histories(self, pool: str) -> list[dict[str, Any]]:
         """Return the history of each machine of a pool that EC2 still describes."""
         ids = {each["id"] for each in self.instances() if each["tags"].get("leasehold:pool") == pool}
-        return [each for each in self._control("history")["instances"] if each["id"] in ids]
+        return [each for each in self.control("history")["instances"] if each["id"] in ids]
 
-    def _control(self, path: str, order: object = None, method: str | None = None) -> dict[str, Any]:
+    def control(self, path: str, order: object = None, method: str | None = None) -> dict[str, Any]:
         url = f"{self.emulator_url}/_leasehold/{path}"
         content = None if order is None else json.dumps(order).encode()
         request = urllib.request.Request(url, content, method=method)  # noqa: S310 (loopback)

@@ -206,7 +206,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "dynsize_decay": 256,
         "system": {},
     }
-    assert pool.model_dump(exclude={"system", "max_slots", "ec2", "probe", "replacement", "schedules"}) == {
+    assert pool.model_dump(exclude={"system", "max_slots", "ec2", "probe", "replacement", "schedules", "market"}) == {
         "provider": "ec2",
         "min_slots": 0,
         "target_warm_slots": 0,

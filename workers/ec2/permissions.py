@@ -76,6 +76,13 @@ class Permissions:
             client.describe_instance_status(MaxResults=LEAST_RESULTS)
         return sum(len(each.get("Instances", ())) for each in pages["Reservations"])
 
+    def look_at_market(self) -> None:
+        """Try the three calls that read instance types and spot prices, with a few results each."""
+        with cloud_errors():
+            self._ec2.describe_instance_types(MaxResults=LEAST_RESULTS)
+            self._ec2.describe_instance_type_offerings(MaxResults=LEAST_RESULTS)
+            self._ec2.describe_spot_price_history(MaxResults=LEAST_RESULTS)
+
     def look_at_queue(self, url: str) -> int:
         """Return approximately how many messages wait in the SQS queue with this URL."""
         with cloud_errors():

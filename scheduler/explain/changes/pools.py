@@ -105,7 +105,7 @@ def list_offerings_more(search: Search) -> Iterator[Suggestion]:
     """Yield changes that add one offering (EC2 machine type) of another pool to a pool that may serve the reservation,
     cheapest offering first.
     """
-    known = [offering for pool in search.rules.pools.values() for offering in pool.offerings]
+    known = [each for pool in search.rules.pools.values() for each in pool.offerings if each.is_for_sale]
     for offering in sorted(known, key=lambda each: (each.price, each.name)):
         for name, pool in list_pools(search):
             if pool.is_elastic and offering not in pool.offerings:
@@ -124,7 +124,8 @@ def raise_price_factor(search: Search) -> Suggestion | None:
     component = instances[0].component if len(instances) == 1 else None  # None: the reservation is a gang
     found: list[tuple[float, str, str]] = []
     for name, pool in list_pools(search):
-        fitting = [each for each in pool.offerings if component is None or _could_be(search, pool, each, component)]
+        sold = [each for each in pool.offerings if each.is_for_sale]
+        fitting = [each for each in sold if component is None or _could_be(search, pool, each, component)]
         least = min((each.price for each in fitting), default=0.0)
         found += [(ceil(each.price / least * _STEPS) / _STEPS, name, each.name) for each in fitting if least > 0]
     return search.find_first(
@@ -255,4 +256,4 @@ def _number(name: str) -> Iterator[str]:
 
 
 def _dump(offerings: Iterable[Offering]) -> list[dict[str, Any]]:
-    return [each.model_dump(exclude_unset=True) for each in offerings]
+    return [each.model_dump(exclude_unset=True) for each in offerings if each.is_for_sale]

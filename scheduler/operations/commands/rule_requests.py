@@ -18,6 +18,7 @@ from scheduler.model.validation import Fault, InvalidInputError, read_document, 
 from scheduler.operations.apply import Applied, Rehearsal, RulesChangedError, rehearse_rules, write_rules
 from scheduler.operations.commands.intake import count_results
 from scheduler.operations.commands.submit import Answer, refuse
+from scheduler.operations.market.resolve import check_requirements
 from scheduler.operations.membership import check_membership
 from scheduler.operations.ports import Ports
 from scheduler.operations.retry import repeated_if_overtaken
@@ -125,7 +126,9 @@ def apply_request(ports: Ports, document: object, principal: Principal | None) -
 
 def _apply_checked(ports: Ports, document: object, principal: Principal | None) -> Answer:
     asked = read_document(ApplyDocument, document)
-    return _apply(ports, asked, _read(asked.rules), principal)
+    rules = _read(asked.rules)
+    check_requirements(ports.store, rules, RULES)
+    return _apply(ports, asked, rules, principal)
 
 
 def _read(document: Mapping[str, Any]) -> Rules:

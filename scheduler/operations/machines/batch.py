@@ -31,7 +31,7 @@ from scheduler.operations.machines.launch import (
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.policy.scaling.launch_limits import Choice, list_alternatives, list_choices
+from scheduler.policy.scaling.launch_limits import Choice, list_alternatives, list_configured
 from scheduler.ports import BatchAnswer, BatchOrder, CloudError, ClusterRow, Refusal
 
 SLOTS = "slots"
@@ -158,7 +158,7 @@ def _order(work: UnitOfWork, rules: Rules, slots: Sequence[Slot], cluster: Clust
 
 
 def _find_choice(pool: Pool | None, key: str | None) -> Choice | None:
-    return next((each for each in list_choices(pool) if each.key == key), None) if pool is not None else None
+    return next((each for each in list_configured(pool) if each.key == key), None) if pool is not None else None
 
 
 def settle_batch(ports: Ports, rules: Rules, batch: str, request: dict[str, Any], answer: BatchAnswer) -> str:

@@ -24,7 +24,7 @@ from scheduler.operations.machines.launch import end_quota_holds, list_quota_hol
 from scheduler.operations.membership import refuse_foreign_machines, split_foreign
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.scaling.launch_limits import list_choices
+from scheduler.policy.scaling.launch_limits import list_configured
 from scheduler.ports import CloudError
 
 ORPHAN_SECONDS = 300.0
@@ -207,7 +207,7 @@ def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
     longer configured, resources and labels are those of the pool.
     """
     key = machine.offering or _find_offering(pool, machine)
-    choice = next((each for each in list_choices(pool) if each.key == key), None)
+    choice = next((each for each in list_configured(pool) if each.key == key), None)
     capacity, labels = (choice.capacity, choice.labels) if choice else (pool.resources, pool.labels)
     return {
         "offering": key,

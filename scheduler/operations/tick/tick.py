@@ -26,7 +26,7 @@ from scheduler.operations.tick.leader import Leader, take_leader_term
 from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh, repair_keys
 from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.policy.plan import plan
-from scheduler.ports import ClusterRow, LeaderTerm, ViewUnavailableError
+from scheduler.ports import ClusterRow, LeaderTerm, RulesVersion, ViewUnavailableError
 
 LOAD_PAUSES = (0.1, 0.3, 1.0)
 """Seconds of the pauses between tries to load the view from Redis. If the try after the last pause fails, the tick
@@ -140,7 +140,7 @@ def decide(
     view, cluster = known or (load_view(ports, leader), ports.store.read_cluster())
     now = cluster.now
     mended = _look_in_time(ports, leader, view, now)
-    rules, until = ports.rules_at(now, cluster.rules_version)
+    rules, until = ports.rules_at(now, RulesVersion(cluster.rules_version, cluster.market_version))
     hear_before_judging(ports, view, rules, leader_term, now)  # promise: heartbeats-before-verdict
     if now - leader_term.ticked_at > leader.patience and leader_term.ticked_at:
         forgive_outage(ports, view, rules, leader_term, now)  # promise: outage-forgiven

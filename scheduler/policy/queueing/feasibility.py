@@ -7,6 +7,7 @@ Each cycle checks this before the placing, and the intake when a request is subm
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Reservation, is_on_hold
 from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Rules
@@ -17,7 +18,7 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.scaling.launch_limits import LaunchLimits
+from scheduler.policy.scaling.launch_limits import LaunchLimits, list_configured
 
 ON_HOLD: Final[Reason] = ("on_hold", "on hold until it is resumed, or its priority is above 0")
 """The reason of each reservation on hold."""
@@ -71,7 +72,8 @@ class Feasibility:
         return None
 
     def _could_ever_hold(self, name: str, need: InstanceRequest) -> bool:
-        if self._cycle.rules.pools[name].is_elastic and self._limits.list_fitting(name, need):
+        pool = self._cycle.rules.pools[name]
+        if pool.is_elastic and (self._limits.list_fitting(name, need) or _could_be_sold(name, pool, need)):
             return True
         labels = (frozenset(need.labels.items()), frozenset(need.component.labels.items()))
         key = (name, need.steps[name], *labels)
@@ -87,6 +89,15 @@ class Feasibility:
         for kind in self._more_kinds[name]:
             self._kinds[name].append(kind)
             yield kind
+
+
+def _could_be_sold(name: str, pool: Pool, need: InstanceRequest) -> bool:
+    """Return whether an offering that is not for sale now, for example because its price is too high, could hold one
+    instance. It may be for sale later.
+    """
+    return any(
+        not each.is_for_sale and need.could_hold(name, each.capacity, each.labels) for each in list_configured(pool)
+    )
 
 
 def list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:

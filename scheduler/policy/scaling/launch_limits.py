@@ -4,11 +4,11 @@ boots.
 Sources: the autoscaler's tick (counting), Arvados (back-offs, choice of an instance type).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 
 from scheduler.model.decisions import Launch
 from scheduler.model.launch_backoff import Hold, hold_id
@@ -22,6 +22,7 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
+from scheduler.policy.scaling.by_pool import ByPool
 from scheduler.policy.scaling.launch_codes import DETAILS, first_code
 
 
@@ -34,6 +35,7 @@ class Choice:
     price: float
     capacity: Resources | None
     labels: Labels
+    is_for_sale: bool = True
 
     @property
     def rank(self) -> tuple[float, float, float, str]:
@@ -45,8 +47,14 @@ class Choice:
 def list_choices(pool: Pool) -> list[Choice]:
     """Return the offerings that a new slot of this pool could be, in the order in which they are tried.
 
-    A pool without offerings counts as one offering.
+    A pool without offerings counts as one offering. Offerings that are not for sale, because their type or price is
+    unknown or their price too high, are missing.
     """
+    return [choice for choice in list_configured(pool) if choice.is_for_sale]
+
+
+def list_configured(pool: Pool) -> list[Choice]:
+    """Return all offerings of a pool in the order of choice, also those that are not for sale."""
     if not pool.offerings:
         return [Choice(None, "", 0.0, pool.resources, pool.labels)]
     choices = [
@@ -56,6 +64,7 @@ def list_choices(pool: Pool) -> list[Choice]:
             price=offering.price,
             capacity=pool.resources if offering.resources is None else offering.resources,
             labels={**pool.labels, **(offering.labels or {})},
+            is_for_sale=offering.is_for_sale,
         )
         for key, offering in pool.offering_by_key.items()
     ]
@@ -90,21 +99,6 @@ def _covers(choice: Choice, other: Choice) -> bool:
 
 
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
-_Value = TypeVar("_Value")
-
-
-class _ByPool(dict[str, _Value]):
-    """A table that is filled for a pool when the pool is looked up first."""
-
-    __slots__ = ("_find",)
-
-    def __init__(self, find: Callable[[str], _Value]) -> None:
-        super().__init__()
-        self._find = find
-
-    def __missing__(self, name: str) -> _Value:
-        value = self[name] = self._find(name)
-        return value
 
 
 class LaunchLimits:
@@ -122,8 +116,8 @@ class LaunchLimits:
         self._launches_in = dict.fromkeys(cycle.pools, 0)
         # Speed: a tick that considers no launch counts no slots. After the repairs, only launches change whether a slot
         # is active, empty, or cordoned and ready, so that a later count finds the same slots.
-        self._active = _ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
-        self._choices = _ByPool(lambda name: list_choices(cycle.rules.pools[name]))
+        self._active = ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
+        self._choices = ByPool(lambda name: list_choices(cycle.rules.pools[name]))
         self._eligible: dict[tuple[InstanceRequest, tuple[str, ...]], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
@@ -134,10 +128,10 @@ class LaunchLimits:
         """Whether anything except `max_slots` may hold a launch back."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.pools}
-        self._cordoned = _ByPool(
+        self._cordoned = ByPool(
             lambda name: [p for p in cycle.pools[name] if p.slot.cordoned and p.state == "ready" and not p.stuck]
         )
-        self._empty = _ByPool(
+        self._empty = ByPool(
             lambda name: [p for p in reversed(cycle.pools[name]) if p.state == "empty" and not p.slot.cordoned]
         )
 

@@ -11,6 +11,7 @@ from scheduler.model.validation import InvalidInputError
 from workers.ec2.emulator.faults import FaultTable
 from workers.ec2.emulator.instances import Lives
 from workers.ec2.emulator.settings import EmulatorSettings, load_settings, read_settings
+from workers.ec2.emulator.spot_prices import SpotPrices
 
 
 class Control:
@@ -28,6 +29,7 @@ class Control:
     ) -> None:
         self.faults = FaultTable()
         self.lives = Lives(settings)
+        self.spot_prices = SpotPrices(settings.spot_prices, settings.random_seed, clock)
         self.file_error: str | None = None
         """Why the emulator could not apply the last change of its settings file, so that the earlier settings stay;
         None if it could.
@@ -40,6 +42,7 @@ class Control:
         """Replace all settings of the emulator and all injected faults. The times of the new faults count from now."""
         self.settings = settings
         self.lives.change(settings, restart=True)
+        self.spot_prices.restart(settings.spot_prices, settings.random_seed)
         self.faults.replace(settings.faults, self.clock())
 
     def change(self, document: object) -> None:
@@ -51,6 +54,8 @@ class Control:
         changes = {name: getattr(given, name) for name in given.model_fields_set - {"faults"}}
         self.settings = self.settings.model_copy(update=changes)
         self.lives.change(self.settings, restart=bool(changes.keys() & {"random_seed", "boot_failures"}))
+        change = self.spot_prices.restart if "random_seed" in changes else self.spot_prices.change
+        change(self.settings.spot_prices, self.settings.random_seed)
         if "faults" in given.model_fields_set:
             self.faults.replace(given.faults, self.clock())
 
@@ -60,6 +65,7 @@ class Control:
         """
         self.faults.replace((), self.clock())
         self.lives.change(self.settings, restart=True)
+        self.spot_prices.restart(self.settings.spot_prices, self.settings.random_seed)
 
     def show(self) -> dict[str, Any]:
         """Return the settings of the emulator as JSON values, with those injected faults whose time is not over."""

@@ -12,6 +12,7 @@ from workers.ec2.emulator.log import EventRecord
 from workers.ec2.emulator.middleware import Middleware
 from workers.ec2.emulator.notices import queue_path
 from workers.ec2.emulator.settings import read_settings
+from workers.ec2.emulator.spot_prices import list_on_demand_prices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,6 +85,8 @@ class ControlApi:
                 return {"calls": msgspec.to_builtins(log.after(_after(request)))}
             case "events":
                 return {"events": msgspec.to_builtins(log.events_after(_after(request)))}
+            case "prices":
+                return {"prices": list_on_demand_prices(request.args.get("region", self._middleware.region))}
             case "history":
                 return {"instances": msgspec.to_builtins(list(control.lives.all.values()))}
             case _:

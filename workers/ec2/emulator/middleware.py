@@ -39,6 +39,8 @@ from workers.ec2.emulator.launching import grant_launch
 from workers.ec2.emulator.log import CallLog, find_instances
 from workers.ec2.emulator.notices import make_queue
 from workers.ec2.emulator.settings import FaultRule
+from workers.ec2.emulator.spot_prices import ACTION as SPOT_PRICES
+from workers.ec2.emulator.type_pages import answer_page, is_paged
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -78,7 +80,8 @@ class Middleware:
         know_no_images()
         self.control, self.log = control, log
         self.background_events = BackgroundEvents(control.lives, log)
-        self._region = region
+        self.region = region
+        """Region that is prepared at the start."""
         self._moto = DomainDispatcherApplication(_create_app)
         self._tokens: dict[tuple[str, str, str], _Remembered] = {}
         self._throttle = Throttle()
@@ -146,7 +149,7 @@ class Middleware:
         self.control.restart()
         self.log.clear()
         self.log.append_event("reset")
-        warm_up(self._region)
+        warm_up(self.region)
         self._queue = None
         self._advance()
 
@@ -154,7 +157,7 @@ class Middleware:
         self.control.refresh()
         queue = self.control.settings.interruption_queue
         if queue is not None and queue != self._queue:
-            make_queue(queue, self._region)
+            make_queue(queue, self.region)
         self._queue = queue
         self.background_events.advance()
         now = time.monotonic()
@@ -172,6 +175,11 @@ class Middleware:
             return _Reply(_refuse(fault), faults=[f"error:{fault.code}"])
         if call.is_dry_run:
             return _Reply(_refuse(FaultRule(code="DryRunOperation", message=_WOULD_DO)))
+        if call.action == SPOT_PRICES:
+            return _Reply(self.control.spot_prices.describe(call))
+        if is_paged(call):
+            patterns = self.control.settings.instance_types
+            return _Reply(answer_page(call, patterns, lambda part: self._forward(part, environ)))
         if not call.is_launch:
             return _Reply(self._forward(call, environ))
         return self._launch(call, environ)

@@ -152,6 +152,39 @@ class Quota(Document):
     on_demand_vcpus: Count | None = None
 
 
+class FixedPrice(Document):
+    """A spot price that does not move."""
+
+    type: Name
+    """EC2 instance type."""
+    zone: Name | None = None
+    """Availability zone; default: every zone."""
+    price: Amount
+    """Dollars per hour."""
+
+
+class SpotMarket(Document):
+    """The process by which the emulator's spot prices move. A price is a share of an invented on-demand price."""
+
+    low: Share = 0.3
+    """Lowest share of the on-demand price."""
+    high: Share = 0.7
+    """Highest share of the on-demand price."""
+    volatility: Amount = 0.05
+    """Standard deviation of the relative change in an hour."""
+    step_seconds: Positive = 300
+    """Seconds between two changes of a price."""
+    speed: Amount = 1.0
+    """Seconds by which the process moves in one second."""
+    fixed: tuple[FixedPrice, ...] = ()
+    """Spot prices that do not move. The first one that names the type and zone counts."""
+
+    def check_fields(self) -> None:
+        """Refuse a highest share below the lowest one."""
+        if self.high < self.low:
+            raise conflicts([Fault("high", f"at least low ({self.low:g})", f"{self.high:g}")])
+
+
 class EmulatorSettings(Document):
     """All settings of the EC2 emulator. Times in seconds, or like "2s"."""
 
@@ -195,6 +228,12 @@ class EmulatorSettings(Document):
     """
     random_seed: Count = 0
     """Seed of the emulator's random choices. They start again when the seed is set."""
+    spot_prices: SpotMarket = SpotMarket()
+    """How spot prices move. They start again when a key except `fixed`, or the seed, is set."""
+    instance_types: tuple[Text, ...] = ()
+    """Patterns of the instance types in the catalogue, like `m5.*`; none: all types that moto knows. Launches do not
+    depend on them.
+    """
     faults: tuple[FaultRule, ...] = ()
 
 

@@ -1,0 +1,61 @@
+"""Read EC2's market for commands, and check requirements of a configuration file against the stored market."""
+
+from contextlib import closing
+from typing import Final
+
+from leasehold.cli.failures import CommandError, one_line, print_error
+from leasehold.stack.preparation import QuietDispatcher
+from scheduler.model.rules import Rules
+from scheduler.model.validation import Fault, InvalidInputError
+from scheduler.operations.market.refresh import Refreshed, refresh_market
+from scheduler.operations.market.resolve import find_market_faults, has_requirements
+from scheduler.ports import CloudError, Store, StoreUnavailableError
+from scheduler.store.opening import open_store
+from workers.configuration import Configuration
+from workers.services import Services
+from workers.settings import Settings
+
+UNCHECKED: Final = "a catalogue of instance types in the database, to check it"
+
+
+def read_market(
+    store: Store, settings: Settings, rules: Rules, *, catalogue_age: float = 0.0, all_pools: bool = False
+) -> Refreshed:
+    """Read types and prices from EC2 into the database. Raises CommandError if EC2 refuses a call or cannot be reached;
+    then nothing was written.
+    """
+    try:
+        source = Services(settings, QuietDispatcher).market
+        return refresh_market(store, source, rules, catalogue_age=catalogue_age, all_pools=all_pools)
+    except CloudError as error:
+        raise CommandError(one_line(str(error))) from None
+
+
+def prepare_market(settings: Settings, rules: Rules) -> None:
+    """Before rules with requirements are applied, read types and prices from EC2. If EC2 cannot be read, print why; the
+    stored types and prices then count.
+    """
+    if not has_requirements(rules):
+        return
+    with closing(open_store(settings.database_url)) as store:
+        try:
+            read_market(store, settings, rules, catalogue_age=settings.market.catalogue_age)
+        except CommandError as error:
+            print_error(f"instance types and prices are those of the database: {error}")
+
+
+def check_market(configuration: Configuration) -> tuple[list[Fault], list[Fault]]:
+    """Compare the requirements of a configuration file with the catalogue that the database has. Return faults and
+    warnings. Without a catalogue the requirements are not checked, and there is one warning.
+    """
+    rules, settings = configuration.rules, configuration.settings
+    if not has_requirements(rules):
+        return [], []
+    try:
+        with closing(open_store(settings.database_url)) as store:
+            market = store.load_market()
+    except (StoreUnavailableError, InvalidInputError):
+        return [], [Fault("offerings.require", UNCHECKED, "no database")]
+    if not market.types:
+        return [], [Fault("offerings.require", UNCHECKED, "none (`leasehold apply` reads it)")]
+    return [*find_market_faults(rules, market)], []

@@ -1,0 +1,85 @@
+"""The command `leasehold offers`: what launches would buy, in the order of choice, at what price, and why not."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from leasehold.cli.completing import complete_pools
+from leasehold.cli.connecting import load_settings, open_store
+from leasehold.cli.failures import NO_RULES, CommandError
+from leasehold.cli.output import AsJson, choose, clock, parse_amounts, print_json, print_table, show_age, show_amounts
+from leasehold.cli.root import app, example
+from leasehold.cli.tables import Column
+
+if TYPE_CHECKING:
+    from scheduler.operations.market.offers import Offer
+
+_COLUMNS: Final = (
+    Column("pool", rank=3),
+    Column("offering"),
+    Column("zone", rank=4),
+    Column("$/hour"),
+    Column("source", rank=5),
+    Column("seen", rank=2),
+    Column("resources", rank=6),
+    Column("not now, because", "wrap", rank=1),
+)
+
+
+@app.command(epilog=example("leasehold offers", "leasehold offers --pool linux --cpus 8 --memory 16384 --json"))
+def offers(
+    pool: Annotated[
+        str | None, typer.Option(help="Only of this pool.", autocompletion=complete_pools, metavar="POOL")
+    ] = None,
+    cpus: Annotated[str | None, typer.Option(help="Cpus that a machine must have.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory in MiB that a machine must have.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what launches would buy, in the order of choice.
+
+    Each line has the lowest price of the offering's zones, where the price comes from and when it was seen. The last
+    column names what prevents a launch: launch back-offs, a price that is too high, or no price.
+    """
+    wanted = parse_amounts("--cpus", [f"cpus={cpus}"] if cpus is not None else [])
+    wanted |= parse_amounts("--memory", [f"memory_mib={memory}"] if memory is not None else [])
+    _check(wanted)
+    settings = load_settings().market
+    with open_store() as store:
+        from scheduler.operations.market.offers import Ages, list_offers
+
+        stored = store.load_rules()
+        if not stored.version:
+            raise CommandError(NO_RULES)
+        if pool is not None:
+            choose("--pool", pool, list(stored.rules.pools))
+        clock.now = store.now
+        ages = Ages(spot=settings.stale_after, on_demand=settings.stale_list_after)
+        found = list_offers(store, ages, pools=[] if pool is None else [pool], wanted=wanted)
+        if as_json:
+            print_json(found)
+            return
+        print_table(_COLUMNS, map(_row, found), "no pool launches machines")
+
+
+def _check(wanted: dict[str, Any]) -> None:
+    """Raise typer.BadParameter for an amount that is no number."""
+    for name, amount in wanted.items():
+        if isinstance(amount, str) or not 0 <= amount < float("inf"):
+            option = "--cpus" if name == "cpus" else "--memory"
+            raise typer.BadParameter(f"expected a number >= 0, got {amount!r}", param_hint=option)
+
+
+def _row(offer: "Offer") -> tuple[str, ...]:
+    price = "none" if offer.price is None else f"{offer.price:.4f}"
+    seen = show_age(offer.seen_at) + (" (stale)" if offer.is_stale else "")
+    name = offer.key or "(template)"
+    return (
+        offer.pool,
+        name if name.endswith(offer.market) else f"{name} {offer.market}",
+        offer.zone or "",
+        price,
+        offer.source or "",
+        seen,
+        show_amounts(offer.resources),
+        "; ".join(offer.reasons),
+    )

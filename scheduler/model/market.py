@@ -1,0 +1,111 @@
+"""What EC2 offers and what it costs: the catalogue of instance types, and the table of prices."""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Final, Literal
+
+import msgspec
+
+from scheduler.model.slots import Market
+
+Source = Literal["spot-history", "price-list", "file"]
+"""Where a price comes from: EC2's history of spot prices, AWS's price list, or a simple file."""
+CPUS: Final = "cpus"
+MEMORY: Final = "memory_mib"
+
+
+class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about one EC2 instance type in the cluster's region."""
+
+    name: str
+    cpus: float
+    memory_mib: float
+    architectures: tuple[str, ...]
+    """Architectures that the type can run, the first one being its own."""
+    is_current: bool = True
+    accelerators: int = 0
+    """Number of GPUs or other accelerators."""
+    accelerator: str | None = None
+    """Name of the accelerator; None without one."""
+    local_disk_gib: float = 0.0
+    is_bare_metal: bool = False
+    markets: tuple[Market, ...] = ("spot", "on-demand")
+    zones: tuple[str, ...] = ()
+    """Availability zones in which EC2 offers the type, sorted."""
+    seen_at: float
+    """Cluster time at which EC2 reported these facts, in seconds since the epoch."""
+
+    @property
+    def family(self) -> str:
+        """The family of the type: `m5d` of `m5d.xlarge`."""
+        return self.name.partition(".")[0]
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """The resources of a machine of this type, by the names that reservations request, without its local disks."""
+        found = {CPUS: self.cpus, MEMORY: self.memory_mib}
+        return found | ({"accelerators": float(self.accelerators)} if self.accelerators else {})
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of a machine of this type that other types may have, too."""
+        found = {"architecture": self.architectures[0]}
+        return found | ({"accelerator": self.accelerator} if self.accelerator else {})
+
+    @property
+    def type_labels(self) -> dict[str, str]:
+        """The labels of a machine of this type that name the type and its family."""
+        return {"instance_type": self.name, "instance_family": self.family}
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """The price of one instance type in one market, in dollars per hour."""
+
+    type: str
+    zone: str
+    """Availability zone; the name of a region for a price that holds in all its zones."""
+    market: Market
+    price: float
+    seen_at: float
+    """Cluster time at which the price was read last, in seconds since the epoch."""
+    source: Source
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The key of the row: a later price with the same key replaces this one."""
+        return self.type, self.zone, self.market
+
+    def holds_in(self, zone: str) -> bool:
+        """Return whether the price holds in an availability zone: it is a price of the zone or of its region."""
+        return zone == self.zone or zone[:-1] == self.zone
+
+
+class StoredMarket(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """The catalogue of instance types and the prices that the database has. `version` grows whenever a fact or an
+    amount changes, and stays if only the times at which they were seen change.
+    """
+
+    version: int = 0
+    types: tuple[InstanceType, ...] = ()
+    prices: tuple[Price, ...] = ()
+
+    @cached_property
+    def type_by_name(self) -> Mapping[str, InstanceType]:
+        """Name of an instance type -> the facts about it."""
+        return {each.name: each for each in self.types}
+
+    @cached_property
+    def _prices_of(self) -> Mapping[tuple[str, str], list[Price]]:
+        found: dict[tuple[str, str], list[Price]] = {}
+        for each in self.prices:
+            found.setdefault((each.type, each.market), []).append(each)
+        return found
+
+    def find_price(self, kind: str, market: Market, zones: Iterable[str] = ()) -> Price | None:
+        """Return the lowest price of an instance type in a market, within these zones (none: in any zone). Return None
+        if the table has no such price.
+        """
+        wanted = tuple(zones)
+        known = self._prices_of.get((kind, market), ())
+        fitting = [each for each in known if not wanted or any(each.holds_in(zone) for zone in wanted)]
+        return min(fitting, key=lambda each: (each.price, each.zone), default=None)

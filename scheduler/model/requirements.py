@@ -1,0 +1,102 @@
+"""Offerings by requirement: what an instance type must have, in place of the name of one type.
+
+`meets` compares a requirement with the facts about one instance type, which come from EC2 (`scheduler.model.market`).
+"""
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from math import inf
+from typing import Annotated, Final, Literal
+
+from scheduler.model.market import InstanceType
+from scheduler.model.slots import Market
+from scheduler.model.validation import Amount, Before, Document, Name, Text, expected, is_number
+
+LEAST: Final = "min"
+MOST: Final = "max"
+
+
+def _span(value: object) -> object:
+    """Return a table with a least and a greatest amount. Raises ExpectedError for another key, or if the table accepts
+    no amount.
+    """
+    if isinstance(value, dict):
+        for key in value:
+            if key not in {LEAST, MOST}:
+                raise expected(f"{LEAST} or {MOST} as key", got=str(key))
+        least, most = value.get(LEAST, 0), value.get(MOST)
+        if is_number(least) and is_number(most) and most < least:
+            raise expected(f"at least {LEAST} ({least:g})", key=MOST, got=most)
+    return value
+
+
+Span = Annotated[dict[Name, Amount], Before(_span)]
+"""The least and the greatest amount that is accepted, like `{ min = 2, max = 8 }`; both ends belong to it, and either
+may be missing.
+"""
+
+
+def is_within(amount: float, span: Mapping[str, float]) -> bool:
+    """Return whether `amount` is within the span."""
+    return span.get(LEAST, 0.0) <= amount <= span.get(MOST, inf)
+
+
+class Requirements(Document):
+    """What an instance type must have, so that the pool may launch it.
+
+    `leasehold apply` finds the matching types in EC2's catalogue of instance types.
+    """
+
+    cpus: Span = {}
+    """Number of vCPUs, like `{ min = 2, max = 8 }`; default: any."""
+    memory_mib: Span = {}
+    """Memory in MiB; default: any."""
+    architecture: Literal["x86_64", "arm64", "i386"] = "x86_64"
+    """Architecture of the processor, which must be that of the image."""
+    generation: Literal["current", "previous", "any"] = "current"
+    """Generation of the type, as EC2 classifies it."""
+    accelerators: Span = {"max": 0}
+    """Number of GPUs or other accelerators; default: none."""
+    local_disk_gib: Span = {}
+    """Size of all local disks together in GiB; `{ max = 0 }`: only types without one. With a `min` above 0 the size is
+    the resource `local_disk_gib` of the machines.
+    """
+    bare_metal: bool = False
+    """Whether bare-metal types are accepted, which boot slowly."""
+    type_labels: bool = False
+    """Whether machines have the labels `instance_type` and `instance_family`. With them no type replaces another one,
+    so that EC2 cannot choose among types in one request.
+    """
+    exclude: tuple[Text, ...] = ()
+    """Patterns of types that are not accepted, like `t*` or `*.nano`."""
+
+    def describe(self, kind: InstanceType) -> tuple[dict[str, float], dict[str, str]]:
+        """Return the resources and the labels of a machine of this type, as far as these requirements name them.
+
+        A machine may take the place of another one only if it has the same labels and at least the same resources. So
+        what was not required is left out.
+        """
+        disk = {"local_disk_gib": kind.local_disk_gib} if self.local_disk_gib.get(LEAST) else {}
+        return kind.resources | disk, kind.labels | (kind.type_labels if self.type_labels else {})
+
+    def meets(self, kind: InstanceType, market: Market) -> bool:
+        """Return whether an instance type meets the requirements and can be bought in `market`."""
+        return next(self.list_misses(kind, market), None) is None
+
+    def list_misses(self, kind: InstanceType, market: Market) -> Iterator[str]:
+        """Yield the keys of the requirements that an instance type does not meet; `market` if it cannot be bought
+        there.
+        """
+        if market not in kind.markets:
+            yield "market"
+        if self.architecture not in kind.architectures:
+            yield "architecture"
+        if self.generation != "any" and kind.is_current != (self.generation == "current"):
+            yield "generation"
+        for key in ("cpus", "memory_mib", "accelerators", "local_disk_gib"):
+            if not is_within(getattr(kind, key), getattr(self, key)):
+                yield key
+        if kind.is_bare_metal and not self.bare_metal:
+            yield "bare_metal"
+        if any(fnmatchcase(kind.name, pattern) for pattern in self.exclude):
+            yield "exclude"

@@ -1,0 +1,169 @@
+"""What would be bought: the offerings of the pools in the order of choice, each with its price and what prevents it."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from scheduler.model.launch_backoff import Hold, Kind, hold_id
+from scheduler.model.machines import Offering, UnsoldOffering
+from scheduler.model.market import Price, Source, StoredMarket
+from scheduler.model.pools import Pool, has_price, offering_key
+from scheduler.model.resources import Resources, fits
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Market
+from scheduler.model.transitions import INACTIVE
+from scheduler.operations.market.resolve import find_price, list_types, make_offering, resolve_rules
+from scheduler.policy.scaling.launch_limits import Choice, list_choices, list_eligible
+from scheduler.ports import Store
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """One offering of a pool. `reasons`: why it would not be bought now; () if it could be."""
+
+    pool: str
+    key: str
+    type: str | None
+    market: Market
+    zone: str | None = None
+    """Zone with the shown price; for a price set by hand the zone of the offering."""
+    price: float | None = None
+    """Dollars per hour; None: no price is known."""
+    source: Source | str | None = None
+    """Where the price comes from; `rules`: set by hand."""
+    seen_at: float | None = None
+    """When a price of the table was read last; None for a price set by hand."""
+    is_stale: bool = False
+    resources: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    holds: tuple[Hold, ...] = ()
+    """The launch back-offs on this offering that have not ended."""
+    reasons: tuple[str, ...] = ()
+
+
+class Ages(msgspec.Struct, frozen=True):
+    """Ages in seconds from which a price counts as stale, by market."""
+
+    spot: float
+    on_demand: float
+
+    def is_stale(self, price: Price, now: float) -> bool:
+        """Return whether a price of the table is older than the age of its market."""
+        return now - price.seen_at > (self.spot if price.market == "spot" else self.on_demand)
+
+
+def list_offers(store: Store, ages: Ages, *, pools: Sequence[str] = (), wanted: Resources | None = None) -> list[Offer]:
+    """Return the offers of these pools (none: of all pools that launch machines), in the order in which launches would
+    choose them, pool by pool. First come those that may be chosen, then those that cost too much or are too small, then
+    those without a price.
+
+    `wanted`: the resources that one component requires, without the pool's defaults.
+    """
+    now, market, written = store.now(), store.load_market(), store.load_rules().rules
+    rules = resolve_rules(written, market)
+    holds = {hold.id: hold for hold in store.find_holds()}
+    active = Counter(slot.pool for slot in store.find_slots() if slot.state not in INACTIVE)
+    listing = _Listing(written, market, holds, ages, now)
+    return [
+        offer
+        for name, pool in rules.pools.items()
+        if pool.is_elastic and (not pools or name in pools)
+        for offer in listing.list_pool(name, pool, wanted or {}, active[name])
+    ]
+
+
+class _Listing:
+    """The facts that all offers of one listing depend on."""
+
+    def __init__(self, written: Rules, market: StoredMarket, holds: Mapping[str, Hold], ages: Ages, now: float) -> None:
+        self._written, self._market, self._holds, self._ages, self._now = written, market, holds, ages, now
+
+    def list_pool(self, name: str, pool: Pool, wanted: Resources, active: int) -> Iterator[Offer]:
+        """Yield the offers of one pool in their order. `active`: number of its slots that count towards `max_slots`."""
+        choices = list_choices(pool)
+        fitting = [each for each in choices if each.capacity is None or fits(wanted, each.capacity)]
+        eligible = {each.key for each in list_eligible(fitting, pool)}
+        small = [each for each in choices if each not in fitting]
+        dear = [each for each in fitting if each.key not in eligible]
+        full = [] if active < (pool.max_slots or 0) else [f"max_slots ({pool.max_slots}) is reached"]
+        for choice in (*(each for each in fitting if each.key in eligible), *dear, *small):
+            reasons = [*full]
+            if choice in dear:
+                reasons.append(f"costs more than {pool.price_factor:g} times the cheapest one that fits")
+            if choice in small:
+                reasons.append("is too small")
+            yield self._describe(name, pool, choice, reasons)
+        unsold = [each for each in pool.offerings if not each.is_for_sale]
+        for offering in sorted(unsold, key=lambda each: (not has_price(each), each.price, each.name)):
+            yield self._describe_unsold(name, pool, offering)
+
+    def _describe(self, name: str, pool: Pool, choice: Choice, reasons: Iterable[str]) -> Offer:
+        offering = pool.offering_by_key.get(choice.key or "")
+        found = None if offering is None else self._find_price(name, pool, offering)
+        holds = tuple(self._list_holds(name, pool, choice))
+        is_priced = offering is not None and has_price(offering)
+        return Offer(
+            pool=name,
+            key=choice.key or "",
+            type=None if offering is None else offering.instance_type,
+            market="on-demand" if choice.market == "on-demand" else "spot",
+            zone=found.zone if found else offering.zone if offering else None,
+            price=choice.price if is_priced else None,
+            source=found.source if found else "rules" if is_priced else None,
+            seen_at=found.seen_at if found else None,
+            is_stale=found is not None and self._ages.is_stale(found, self._now),
+            resources=dict(choice.capacity or {}),
+            labels=dict(choice.labels),
+            holds=holds,
+            reasons=(*reasons, *map(_describe_hold, holds)),
+        )
+
+    def _describe_unsold(self, name: str, pool: Pool, offering: Offering) -> Offer:
+        if not isinstance(offering, UnsoldOffering):
+            reasons = ("no type meets the requirements",)
+            return Offer(pool=name, key=offering.name, type=None, market=offering.market, reasons=reasons)
+        found = self._find_price(name, pool, offering)
+        is_priced = found is not None or has_price(offering)
+        return Offer(
+            pool=name,
+            key=offering_key(pool, offering),
+            type=offering.instance_type,
+            market=offering.market,
+            zone=found.zone if found else offering.zone,
+            price=offering.price if is_priced else None,
+            source=found.source if found else "rules" if is_priced else None,
+            seen_at=found.seen_at if found else None,
+            is_stale=found is not None and self._ages.is_stale(found, self._now),
+            resources=dict(offering.resources or pool.resources or {}),
+            labels={**pool.labels, **(offering.labels or {})},
+            reasons=(offering.reason,),
+        )
+
+    def _find_price(self, name: str, pool: Pool, offering: Offering) -> Price | None:
+        """Return the row of the table that an offering's price comes from; None if its price was set by hand."""
+        return None if offering.name in self._names_by_hand(name) else find_price(pool, offering, self._market)
+
+    def _names_by_hand(self, name: str) -> set[str]:
+        """Return the names of the pool's offerings whose price does not come from the table."""
+        pool = self._written.pools[name]
+        found = set()
+        for entry in pool.offerings:
+            if entry.require is None and (has_price(entry) or not pool.takes_prices):
+                found.add(entry.name)
+            elif entry.require is not None and has_price(entry):
+                types = list_types(pool, entry, self._market)
+                found |= {make_offering(pool, entry, kind, self._market).name for kind in types}
+        return found
+
+    def _list_holds(self, name: str, pool: Pool, choice: Choice) -> Iterator[Hold]:
+        kinds: list[tuple[Kind, str]] = [("capacity", choice.key or ""), ("misconfigured", choice.key or "")]
+        kinds += [("quota", choice.market), ("throttled", "")]
+        ids = [*(hold_id(name, kind, subject) for kind, subject in kinds), hold_id("*", "auth")]
+        yield from (self._holds[each] for each in ids if each in self._holds and self._holds[each].until > self._now)
+        unhealthy = self._holds.get(hold_id(name, "unhealthy"))
+        if unhealthy is not None and 0 < pool.unhealthy_after <= unhealthy.streak:
+            yield unhealthy
+
+
+def _describe_hold(hold: Hold) -> str:
+    return f"launches pause: {hold.kind}"

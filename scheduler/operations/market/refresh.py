@@ -1,0 +1,94 @@
+"""Refresh the catalogue of instance types and the spot prices from EC2, and import prices. Only changes of types and
+amounts count as a new version of the market, so that ticks plan again from the start only after such a change.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from scheduler.model.market import InstanceType, Price, StoredMarket
+from scheduler.model.pools import has_price
+from scheduler.model.rules import Rules
+from scheduler.operations.market.resolve import find_zones, has_requirements, list_types
+from scheduler.ports import MarketSource, Store
+
+
+class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a refresh read, and whether any type or amount differs from before."""
+
+    types: int = 0
+    """Number of instance types read for the catalogue; 0: it was not read."""
+    prices: int = 0
+    changed: bool = False
+
+
+def refresh_market(
+    store: Store, source: MarketSource, rules: Rules, *, catalogue_age: float = 0.0, all_pools: bool = False
+) -> Refreshed:
+    """Read the catalogue from EC2 if the rules have requirements and it is older than `catalogue_age` seconds, then the
+    spot prices of the offerings of the pools. Nothing is written unless EC2 answers every call.
+
+    `all_pools`: also read prices for static offerings in pools that do not use the market. Raises CloudError.
+    """
+    now, known = store.now(), store.load_market()
+    types: list[InstanceType] | None = None
+    if has_requirements(rules) and _is_older(known, now - catalogue_age):
+        types = source.read_types(now)
+    catalogue = known if types is None else StoredMarket(version=known.version, types=tuple(types), prices=known.prices)
+    prices = [
+        price
+        for zones, names in _list_wanted(rules, catalogue, all_pools=all_pools).items()
+        for price in source.read_spot_prices(sorted(names), zones, now)
+    ]
+    changed = save_market(store, types=types, prices=prices)
+    return Refreshed(types=len(types or ()), prices=len(prices), changed=changed)
+
+
+def _is_older(market: StoredMarket, before: float) -> bool:
+    return not market.types or min(each.seen_at for each in market.types) <= before
+
+
+def _list_wanted(rules: Rules, market: StoredMarket, *, all_pools: bool) -> dict[tuple[str, ...], set[str]]:
+    """Return the instance types whose spot prices the pools need, by the zones of their pools. Offerings with a price
+    set by hand need none, except with `all_pools`.
+    """
+    wanted: dict[tuple[str, ...], set[str]] = {}
+    for pool in rules.pools.values():
+        if not pool.is_elastic or not (all_pools or pool.uses_market):
+            continue
+        for entry in pool.offerings:
+            if entry.market != "spot" or (has_price(entry) and not all_pools):
+                continue
+            names = [each.name for each in list_types(pool, entry, market)]
+            names = [entry.instance_type] if entry.require is None else names
+            wanted.setdefault(find_zones(pool, entry), set()).update(names)
+    return wanted
+
+
+def save_market(store: Store, *, types: Sequence[InstanceType] | None = None, prices: Iterable[Price] = ()) -> bool:
+    """Store prices, and `types` as the whole catalogue (None: it stays). Return whether any type or amount changed;
+    then the version of the market increases.
+    """
+    known, given = store.load_market(), list(prices)
+    changed = bool([*_list_changes(known, types, given)])
+    with store.transaction() as transaction:
+        if types is not None:
+            transaction.delete_types(known.type_by_name.keys() - {each.name for each in types})
+            transaction.save_types(types)
+        transaction.save_prices(given)
+        if changed:
+            transaction.count_market_change()
+    return changed
+
+
+def _list_changes(known: StoredMarket, types: Sequence[InstanceType] | None, prices: Iterable[Price]) -> Iterator[str]:
+    """Yield the names of the types whose facts or prices change, or that are new or gone."""
+    amounts = {each.key: each.price for each in known.prices}
+    yield from (each.type for each in prices if amounts.get(each.key) != each.price)
+    if types is None:
+        return
+    yield from known.type_by_name.keys() - {each.name for each in types}
+    for each in types:
+        before = known.type_by_name.get(each.name)
+        if before is None or msgspec.structs.replace(before, seen_at=each.seen_at) != each:
+            yield each.name

@@ -1,0 +1,202 @@
+"""Replace the requirements in rules by the instance types that meet them, and missing prices by those of the table.
+
+The result is ordinary rules, so no rule of the scheduler knows requirements. The result depends only on the rules and
+on one version of the market, so it is computed once for both.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from scheduler.model.machines import Offering, UnsoldOffering
+from scheduler.model.market import InstanceType, Price, StoredMarket
+from scheduler.model.pools import Pool, has_price
+from scheduler.model.requirements import Requirements
+from scheduler.model.rules import Rules
+from scheduler.model.validation import Fault, InvalidInputError
+from scheduler.ports.market import MarketReads
+
+MOST_TYPES: Final = 150
+"""Most instance types that one requirement may match when it is applied. A fleet request of EC2 has at most 300 pairs
+of type and subnet.
+"""
+IMPORT: Final = "`leasehold prices import FILE`"
+NO_PRICE: Final = "no price is known"
+REFRESH: Final = "`leasehold prices refresh`"
+
+
+def uses_market(rules: Rules) -> bool:
+    """Return whether types or prices of any pool come from the market."""
+    return any(pool.uses_market for pool in rules.pools.values())
+
+
+def load_resolved(store: MarketReads, rules: Rules) -> Rules:
+    """Return the rules, resolved with the market that the database has."""
+    return resolve_rules(rules, store.load_market()) if uses_market(rules) else rules
+
+
+def check_requirements(store: MarketReads, rules: Rules, prefix: str = "") -> None:
+    """Raise InvalidInputError with the faults that `find_market_faults` finds, if any pool has requirements. `prefix`:
+    the path of the rules.
+    """
+    if has_requirements(rules) and (faults := [*find_market_faults(rules, store.load_market(), prefix)]):
+        raise InvalidInputError(faults)
+
+
+def has_requirements(rules: Rules) -> bool:
+    """Return whether any offering has requirements in place of a type."""
+    return any(each.require is not None for pool in rules.pools.values() for each in pool.offerings)
+
+
+def resolve_document(document: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
+    """Return a document of rules with the offerings of `rules`, which were resolved from it, for readers without the
+    market. Offerings that cannot be bought are left out; a pool without any keeps its own.
+    """
+    pools = dict(document.get("pools", {}))
+    for name, pool in document.get("pools", {}).items():
+        sold = [each for each in rules.pools[name].offerings if each.is_for_sale]
+        if sold:
+            offerings = [each.model_dump(mode="json", exclude_unset=True) for each in sold]
+            pools[name] = {**pool, "offerings": offerings}
+    return {**document, "pools": pools}
+
+
+def resolve_rules(rules: Rules, market: StoredMarket) -> Rules:
+    """Return the rules with the offerings that the market gives their pools. Rules that do not use the market are
+    returned unchanged.
+    """
+    changed = {
+        name: pool.model_copy(update={"offerings": tuple(_resolve_pool(pool, market))})
+        for name, pool in rules.pools.items()
+        if pool.uses_market
+    }
+    return rules.model_copy(update={"pools": {**rules.pools, **changed}}) if changed else rules
+
+
+def _resolve_pool(pool: Pool, market: StoredMarket) -> Iterator[Offering]:
+    """Yield the offerings of a pool. A requirement that no type meets stays as it is, so that the pool is not taken for
+    one without offerings. If two requirements give the same offering, the first one counts.
+    """
+    seen = {each.name for each in pool.offerings if each.require is None}
+    for entry in pool.offerings:
+        if entry.require is None:
+            yield _judge(pool, entry, market)
+            continue
+        resolved = [make_offering(pool, entry, kind, market) for kind in list_types(pool, entry, market)]
+        yield from (each for each in resolved if each.name not in seen)
+        seen |= {each.name for each in resolved}
+        if not resolved:
+            yield entry
+
+
+def list_types(pool: Pool, entry: Offering, market: StoredMarket) -> list[InstanceType]:
+    """Return the types that meet the requirements of an offering and that EC2 offers in one of its zones, by name."""
+    if entry.require is None:
+        return []
+    zones = set(find_zones(pool, entry))
+    return sorted(
+        (
+            kind
+            for kind in market.types
+            if entry.require.meets(kind, entry.market) and (not zones or zones & set(kind.zones))
+        ),
+        key=lambda kind: kind.name,
+    )
+
+
+def find_zones(pool: Pool, offering: Offering) -> tuple[str, ...]:
+    """Return the zones in which an offering of the pool may be launched; (): in any zone of the region."""
+    return pool.zones if offering.zone is None else (offering.zone,)
+
+
+def find_price(pool: Pool, offering: Offering, market: StoredMarket) -> Price | None:
+    """Return the price that the table has for an offering of the pool: the lowest one of its zones."""
+    return market.find_price(offering.instance_type, offering.market, find_zones(pool, offering))
+
+
+def make_offering(pool: Pool, entry: Offering, kind: InstanceType, market: StoredMarket) -> Offering:
+    """Return the offering of one type that meets the requirements of `entry`. What `entry` sets by hand counts: price,
+    resources and labels. The name is the same whatever the other offerings are, because slots keep it.
+    """
+    resources, labels = (entry.require or Requirements()).describe(kind)
+    name = f"{kind.name}/{entry.market}" + (f"/{entry.zone}" if entry.zone else "")
+    values: dict[str, Any] = {
+        "name": name,
+        "type": kind.name,
+        "market": entry.market,
+        "zone": entry.zone,
+        "resources": {**resources, **(entry.resources or {})},
+        "labels": {**labels, **(entry.labels or {})},
+    }
+    if has_price(entry):
+        values["price"] = entry.price
+    return _judge(pool, Offering(**values), market)
+
+
+def _judge(pool: Pool, offering: Offering, market: StoredMarket) -> Offering:
+    """Return an offering with the price of the table, unless it has its own. If the price is unknown or too high, the
+    result is not for sale.
+    """
+    if pool.takes_prices and not has_price(offering):
+        found = find_price(pool, offering, market)
+        if found is None:
+            return _hold_back(offering, NO_PRICE)
+        offering = offering.model_copy(update={"price": found.price})
+    most = pool.market.max_price
+    if most is not None and offering.price > most:
+        return _hold_back(offering, f"costs more than max_price ({most:g})")
+    share = pool.market.spot_below
+    usual = market.find_price(offering.instance_type, "on-demand", find_zones(pool, offering))
+    if offering.market == "spot" and share is not None and usual and offering.price > share * usual.price:
+        return _hold_back(offering, f"costs more than {share:g} of the on-demand price ({usual.price:g})")
+    return offering
+
+
+def _hold_back(offering: Offering, reason: str) -> UnsoldOffering:
+    given = {name: getattr(offering, name) for name in offering.model_fields_set}
+    return UnsoldOffering(**given, reason=reason)
+
+
+def find_market_faults(rules: Rules, market: StoredMarket, prefix: str = "") -> Iterator[Fault]:
+    """Yield a fault for each requirement that matches no type, or more than MOST_TYPES, or only types without a price.
+    `prefix`: the path of the rules.
+    """
+    for name, pool in rules.pools.items():
+        for index, entry in enumerate(pool.offerings):
+            if entry.require is not None:
+                path = f"{prefix}.pools.{name}.offerings[{index}].require".removeprefix(".")
+                yield from _find_fault(path, pool, entry, market)
+
+
+def _find_fault(path: str, pool: Pool, entry: Offering, market: StoredMarket) -> Iterator[Fault]:
+    if not market.types:
+        yield Fault(path, f"a catalogue of instance types ({REFRESH} reads it from EC2)", "none")
+        return
+    found = list_types(pool, entry, market)
+    if not found:
+        yield Fault(path, f"at least one {entry.market} type of the catalogue", _explain(pool, entry, market))
+    elif len(found) > MOST_TYPES:
+        yield Fault(path, f"at most {MOST_TYPES} instance types", f"{len(found)}: narrow the requirements")
+    elif not has_price(entry) and not any(_is_priced(pool, entry, kind, market) for kind in found):
+        how = REFRESH if entry.market == "spot" else IMPORT
+        yield Fault(path, f"a type with a known {entry.market} price ({how}), or `price`", f"{len(found)} without one")
+
+
+def _is_priced(pool: Pool, entry: Offering, kind: InstanceType, market: StoredMarket) -> bool:
+    return market.find_price(kind.name, entry.market, find_zones(pool, entry)) is not None
+
+
+def _explain(pool: Pool, entry: Offering, market: StoredMarket) -> str:
+    """Return why no type of the catalogue meets the requirements: the requirements that most types, which meet all
+    others, do not meet.
+    """
+    counts: dict[str, int] = {}
+    zones = set(find_zones(pool, entry))
+    for kind in market.types:
+        misses = [] if entry.require is None else [*entry.require.list_misses(kind, entry.market)]
+        misses += ["zone"] if zones and not zones & set(kind.zones) else []
+        if len(misses) == 1:
+            counts[misses[0]] = counts.get(misses[0], 0) + 1
+    if not counts:
+        return f"none of {len(market.types)}"
+    key = max(sorted(counts), key=lambda each: counts[each])
+    return f"none of {len(market.types)}; {counts[key]} miss only {key}"

@@ -1,0 +1,61 @@
+"""The ports to the market: the rows about instance types and prices in the database, and EC2's answers about them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from scheduler.model.launch_backoff import Hold
+from scheduler.model.market import InstanceType, Price, StoredMarket
+
+
+class RulesVersion(msgspec.Struct, frozen=True):
+    """What the rules that are in force depend on: the version of their document, and the version of the market, whose
+    types and prices replace requirements.
+    """
+
+    document: int
+    market: int
+
+
+class MarketWrites(Protocol):
+    """The writes of a transaction to the catalogue of instance types and to the prices. They lock no other row."""
+
+    def save_types(self, types: Sequence[InstanceType]) -> None:
+        """Insert or replace instance types in the catalogue, by name."""
+
+    def delete_types(self, names: Iterable[str]) -> None:
+        """Delete the instance types with these names from the catalogue. Unknown names are ignored."""
+
+    def save_prices(self, prices: Sequence[Price]) -> None:
+        """Insert or replace prices, by `Price.key`. Of several prices with one key the last one counts."""
+
+    def count_market_change(self) -> None:
+        """Increase the version of the market by one, because a type or an amount changed. No other transaction changes
+        the version until this one ends.
+        """
+
+
+class MarketReads(Protocol):
+    """The reads of a store that show what could be bought. They lock nothing."""
+
+    def rules_versions(self) -> RulesVersion:
+        """Return the version of the scheduling rules in force with that of the market, by one cheap query."""
+
+    def load_market(self) -> StoredMarket:
+        """Return the catalogue of instance types, sorted by name, and all prices, sorted by key, of one moment."""
+
+    def find_holds(self) -> list[Hold]:
+        """Return every launch back-off (hold), sorted by id."""
+
+
+class MarketSource(Protocol):
+    """The port to EC2's catalogue and spot prices. Every method calls EC2 and may raise CloudError."""
+
+    def read_types(self, seen_at: float) -> list[InstanceType]:
+        """Return all instance types that EC2 offers in the region, with their zones. `seen_at`: the present time."""
+
+    def read_spot_prices(self, types: Sequence[str], zones: Sequence[str], seen_at: float) -> list[Price]:
+        """Return the present spot price of each of these instance types in each of these zones (none: in every zone of
+        the region). A pair that EC2 has no price for is missing.
+        """

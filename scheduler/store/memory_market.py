@@ -1,0 +1,36 @@
+"""The writes of a memory transaction to the market."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from scheduler.model.market import InstanceType, Price, StoredMarket
+
+
+class MemoryMarketWrites:
+    """The writes of a transaction to the market, which are collected until its end. See MarketWrites."""
+
+    _market: StoredMarket
+
+    def save_types(self, types: Sequence[InstanceType]) -> None:
+        """Insert or replace instance types in the catalogue, by name. See MarketWrites."""
+        self._keep_types({**self._market.type_by_name, **{each.name: each for each in types}})
+
+    def delete_types(self, names: Iterable[str]) -> None:
+        """Delete the instance types with these names from the catalogue. See MarketWrites."""
+        gone = set(names)
+        self._keep_types({name: each for name, each in self._market.type_by_name.items() if name not in gone})
+
+    def save_prices(self, prices: Sequence[Price]) -> None:
+        """Insert or replace prices, by key. See MarketWrites."""
+        known = self._market
+        kept = {each.key: each for each in (*known.prices, *prices)}
+        rows = tuple(kept[key] for key in sorted(kept))
+        self._market = StoredMarket(version=known.version, types=known.types, prices=rows)
+
+    def count_market_change(self) -> None:
+        """Increase the version of the market by one. See MarketWrites."""
+        known = self._market
+        self._market = StoredMarket(version=known.version + 1, types=known.types, prices=known.prices)
+
+    def _keep_types(self, types: Mapping[str, InstanceType]) -> None:
+        known, rows = self._market, tuple(types[name] for name in sorted(types))
+        self._market = StoredMarket(version=known.version, types=rows, prices=known.prices)

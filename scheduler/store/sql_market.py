@@ -1,0 +1,80 @@
+"""The market in SQL: instance types, prices, and the version that their changes count."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Delete, delete, func, select
+
+from scheduler.model.launch_backoff import Hold
+from scheduler.model.market import InstanceType, Price, StoredMarket
+from scheduler.ports.market import RulesVersion
+from scheduler.store import fixed, market_tables, tables
+from scheduler.store.dialect import Bulk, Dialect
+from scheduler.store.session import Session
+from scheduler.store.shapes import HOLDS, Shape
+
+INSTANCE_TYPES: Final = Shape(market_tables.instance_types, InstanceType)
+PRICES: Final = Shape(market_tables.prices, Price)
+COUNTER: Final = "market"
+"""Name of the counter with the version of the market."""
+_PRICE, _TYPE = market_tables.prices.c, market_tables.instance_types.c
+_VERSION: Final = select(tables.counters.c.value).where(tables.counters.c.name == COUNTER)
+_VERSIONS: Final = select(
+    func.coalesce(select(func.max(tables.rules.c.version)).scalar_subquery(), 0),
+    func.coalesce(_VERSION.scalar_subquery(), 0),
+)
+_HOLDS: Final = select(*HOLDS.columns).order_by(tables.holds.c.id)
+_TYPES: Final = select(*INSTANCE_TYPES.columns).order_by(_TYPE.name)
+_PRICES: Final = select(*PRICES.columns).order_by(_PRICE.type, _PRICE.zone, _PRICE.market)
+
+
+def read_rules_versions(session: Session) -> RulesVersion:
+    """Return the version of the scheduling rules in force with that of the market, by one statement."""
+    ((document, market),) = session.fetch(_VERSIONS)
+    return RulesVersion(int(document), int(market))
+
+
+def read_market(session: Session) -> StoredMarket:
+    """Return the catalogue of instance types and all prices, with their version."""
+    version = next((int(row.value) for row in session.fetch(_VERSION)), 0)
+    types = tuple(INSTANCE_TYPES.read_all(session.fetch(_TYPES)))
+    return StoredMarket(version=version, types=types, prices=tuple(PRICES.read_all(session.fetch(_PRICES))))
+
+
+def read_holds(session: Session) -> list[Hold]:
+    """Return every launch back-off (hold), sorted by id."""
+    return HOLDS.read_all(session.fetch(_HOLDS))
+
+
+class SqlMarketWrites:
+    """The writes of a transaction to the market. See MarketWrites."""
+
+    _session: Session
+
+    def save_types(self, types: Sequence[InstanceType]) -> None:
+        """Insert or replace instance types in the catalogue, by name. See MarketWrites."""
+        by_name = {each.name: each for each in types}
+        self._session.write(_put(self._session.dialect, INSTANCE_TYPES), [by_name[name] for name in sorted(by_name)])
+
+    def delete_types(self, names: Iterable[str]) -> None:
+        """Delete the instance types with these names from the catalogue. See MarketWrites."""
+        self._session.change_for(_delete_types(self._session.dialect), names)
+
+    def save_prices(self, prices: Sequence[Price]) -> None:
+        """Insert or replace prices, by key. See MarketWrites."""
+        by_key = {price.key: price for price in prices}
+        self._session.write(_put(self._session.dialect, PRICES), [by_key[key] for key in sorted(by_key)])
+
+    def count_market_change(self) -> None:
+        """Increase the version of the market by one. See MarketWrites."""
+        self._session.fetch(fixed.COUNT, counter=COUNTER, count=1)
+
+
+def _put(dialect: Dialect, shape: Shape[Any]) -> Bulk:
+    """Return the statement that inserts rows, or overwrites rows with the same key. It is rarely used."""
+    fields = tuple(shape.fields(shape.table.c))
+    return Bulk(dialect.replace(shape.table, fields), fields)
+
+
+def _delete_types(dialect: Dialect) -> Delete:
+    return delete(market_tables.instance_types).where(_TYPE.name.in_(dialect.ids()))

@@ -1,0 +1,174 @@
+"""The market in the database: refreshed from EC2, used by a tick, and listed by `leasehold offers`."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.market import StoredMarket
+from scheduler.model.rules import read_rules
+from scheduler.model.validation import InvalidInputError
+from scheduler.operations.apply import apply_rules, preview_rules
+from scheduler.operations.market.offers import Ages, Offer, list_offers
+from scheduler.operations.market.refresh import refresh_market, save_market
+from scheduler.operations.market.resolve import resolve_document, resolve_rules
+from scheduler.ports import CloudError, Store
+from scheduler.store.memory import MemoryStore
+from tests.operations.harness import NOW, Harness
+from tests.operations.market import ARM, LARGE, TYPES, Clock, Source, sold, some_rules
+from tests.store.test_market import a_price, a_type
+
+AGES = Ages(3600.0, 7200.0)
+
+
+def test_a_refresh_reads_types_and_then_the_prices_of_the_pools() -> None:
+    store, source = MemoryStore(Clock()), Source(a_price(), a_price("m5.xlarge"), a_price("t3.nano"))
+    rules = read_rules(some_rules(ec2={"image": "ami-1", "subnets": ["eu-1a:subnet-1"]}))
+    found = refresh_market(store, source, rules)
+    assert (found.types, found.prices, found.changed) == (4, 2, True)
+    assert source.asked == [(("m5.large", "m5.xlarge"), ("eu-1a",))]
+    market = store.load_market()
+    assert (market.version, len(market.types), [each.type for each in market.prices]) == (
+        1,
+        4,
+        ["m5.large", "m5.xlarge"],
+    )
+
+
+def test_the_same_types_and_prices_are_no_new_version_but_are_seen_again() -> None:
+    clock, source, rules = Clock(), Source(a_price()), read_rules(some_rules())
+    store = MemoryStore(clock)
+    refresh_market(store, source, rules)
+    clock.now += 60
+    found = refresh_market(store, source, rules, catalogue_age=3600.0)
+    assert (found.types, found.changed, source.catalogues) == (0, False, 1)
+    assert (store.load_market().version, store.load_market().prices[0].seen_at) == (1, NOW + 60)
+    clock.now += 3600
+    source.types.remove(ARM)
+    assert refresh_market(store, source, rules, catalogue_age=3600.0).changed
+    assert (source.catalogues, store.load_market().version, len(store.load_market().types)) == (2, 2, 3)
+
+
+def test_a_refresh_that_ec2_refuses_changes_nothing() -> None:
+    store, source = MemoryStore(Clock()), Source(a_price())
+    source.error = CloudError("auth", "UnauthorizedOperation", "no")
+    with pytest.raises(CloudError):
+        refresh_market(store, source, read_rules(some_rules()))
+    assert store.load_market() == StoredMarket()
+
+
+def test_rules_that_do_not_use_the_market_read_nothing() -> None:
+    store, source = MemoryStore(Clock()), Source(a_price())
+    static = read_rules({"pools": {"linux": {"system": "s", "max_slots": 1, "offerings": [{"name": "m5.large"}]}}})
+    assert refresh_market(store, source, static).prices == 0
+    assert (source.catalogues, source.asked) == (0, [])
+    assert refresh_market(store, source, static, all_pools=True).prices == 1
+
+
+@pytest.fixture
+def harness() -> Harness:
+    """Return a process with the market of TYPES, in which m5.large is the cheapest."""
+    harness = Harness({"pools": {}})
+    save_market(harness.store, types=TYPES, prices=[a_price(), a_price("m5.xlarge", price=0.05)])
+    return harness
+
+
+def test_a_requirement_that_matches_nothing_is_refused_and_nothing_is_applied(harness: Harness) -> None:
+    version = harness.store.rules_version()
+    for act in (lambda d: apply_rules(harness.ports, d), lambda d: preview_rules(harness.store, d)):
+        with pytest.raises(InvalidInputError, match=r"pools\.linux\.offerings\[0\]\.require: expected at least one"):
+            act(some_rules({"cpus": {"min": 99}}))
+    assert harness.store.rules_version() == version
+
+
+def test_a_launch_takes_the_cheapest_type_and_follows_the_prices(harness: Harness) -> None:
+    apply_rules(harness.ports, some_rules(default_resources={"cpus": 1}))
+    harness.submit("r1")
+    harness.tick()
+    assert (harness.slot().offering, harness.slot().price) == ("m5.large/spot", 0.04)
+    assert harness.slot().resources == {"cpus": 2.0, "memory_mib": 8192.0}
+    save_market(harness.store, prices=[a_price("m5.xlarge", price=0.01)])
+    harness.submit("r2", resources={"cpus": 2})
+    harness.tick()
+    assert harness.slot("linux-2").offering == "m5.xlarge/spot"
+    # The machine whose type is dearer now stays.
+    assert harness.slot().state != "empty"
+
+
+def test_a_machine_whose_type_left_the_catalogue_drains(harness: Harness) -> None:
+    apply_rules(harness.ports, some_rules())
+    harness.submit("r1")
+    harness.tick()
+    save_market(harness.store, types=[LARGE])
+    harness.tick()
+    assert harness.slot().state in {"draining", "terminating"}
+
+
+def test_the_rules_are_resolved_once_for_each_version_of_the_market(harness: Harness) -> None:
+    apply_rules(harness.ports, some_rules())
+    first = harness.ports.rules()
+    save_market(harness.store, prices=[a_price(seen_at=NOW + 5)])
+    assert harness.ports.rules() is first
+    save_market(harness.store, prices=[a_price(price=0.02)])
+    assert harness.ports.rules() is not first
+
+
+def test_a_snapshot_has_the_offerings_in_place_of_requirements(harness: Harness) -> None:
+    document = some_rules()
+    rules = resolve_rules(read_rules(document), harness.store.load_market())
+    found = read_rules(resolve_document(document, rules))
+    assert sold(found) == sold(rules)
+    assert all(each.require is None for each in found.pools["linux"].offerings)
+
+
+def list_(store: Store, **wanted: Any) -> list[Offer]:
+    return list_offers(store, AGES, **wanted)
+
+
+def test_offers_are_listed_in_the_order_of_choice_with_their_prices(harness: Harness) -> None:
+    document = some_rules({}, {"name": "dear", "market": "on-demand", "type": "m5.large", "price": 1.0})
+    apply_rules(harness.ports, document)
+    found = list_(harness.store)
+    assert [(each.key, each.price, each.source, each.zone, each.reasons) for each in found] == [
+        ("m5.large/spot", 0.04, "spot-history", "eu-1a", ()),
+        ("m5.xlarge/spot", 0.05, "spot-history", "eu-1a", ()),
+        ("dear", 1.0, "rules", None, ("costs more than 1.5 times the cheapest one that fits",)),
+    ]
+    large = list_(harness.store, wanted={"cpus": 4.0})
+    assert (large[0].key, large[0].reasons) == ("m5.xlarge/spot", ())
+    assert ("m5.large/spot", ("is too small",)) in [(each.key, each.reasons) for each in large]
+    assert list_(harness.store, pools=["other"]) == []
+
+
+def test_offers_name_what_prevents_a_launch(harness: Harness) -> None:
+    types = [*TYPES, a_type("c5.large")]
+    save_market(harness.store, types=types)
+    apply_rules(harness.ports, some_rules({"exclude": ["m5.xlarge"]}))
+    held = hold_id("linux", "capacity", "m5.large/spot")
+    over = hold_id("linux", "throttled")
+    with harness.store.transaction() as transaction:
+        fields: dict[str, Any] = {"pool": "linux", "refused_at": harness.now}
+        transaction.save([Hold(id=held, kind="capacity", subject="m5.large/spot", until=harness.now + 60, **fields)])
+        transaction.save([Hold(id=over, kind="throttled", until=harness.now, **fields)])
+    assert [(each.key, each.price, each.reasons) for each in list_(harness.store)] == [
+        ("m5.large/spot", 0.04, ("launches pause: capacity",)),
+        ("c5.large/spot", None, ("no price is known",)),
+    ]
+
+
+def test_offers_name_the_limit_that_a_price_exceeds(harness: Harness) -> None:
+    save_market(harness.store, prices=[a_price(market="on-demand", zone="eu-1", price=0.041)])
+    apply_rules(harness.ports, some_rules(market={"max_price": 0.045, "spot_below": 0.9}))
+    assert [(each.key, each.price, each.reasons) for each in list_(harness.store)] == [
+        ("m5.large/spot", 0.04, ("costs more than 0.9 of the on-demand price (0.041)",)),
+        ("m5.xlarge/spot", 0.05, ("costs more than max_price (0.045)",)),
+    ]
+
+
+def test_an_old_price_counts_and_is_shown_as_stale(harness: Harness) -> None:
+    apply_rules(harness.ports, some_rules({"exclude": ["m5.xlarge"]}))
+    save_market(harness.store, prices=[a_price(seen_at=harness.now - 3599)])
+    assert [each.is_stale for each in list_(harness.store)] == [False]
+    save_market(harness.store, prices=[a_price(seen_at=harness.now - 3601)])
+    (offer,) = list_(harness.store)
+    assert (offer.is_stale, offer.price, offer.reasons) == (True, 0.04, ())

@@ -1,0 +1,160 @@
+"""EC2's catalogue of instance types and its spot prices (the port `MarketSource`): boto3 calls, page by page."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from scheduler.model.market import InstanceType, Price
+from scheduler.model.slots import Market
+from workers.ec2.budget import CallBudget
+from workers.ec2.clients import Ec2Access, make_client
+from workers.ec2.errors import cloud_errors
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+TYPES_A_PAGE: Final = 100
+PRICES_A_PAGE: Final = 1000
+TYPES_A_CALL: Final = 100
+"""Most instance types in one request for spot prices."""
+LOOK_BACK_SECONDS: Final = 300.0
+PRODUCT: Final = "Linux/UNIX"
+"""The product whose spot prices are read: Linux without a licence."""
+ACCELERATORS: Final = (
+    ("GpuInfo", "Gpus"),
+    ("InferenceAcceleratorInfo", "Accelerators"),
+    ("NeuronInfo", "NeuronDevices"),
+    ("FpgaInfo", "Fpgas"),
+)
+"""Where EC2 lists the accelerators of a type. A type that has several of these lists has the same devices in each."""
+GIB_IN_GB: Final = 10**9 / 2**30
+MARKETS: Final[tuple[Market, ...]] = ("spot", "on-demand")
+
+Answer = TypeVar("Answer")
+
+
+class Ec2Market:
+    """The instance types and spot prices of one region. `scheduler.ports.MarketSource` describes what each method
+    promises.
+    """
+
+    def __init__(self, client: "EC2Client", *, types_a_call: int = TYPES_A_CALL) -> None:
+        self._client, self._types_a_call = client, types_a_call
+
+    def read_types(self, seen_at: float) -> list[InstanceType]:
+        """Return all instance types that EC2 offers in the region, with their zones."""
+        zones: dict[str, set[str]] = {}
+        pages = self._client.get_paginator("describe_instance_type_offerings").paginate(
+            LocationType="availability-zone", PaginationConfig={"PageSize": PRICES_A_PAGE}
+        )
+        for page in _each(pages):
+            for each in page["InstanceTypeOfferings"]:
+                zones.setdefault(each["InstanceType"], set()).add(each["Location"])
+        types = self._client.get_paginator("describe_instance_types").paginate(
+            PaginationConfig={"PageSize": TYPES_A_PAGE}
+        )
+        found = (each for page in _each(types) for each in page["InstanceTypes"])
+        return [
+            read_type(each, sorted(zones[name]), seen_at)
+            for each in found
+            if (name := each["InstanceType"]) in zones and "VCpuInfo" in each
+        ]
+
+    def read_spot_prices(self, types: Sequence[str], zones: Sequence[str], seen_at: float) -> list[Price]:
+        """Return the present spot price of each of these instance types in each of these zones; none: in every zone."""
+        found: dict[tuple[str, str, str], tuple[datetime, Price]] = {}
+        filters = [{"Name": "availability-zone", "Values": list(zones)}] if zones else []
+        # The clocks of EC2 and of the cluster may differ, and EC2 refuses a time that is not past.
+        since = datetime.fromtimestamp(seen_at - LOOK_BACK_SECONDS, UTC)
+        for batch in _cut(types, self._types_a_call):
+            pages = self._client.get_paginator("describe_spot_price_history").paginate(
+                InstanceTypes=cast("Any", batch),
+                ProductDescriptions=[PRODUCT],
+                Filters=cast("Any", filters),
+                # EC2 returns the last change before this time, too. The last change of all is the present price.
+                StartTime=since,
+                PaginationConfig={"PageSize": PRICES_A_PAGE},
+            )
+            for page in _each(pages):
+                for each in page["SpotPriceHistory"]:
+                    price = read_spot_price(each, seen_at)
+                    known = found.get(price.key)
+                    if known is None or known[0] < each["Timestamp"]:
+                        found[price.key] = each["Timestamp"], price
+        return [price for _, (_, price) in sorted(found.items())]
+
+
+def _each(pages: Iterable[Answer]) -> Iterator[Answer]:
+    """Yield the pages of an answer. Raises CloudError if EC2 refuses a page."""
+    unread = iter(pages)
+    while True:
+        with cloud_errors():
+            page = next(unread, None)
+        if page is None:
+            return
+        yield page
+
+
+def _cut(names: Iterable[str], size: int) -> Iterator[list[str]]:
+    unread = iter(dict.fromkeys(names))
+    while batch := list(islice(unread, size)):
+        yield batch
+
+
+def read_type(answer: Mapping[str, Any], zones: Sequence[str], seen_at: float) -> InstanceType:
+    """Return the facts about one instance type in an answer of DescribeInstanceTypes."""
+    accelerators, accelerator = _read_accelerators(answer)
+    usages = answer.get("SupportedUsageClasses", MARKETS)
+    return InstanceType(
+        name=answer["InstanceType"],
+        cpus=float(answer["VCpuInfo"]["DefaultVCpus"]),
+        memory_mib=float(answer["MemoryInfo"]["SizeInMiB"]),
+        architectures=_order(answer["ProcessorInfo"]["SupportedArchitectures"]),
+        is_current=bool(answer.get("CurrentGeneration", True)),
+        accelerators=accelerators,
+        accelerator=accelerator,
+        local_disk_gib=round(answer.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0) * GIB_IN_GB, 1),
+        is_bare_metal=bool(answer.get("BareMetal", False)),
+        markets=tuple(market for market in MARKETS if market in usages),
+        zones=tuple(zones),
+        seen_at=seen_at,
+    )
+
+
+def _order(architectures: Iterable[str]) -> tuple[str, ...]:
+    """Return the architectures with a 32-bit one last: a type that runs both is a 64-bit one."""
+    return tuple(sorted(architectures, key=lambda each: (each == "i386", each)))
+
+
+def _read_accelerators(answer: Mapping[str, Any]) -> tuple[int, str | None]:
+    """Return the number of accelerators of a type, and the name of the first one."""
+    for table, key in ACCELERATORS:
+        devices = answer.get(table, {}).get(key, ())
+        # EC2 reports a count of 0 for a part of a device.
+        count = sum(int(each.get("Count", 0)) or 1 for each in devices)
+        if count:
+            return count, devices[0].get("Name")
+    return 0, None
+
+
+def read_spot_price(answer: Mapping[str, Any], seen_at: float) -> Price:
+    """Return the price of one entry of DescribeSpotPriceHistory."""
+    return Price(
+        type=answer["InstanceType"],
+        zone=answer["AvailabilityZone"],
+        market="spot",
+        price=float(answer["SpotPrice"]),
+        seen_at=seen_at,
+        source="spot-history",
+    )
+
+
+def make_market(access: Ec2Access, budget: CallBudget | None = None) -> Ec2Market:
+    """Return the market of a region. Its calls take their tokens from `budget`; None: they have no limit. Raises
+    CloudError if boto3 cannot make a client.
+    """
+    client = make_client(access)
+    if budget is not None:
+        budget.guard(client)
+    return Ec2Market(client)
