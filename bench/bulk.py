@@ -22,7 +22,7 @@ MUTATING = ("CreateFleet", "RunInstances", "CreateLaunchTemplate", "TerminateIns
 
 def count_calls(stack: Stack) -> Counter[str]:
     """Return the number of calls that EC2 served so far, by action."""
-    return Counter(call["action"] for call in stack._control("calls")["calls"])  # noqa: SLF001 - the log of all actions
+    return Counter(call["action"] for call in stack.control("calls")["calls"])
 
 
 def await_slots(stack: Stack, state: str, count: int) -> float:

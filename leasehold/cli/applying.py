@@ -21,8 +21,9 @@ from leasehold.stack.preparation import QuietDispatcher
 from leasehold.texts.values import show_levels
 from scheduler.model.images import list_sources
 from scheduler.model.rules import read_rules
-from scheduler.operations.apply import Preview, RulesChangedError, apply_rules, preview_rules
+from scheduler.operations.apply import RulesChangedError, apply_rules
 from scheduler.operations.images import Found, find_images
+from scheduler.operations.preview import Preview, preview_rules
 from workers.configuration import load_settings, read_configuration
 from workers.services import Services
 from workers.settings import Settings

@@ -16,11 +16,10 @@ from leasehold.cli.output import (
     print_table,
     print_thing,
     print_wide,
-    show_seconds,
-    show_time,
 )
 from leasehold.cli.root import app, example
 from leasehold.cli.tables import Column
+from leasehold.texts.values import show_seconds, show_time
 
 if TYPE_CHECKING:
     from scheduler.model.costs import CostKind

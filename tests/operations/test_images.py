@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from scheduler.model.lives import find_drift
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.apply import apply_rules, preview_rules
+from scheduler.operations.apply import apply_rules
 from scheduler.operations.images import find_images, refresh_images
+from scheduler.operations.preview import preview_rules
 from scheduler.operations.rules_history import describe_history
 from scheduler.ports import CloudError
 from tests.builders import SYSTEM, a_slot, some_rules

@@ -8,10 +8,11 @@ from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.market import StoredMarket
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.apply import apply_rules, preview_rules
+from scheduler.operations.apply import apply_rules
 from scheduler.operations.market.offers import Ages, Offer, list_offers
 from scheduler.operations.market.refresh import refresh_market, save_market
 from scheduler.operations.market.resolve import resolve_document, resolve_rules
+from scheduler.operations.preview import preview_rules
 from scheduler.ports import CloudError, Store
 from scheduler.store.memory import MemoryStore
 from tests.operations.harness import NOW, Harness

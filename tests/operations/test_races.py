@@ -15,16 +15,13 @@ from scheduler.model.decisions import Assign, Placement, Terminate
 from scheduler.model.slots import Slot
 from scheduler.operations.commands.intake import accept
 from scheduler.operations.commands.submit import Answer
-from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
-from scheduler.operations.machines.terminate import terminate_all
 from scheduler.operations.ports import Ports
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.tick.commit import commit
 from scheduler.operations.tick.leader import take_leader_term
 from scheduler.operations.tick.tick import carry_out, decide, tick
-from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, DeposedError, Store
 from scheduler.store.opening import open_store
 from scheduler.store.sql import SqlStore
@@ -300,38 +297,6 @@ def test_refusals_at_once_make_one_back_off_and_empty_every_slot(rivals: Rivals)
     results = race(*(partial(launch, ports, *arguments) for ports, arguments in zip(both_ports, launches, strict=True)))
     assert results == ["quota"] * 4
     assert {slot.state for slot in rivals.store.find_slots()} == {"empty"}
-
-
-@pytest.mark.parametrize("most", [None, 2])
-def test_a_batch_that_two_processes_launch_and_a_third_gives_up_has_a_machine_for_each_slot(
-    rivals: Rivals, most: int | None
-) -> None:
-    """Two copies of the task run while slots of the batch are cancelled, and terminations of them run."""
-    rivals.fleet.most = most
-    for number in range(4):
-        rivals.first.submit(f"r{number}")
-    tick(rivals.first.ports, rivals.first.leader)
-    ((kind, (batch,)),) = rivals.first.mailbox.tasks
-    assert kind == "launch_batch"
-
-    def give_up() -> None:
-        with rivals.store.transaction() as transaction:
-            work = UnitOfWork(transaction, "tick")
-            work.slots = transaction.load_slots(["linux-2", "linux-3"])
-            for slot in work.slots.values():
-                if slot.state == "launching":
-                    work.move_slot(slot, "terminating", reason="timeout")
-            work.flush()
-        terminate_all(rivals.second.ports, [("linux-2", 1), ("linux-3", 1)])
-
-    ports = [rivals.first.ports, rivals.second.ports]
-    results = race(*(partial(launch_batch, each, batch) for each in ports), give_up)
-    assert [each for each in results if isinstance(each, Exception)] == []
-    slots = rivals.store.find_slots()
-    bound = [slot.instance_id for slot in slots if slot.instance_id is not None]
-    assert sorted(bound) == sorted(set(bound)) == sorted(rivals.fleet.running)
-    assert len(rivals.fleet.answers) == 1
-    assert {slot.state for slot in slots if slot.instance_id is None} <= {"empty"}
 
 
 THREADS = 6

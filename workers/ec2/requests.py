@@ -148,7 +148,7 @@ def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: 
     if not pool.ec2.launch_template:
         common = {"MetadataOptions": METADATA_OPTIONS, **dict(_common_parameters(pool, None))}
         template = describe_template(pool, cluster, common, {**pool.ec2.tags, TAG_CLUSTER: cluster})
-    parameters = _create_fleet(launch, template and template["LaunchTemplateName"])
+    parameters = _create_fleet(launch, template["LaunchTemplateName"] if template else None)
     return {"api": "CreateFleet", "parameters": parameters, "offerings": places, "template": template}
 
 

@@ -1,0 +1,272 @@
+"""Preview rules: what the next tick would do under a document that is not in force yet, and what would be lost."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from scheduler.model.accounts import Account, Levels
+from scheduler.model.decisions import (
+    Decision,
+    Drain,
+    Expire,
+    Fail,
+    Launch,
+    Plan,
+    Preempt,
+    Requeue,
+    Revoke,
+    Terminate,
+)
+from scheduler.model.images import with_images
+from scheduler.model.rule_changes import RuleChange, list_changes
+from scheduler.model.rules import Rules, read_rules
+from scheduler.model.rules_in_force import find_rules_in_force
+from scheduler.model.slots import Slot
+from scheduler.model.view import Row, View
+from scheduler.operations.apply import fit_accounts, fit_slots
+from scheduler.operations.market.resolve import check_requirements, load_resolved
+from scheduler.operations.paused_gc import PausedGC
+from scheduler.operations.spending import add_spending
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.policy.plan import plan
+from scheduler.ports import Store, StoredRules, Transaction
+
+_HOPELESS: Final = frozenset({"never_fits", "no_pool"})
+
+
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that would lose its machine because of new rules. `action`: the slot would drain (its leases continue
+    until they end), or its machine would be terminated.
+    """
+
+    slot: str
+    action: str
+    reason: str
+    reservations: tuple[str, ...] = ()
+    """Ids of the reservations that have a lease on the slot."""
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """A reservation that would lose leases because of new rules. `action`: the name of the decision with which the next
+    tick would end them.
+    """
+
+    reservation: str
+    action: str
+    reason: str
+
+
+class AccountLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """A quota account that would lose balance because of new rules. `after`: its balance then; None: it would be
+    forgotten.
+    """
+
+    account: str
+    before: Levels
+    after: Levels | None
+
+
+class Unservable(msgspec.Struct, frozen=True, kw_only=True):
+    """A pending reservation that no slot or offering could hold under the new rules, even an empty one."""
+
+    reservation: str
+    code: str
+    detail: str
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """What new rules would change, and what the next tick would do because of them. Nothing was written."""
+
+    version: int
+    """The version of the rules that are in force."""
+    changed: bool
+    """Whether the new document differs from the rules in force. Setting a key to its default value counts as a
+    difference.
+    """
+    changes: tuple[RuleChange, ...] = ()
+    departures: tuple[Departure, ...] = ()
+    endings: tuple[Ending, ...] = ()
+    accounts: tuple[AccountLoss, ...] = ()
+    unservable: tuple[Unservable, ...] = ()
+    launches: dict[str, int] = {}
+    """Pool -> number of machines that the next tick would launch in addition, because of the new rules."""
+
+    @property
+    def takes_away(self) -> bool:
+        """Return whether the new rules would end machines or leases, or take balance from accounts."""
+        return bool(self.departures or self.endings or self.accounts)
+
+
+class Rehearsal(NamedTuple):
+    """A preview of rules, and the two plans that it compares: the next tick under the present rules and under the
+    given ones.
+    """
+
+    preview: Preview
+    present: Plan
+    proposed: Plan
+
+
+def preview_rules(
+    store: Store, document: Mapping[str, Any], *, prefix: str = "", images: Mapping[str, str] | None = None
+) -> Preview:
+    """Return what would happen if this document became the rules in force, with these ids of images. Nothing is locked
+    or written. Raises InvalidInputError for an invalid document.
+    """
+    rules, stored = _read_resolved(store, document, prefix), _load_stored(store)
+    rules = with_images(rules, found := stored.images | dict(images or {}))
+    if stored.version and (stored.document, stored.images) == (document, found):
+        return Preview(version=stored.version, changed=False)
+    return _rehearse(store, stored, document, rules).preview
+
+
+def rehearse_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Rehearsal:
+    """Return the same as `preview_rules`, with both plans. If the document is in force already, both are one plan."""
+    rules, stored = _read_resolved(store, document, prefix), _load_stored(store)
+    if stored.version and stored.document == document:
+        with PausedGC():
+            now = store.now()
+            present = add_spending(store, find_rules_in_force(stored.rules, now), now)
+            planned = plan(View(store.read_rows()), present, now)
+        return Rehearsal(Preview(version=stored.version, changed=False), planned, planned)
+    return _rehearse(store, stored, document, rules)
+
+
+def _load_stored(store: Store) -> StoredRules:
+    stored = store.load_rules()
+    return msgspec.structs.replace(stored, rules=load_resolved(store, stored.rules))
+
+
+def _read_resolved(store: Store, document: Mapping[str, Any], prefix: str) -> Rules:
+    rules = read_rules(dict(document), prefix)
+    check_requirements(store, rules, prefix)
+    return load_resolved(store, rules)
+
+
+def _rehearse(store: Store, stored: StoredRules, document: Mapping[str, Any], rules: Rules) -> Rehearsal:
+    rows, now = list(store.read_rows()), store.now()
+    present, proposed = add_spending(store, stored.rules, now), add_spending(store, rules, now)
+    fitted = _fit(rows, stored.rules, rules, now)
+    before, after = View(rows), View(fitted)
+    with PausedGC():
+        now_planned = plan(before, find_rules_in_force(present, now), now)
+        then_planned = plan(after, find_rules_in_force(proposed, now), now)
+    preview = Preview(
+        version=stored.version,
+        changed=True,
+        changes=tuple(list_changes(stored.document, document)),
+        departures=_list_departures(before, now_planned, then_planned),
+        endings=_list_endings(now_planned, then_planned),
+        accounts=_list_losses(before.accounts, after.accounts),
+        unservable=_list_unservable(now_planned, then_planned),
+        launches=_count_launches(after, now_planned, then_planned),
+    )
+    return Rehearsal(preview, now_planned, then_planned)
+
+
+class _NoTransaction:
+    """A stand-in for the transaction of a unit of work. With it, changes are only collected: no rows are loaded or
+    written.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+
+    def now(self) -> float:
+        return self._now
+
+
+def _fit(rows: Iterable[Row], before: Rules, rules: Rules, now: float) -> list[Row]:
+    """Return the rows as `apply_rules` would leave them if it replaced the rules `before` by `rules`. Nothing is
+    written.
+    """
+    known = {(type(row), row.id): row for row in rows}
+    work = UnitOfWork(cast("Transaction", _NoTransaction(now)), "operator")
+    # Reservations that were submitted before an account was forgotten have no account: here, all of them.
+    work.submitted = max((getattr(row, "sequence", 0) for row in known.values()), default=0)
+    fit_slots(work, [row for row in known.values() if isinstance(row, Slot)], rules)
+    fit_accounts(work, [row for row in known.values() if isinstance(row, Account)], before, rules)
+    written, deleted = work.staged
+    known |= {(type(row), row.id): row for row in written}
+    gone = {(type(row), row.id) for row in deleted}
+    return [row for key, row in known.items() if key not in gone]
+
+
+def _departures_of(planned: Plan) -> dict[str, Drain | Terminate]:
+    return {each.slot: each for each in planned.decisions if isinstance(each, Drain | Terminate)}
+
+
+def _list_departures(view: View, before: Plan, after: Plan) -> tuple[Departure, ...]:
+    known = _departures_of(before)
+    return tuple(
+        Departure(
+            slot=slot,
+            action=_name(decision),
+            reason=decision.reason,
+            reservations=tuple(sorted({owner for owner, _ in view.leases_of(slot)})),
+        )
+        for slot, decision in _departures_of(after).items()
+        if slot not in known
+    )
+
+
+def _endings_of(planned: Plan) -> dict[str, Ending]:
+    """Return, by reservation id, the first decision of a plan that ends the reservation or one of its leases."""
+    found: dict[str, Ending] = {}
+    for decision in planned.decisions:
+        match decision:
+            case Preempt():
+                losers, reason = decision.victims, f"preempted by {decision.reservation}"
+            case Expire() | Fail() | Requeue() | Revoke():
+                losers, reason = (decision.reservation,), decision.reason
+            case _:
+                continue
+        for loser in losers:
+            found.setdefault(loser, Ending(reservation=loser, action=_name(decision), reason=reason))
+    return found
+
+
+def _list_endings(before: Plan, after: Plan) -> tuple[Ending, ...]:
+    known = _endings_of(before)
+    return tuple(each for name, each in _endings_of(after).items() if name not in known)
+
+
+def _list_losses(before: Mapping[str, Account], after: Mapping[str, Account]) -> tuple[AccountLoss, ...]:
+    found = []
+    for name, known in sorted(before.items()):
+        then = after[name]
+        if known.forgotten:
+            continue
+        if then.forgotten:
+            found.append(AccountLoss(account=name, before=known.balance, after=None))
+        elif any(less < more for less, more in zip(then.balance, known.balance, strict=True)):
+            found.append(AccountLoss(account=name, before=known.balance, after=then.balance))
+    return tuple(found)
+
+
+def _hopeless_of(planned: Plan) -> dict[str, Unservable]:
+    return {
+        each.reservation: Unservable(reservation=each.reservation, code=each.code, detail=each.detail)
+        for each in planned.waiting
+        if each.code in _HOPELESS
+    }
+
+
+def _list_unservable(before: Plan, after: Plan) -> tuple[Unservable, ...]:
+    known = _hopeless_of(before)
+    return tuple(each for name, each in _hopeless_of(after).items() if name not in known)
+
+
+def _count_launches(view: View, before: Plan, after: Plan) -> dict[str, int]:
+    known = {each.slot for each in before.decisions if isinstance(each, Launch)}
+    found: dict[str, int] = {}
+    for each in after.decisions:
+        if isinstance(each, Launch) and each.slot not in known:
+            pool = view.slots[each.slot].pool
+            found[pool] = found.get(pool, 0) + 1
+    return found
+
+
+def _name(decision: Decision) -> str:
+    return str(msgspec.to_builtins(decision)["do"])
