@@ -28,6 +28,8 @@ ScaledIn = NewType("ScaledIn", CycleState)
 """The cycle's state after slots that were idle for too long have begun to drain."""
 Replaced = NewType("Replaced", CycleState)
 """The cycle's state after slots whose machines are to be replaced have begun to drain."""
+WithHeadroom = NewType("WithHeadroom", CycleState)
+"""The cycle's state after slots have begun to drain so that withheld launches can run."""
 Scaled = NewType("Scaled", CycleState)
 """The cycle's state after all launches and drains are decided."""
 Shared = NewType("Shared", CycleState)

@@ -9,7 +9,7 @@ from scheduler.model.decisions import Drain, Terminate
 from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Scaled
+from scheduler.policy.cycle.step_values import Scaled, WithHeadroom
 
 TINY: Final = 1e-6
 """Dollars by which sums of prices may differ from a limit without exceeding it, because floats are rounded."""
@@ -103,7 +103,7 @@ def find_payer_of(slot_info: SlotInfo) -> str:
     return slot_info.slot.launched_for or ""
 
 
-def drain_over_budget(cycle: Scaled) -> Scaled:
+def drain_over_budget(cycle: WithHeadroom) -> Scaled:
     """Drain machines of each budget with the action `drain`, until those that stay cost no more than it allows.
 
     Machines in flight that no reservation waits for end first, then ready slots without leases, longest idle first.
@@ -122,7 +122,7 @@ def drain_over_budget(cycle: Scaled) -> Scaled:
             rate -= slot_info.price
             decide = Terminate if slot_info.is_coming else Drain
             cycle.move_slot(slot_info, decide(slot=slot_info.slot.id, reason="over_budget"))
-    return cycle
+    return Scaled(cycle)
 
 
 def _list_to_go(budget: Budget, staying: list[SlotInfo], *, spares_leases: bool) -> list[SlotInfo]:

@@ -20,7 +20,7 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Headroom, Healed, Replaced, Scaled, ScaledIn, Shortfall, Warm
+from scheduler.policy.cycle.step_values import Headroom, Healed, Replaced, ScaledIn, Shortfall, Warm, WithHeadroom
 from scheduler.policy.scaling.launch_limits import LaunchLimits, list_choices, list_eligible
 
 
@@ -113,7 +113,7 @@ def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> 
     return Headroom(launches, spared)
 
 
-def make_headroom(cycle: Replaced, headroom: Headroom) -> Scaled:
+def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
     """End one unneeded slot of a pool for each launch that is withheld there.
 
     A slot is unneeded if it is elastic, not cordoned, and has neither a lease nor a reservation that waits for it.
@@ -131,7 +131,7 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> Scaled:
                 cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="at_quota"))
             else:
                 cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="at_quota"))
-    return Scaled(cycle)
+    return WithHeadroom(cycle)
 
 
 def _is_unneeded(slot_info: SlotInfo) -> bool:
