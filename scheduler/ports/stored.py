@@ -1,5 +1,5 @@
-"""The values of the port to the database that are no rows of the model: answers, callbacks, principals, rules with their
-history, and the filter of events.
+"""The values of the port to the database that are no rows of the model: answers, callbacks, principals, rules with
+their history, and the filter of events.
 """
 
 from typing import Any
