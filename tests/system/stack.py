@@ -260,9 +260,8 @@ class Stack:
     def launched(self) -> int:
         """Return the number of machines that EC2 launched, from its call log; repeated requests do not count."""
         calls = self.control("calls")["calls"]
-        return sum(
-            each["action"] == "RunInstances" and each["status"] == 200 and not each["replayed"] for each in calls
-        )
+        launches = (each for each in calls if each["action"] in {"RunInstances", "CreateFleet"})
+        return sum(len(each["instances"]) for each in launches if each["status"] == 200 and not each["replayed"])
 
     def calls(self, action: str) -> list[dict[str, Any]]:
         """Return the calls of this action from the call log of the emulator."""
