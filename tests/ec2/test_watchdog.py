@@ -77,7 +77,7 @@ def boot(tmp_path: Path) -> Iterator[Boot]:
 
 def test_a_machine_that_is_always_silent_ends_itself_after_its_boot_time(boot: Boot) -> None:
     machine = boot(boot_timeout=0.6, binding_timeout=0.4, self_end_after=10)
-    assert machine.stated == "leasehold: slot linux-1 of cluster blue has booted\n"
+    assert machine.stated == "leasehold: a machine of pool linux of cluster blue has booted\n"
     wait_for(lambda: machine.is_off, "the end of the machine", 60)
     assert machine.calls.read_text(encoding="utf-8") == "shutdown -h now\n"
 
@@ -96,4 +96,4 @@ def test_at_0_there_is_no_watchdog(boot: Boot) -> None:
     machine = boot(boot_timeout=1, self_end_after=0)
     assert not machine.is_watched
     assert not machine.is_off
-    assert "slot=linux-1" in (machine.run / "machine").read_text(encoding="utf-8")
+    assert "pool=linux" in (machine.run / "machine").read_text(encoding="utf-8")
