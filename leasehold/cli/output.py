@@ -40,11 +40,14 @@ def print_json(value: object) -> None:
 
 
 def print_result(value: object, text: str, *, as_json: bool) -> None:
-    """Print the result of a command: with `as_json` the document `value` for programs, else `text` for people."""
+    """Print the result of a command: with `as_json` the document `value` for programs, else `text` for people. A reader
+    of a pipe gets it at once, because the command may wait afterwards.
+    """
     if as_json:
         print_json(value)
     else:
         print_thing(text)
+    sys.stdout.flush()
 
 
 def print_slot(answer: "Answer", as_json: bool) -> None:

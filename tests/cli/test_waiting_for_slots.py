@@ -1,5 +1,6 @@
 """`cordon --wait` and `drain --wait`: what they wait for, how they end, and what they leave unchanged."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -38,10 +39,11 @@ RELEASED: dict[str, Any] = {"phase": "released", "version": 2, "finished_at": 1.
 
 
 def start(stack: FakeIntake, tmp_path: Path, *words: str) -> subprocess.Popen[str]:
-    """Start the command as a process."""
+    """Start the command as a process. Its output to a pipe is buffered, whatever the environment of the tests says."""
     return subprocess.Popen(
         [sys.executable, "-m", "leasehold.cli", *words],
         cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
