@@ -41,7 +41,7 @@ def measure(slots: int) -> dict[str, Any]:
     none = {"pools": {"linux": a_pool(min_slots=0, max_slots=slots, offerings=OFFERINGS)}}
     with (
         TemporaryDirectory(prefix="leasehold-bench-") as folder,
-        Stack(Path(folder), none, SWEEP_INTERVAL=5, AWS__CALLS_PER_SECOND=20) as stack,
+        Stack(Path(folder), none, SWEEP_INTERVAL=5, RECOVER_INTERVAL=10) as stack,
     ):
         found: dict[str, Any] = {"slots": slots}
         for name, rules, state in (("launch", full, "ready"), ("end", none, "empty")):
