@@ -39,7 +39,7 @@ RELEASED: dict[str, Any] = {"phase": "released", "version": 2, "finished_at": 1.
 
 
 def start(stack: FakeIntake, tmp_path: Path, *words: str) -> subprocess.Popen[str]:
-    """Start the command as a process. Its output to a pipe is buffered, whatever the environment of the tests says."""
+    """Start the command as a process. Its output to a pipe is buffered, whatever the environment of the tests is."""
     return subprocess.Popen(
         [sys.executable, "-m", "leasehold.cli", *words],
         cwd=tmp_path,
