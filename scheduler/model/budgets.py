@@ -71,8 +71,8 @@ NO_SPENDING: Final[Mapping[str, Spent]] = MappingProxyType({})
 def find_allowed(budget: Budget, spent: Spent) -> float:
     """Return the sum of prices per hour that the machines of a budget may have at present; infinity: any.
 
-    A machine that runs is taken to run for another hour: so much has to be left of the day and of the month. This holds
-    at the end of a day, too. The result is never below 0.
+    A running machine counts as running for one more hour. Its price for this hour has to be left of the day and of the
+    month, at the end of a day too. The result is never below 0.
     """
     limits = (
         (budget.per_hour, 0.0),

@@ -15,7 +15,6 @@ class ReadsCosts(Protocol):
         """Return the booked costs of the hours that begin at or after `since`, the slots with a meter, and the time.
         All are of one moment.
         """
-        raise NotImplementedError
 
     def read_costs(self, since: float = 0.0) -> list[Cost]:
         """Return the costs of the hour that contains `since` and of all later hours. See CostLedger."""

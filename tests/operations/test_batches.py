@@ -255,3 +255,17 @@ class LostAnswers:
         """Launch the machines of a batch, and raise LostError."""
         self._fleet.launch_batch(request)
         raise LostError
+
+
+def test_a_batch_that_cannot_be_settled_costs_one_call_however_many_slots_were_given_up(harness: Harness) -> None:
+    harness.ports.fleet = LostAnswers(harness)  # type: ignore[assignment]
+    with pytest.raises(LostError):
+        launch_batch(harness.ports, batch_of(harness))
+    harness.ports.fleet = harness.fleet
+    harness.now += 31
+    harness.tick()
+    harness.fleet.errors = [CloudError("throttled", "RequestLimitExceeded", "")] * 3
+    found = terminate_all(harness.ports, [(name, 1) for name in NAMES])
+    assert found == dict.fromkeys(NAMES, "throttled")
+    assert len(harness.fleet.errors) == 2
+    assert states(harness) == ["terminating"] * 3

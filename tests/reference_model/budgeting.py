@@ -1,4 +1,4 @@
-"""Budgets in dollars. Rule: "A machine that runs is taken to run for another hour"."""
+"""Budgets in dollars. Rule: "A running machine counts as running for one more hour"."""
 
 from math import inf
 from typing import TYPE_CHECKING

@@ -23,6 +23,7 @@ from scheduler.operations.machines.launch import (
     REFUSALS,
     REPEATED,
     UNHEARD,
+    describe_machine,
     find_delay,
     forget_holds,
     is_put_off,
@@ -236,13 +237,10 @@ def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine) -> 
     work.move_slot(
         slot,
         "booting",
-        instance_id=machine.id,
-        address=machine.address,
-        instance_type=machine.type,
-        zone=machine.zone,
         attempts=0,
         launch_request=None,
         last_seen=work.now,
+        **describe_machine(machine),
         **changes,
     )
 

@@ -5,6 +5,7 @@ a second one.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -116,6 +117,16 @@ def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
     )
 
 
+def describe_machine(machine: Machine) -> dict[str, Any]:
+    """Return the field values that identify a machine on the row of its slot."""
+    return {
+        "instance_id": machine.id,
+        "address": machine.address,
+        "instance_type": machine.type,
+        "zone": machine.zone,
+    }
+
+
 def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
     """Store a launched machine on its slot, which is then booting. If the launch is no longer wanted, terminate the
     machine. Return the outcome as one word.
@@ -129,16 +140,7 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
         current = transaction.load_slots([slot.id]).get(slot.id)
         wanted = current is not None and _is_wanted(current, slot.launch_id)
         if current is not None and wanted:
-            work.move_slot(
-                current,
-                "booting",
-                instance_id=machine.id,
-                address=machine.address,
-                instance_type=machine.type,
-                zone=machine.zone,
-                attempts=0,
-                last_seen=work.now,
-            )
+            work.move_slot(current, "booting", attempts=0, last_seen=work.now, **describe_machine(machine))
             forget_holds(work, current)
         change_set = work.flush()
     if current is not None and current.launch_id == slot.launch_id and current.instance_id == machine.id:

@@ -20,7 +20,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import ADOPTED, Machine, Slot, slot_order
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.machines.batch import is_of_batch
-from scheduler.operations.machines.launch import end_quota_holds, list_quota_holds_of, settle_machine
+from scheduler.operations.machines.launch import describe_machine, end_quota_holds, list_quota_holds_of, settle_machine
 from scheduler.operations.membership import refuse_foreign_machines, split_foreign
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -192,11 +192,8 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
         launch_id=machine.launch_id or machine.batch,
         launch_reason=ADOPTED,
         launched_at=work.now if machine.launched_at is None else machine.launched_at,
-        instance_id=machine.id,
-        address=machine.address,
-        instance_type=machine.type,
-        zone=machine.zone,
         last_seen=work.now,
+        **describe_machine(machine),
         **_describe_offering(rules.pools[current.pool], machine),
     )
     return True

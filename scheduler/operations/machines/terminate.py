@@ -43,14 +43,20 @@ def terminate_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, 
         else:
             due.append(slot)
     machines: dict[str, str] = {}
+    # Batch → the error of the call that was to settle it. The other slots of the batch make no call of their own.
+    unclear: dict[str, CloudError] = {}
     for slot in due:
         try:
+            if slot.batch in unclear and slot.instance_id is None:
+                raise unclear[slot.batch]
             if machine := slot.instance_id or _find_launched(ports, slot):
                 machines[slot.id] = machine
             else:
                 _write(ports, slot, instance_id=None)
                 outcomes[slot.id] = "empty"
         except CloudError as error:
+            if slot.batch is not None:
+                unclear[slot.batch] = error
             _put_off(ports, [slot])
             outcomes[slot.id] = error.category
     return outcomes | _end(ports, [slot for slot in due if slot.id in machines], machines)
