@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 PYTEST_ARGS ?= --numprocesses auto --dist loadfile
 # Tests of rules, contracts and pages that start neither a server nor a process of the product.
-QUICK := tests/rules tests/reference_model tests/unit tests/store/test_memory.py \
+QUICK_TESTS := tests/rules tests/reference_model tests/unit tests/store/test_memory.py \
     tests/view/test_memory.py tests/mutations/test_anchor.py \
     --ignore=tests/unit/test_tasks.py --ignore=tests/unit/test_clock.py
 
@@ -31,7 +31,7 @@ quick: .venv ## after a change of a rule: ruff, import contracts, tests without 
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet --diff .
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(QUICK)
+	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(QUICK_TESTS)
 
 # mypy ends with status 2 if its workers do not start in time, as on a loaded machine. Then it runs without them.
 check: .venv ## all checks except pytest: ruff, formatting, mypy, import contracts

@@ -44,7 +44,8 @@ def make_environment(folder: Path = ENVIRONMENT) -> Path:
 def measure_in_environment(name: str, rounds: int, counts: Sequence[int]) -> dict[str, Any]:
     """Return the figures of Dask or Ray."""
     script = Path(__file__).with_name("_trivial_tasks.py")
-    words = [str(make_environment()), str(script), name, str(rounds), *(str(count) for count in counts)]
+    # -P: the folder of the script has modules named like those of the standard library.
+    words = [str(make_environment()), "-P", str(script), name, str(rounds), *(str(count) for count in counts)]
     found: dict[str, Any] = json.loads(_run(words, PLAY_SECONDS).splitlines()[-1])
     return found
 

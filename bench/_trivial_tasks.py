@@ -1,4 +1,4 @@
-"""Trivial tasks through Dask or Ray: `python bench/_trivial_tasks.py dask|ray ROUNDS COUNT...` prints figures as JSON.
+"""Trivial tasks through Dask or Ray: `python -P bench/_trivial_tasks.py dask|ray ROUNDS COUNT...`. It prints JSON.
 
 This file is run by the Python of an environment that has Dask and Ray and nothing of Leasehold, so it imports neither
 Leasehold nor another module of the benches.

@@ -19,6 +19,7 @@ from bench._table import BEGIN, END, Found, judge, list_cells, make_document, sh
 from bench._trivial_tasks import measure as measure_tasks
 from bench.targets import PARTS, StepError, measure, read_command_line, report, run_step
 
+ROOT = Path(__file__).parents[2]
 RATE = Row("sqlite", "sqlite.lease", "leases", "/s", 7_000, 15_000, (3, 6), "rate")
 DELAY = Row("ticks", "tick.arrival", "arrival", "ms", 20, 5)
 SECONDS = {"cold": 0.4, "unchanged": 0.003, "churned": 0.03}
@@ -272,3 +273,10 @@ def test_the_picture_shows_plans_and_leases_of_all_systems() -> None:
     assert {curve.name for curve in leases.curves} >= {"Leasehold on SQLite", "Celery, tasks", "Dask, tasks"}
     assert {"quota, cold", "elastic, 1 % churn"} <= {curve.name for curve in plans.curves}
     assert Sizes() == FULL
+
+
+@pytest.mark.parametrize(("option", "size"), [("", "--large"), ("QUICK=1", "--quick")])
+def test_make_bench_measures_the_sizes_that_were_asked_for(option: str, size: str) -> None:
+    words = ["make", "--dry-run", "bench", *option.split()]
+    printed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert f"bench.targets {size} " in printed
