@@ -1,7 +1,6 @@
 """`python -m leasehold.console [--local]`: the console and the HTTP API, on the address of the settings.
 
-Without `--local` (which `leasehold up` passes) it starts on another address than loopback only if some caller could get
-in: the database has a principal that may log in, there is a token file, or a reverse proxy names the users.
+With `--local` (which `leasehold up` passes) it starts only on an address of loopback. It warns if no caller can log in.
 """
 
 import sys
@@ -20,16 +19,18 @@ from leasehold.web.gate import Gate
 from leasehold.web.http_protocol import JoiningProtocol
 from leasehold.web.principals import PrincipalReader
 from leasehold.web.token_file import TokenFileError
-from leasehold.web.ways_in import find_refusal, has_principals
+from leasehold.web.ways_in import find_refusal, has_way_in
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import ForeignClusterError, Store
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from workers.configuration import load_settings
-from workers.logs import configure_logging
+from workers.logs import configure_logging, get_logger
 from workers.services import find_foreign
 from workers.settings import Settings
+
+log = get_logger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 3
@@ -84,9 +85,15 @@ def main(arguments: Sequence[str]) -> int:
             return _complain("broker.url: expected the URL of a Redis, got nothing")
         if line := find_foreign(settings):
             return _complain(line)
+        if line := find_refusal(settings, local="--local" in arguments):
+            return _complain(line)
         with closing(open_store(settings.database_url)) as store:
-            if line := find_refusal(settings, has_principals=has_principals(store), local="--local" in arguments):
-                return _complain(line)
+            if not has_way_in(settings, store):
+                log.warning(
+                    "Nobody can log in to the console: there is no principal (`leasehold principals add`),"
+                    " console.token_file or console.user_header.",
+                    action="console.no_way_in",
+                )
             sys.setswitchinterval(SWITCH_SECONDS)
             make_server(settings, store, GarbageKeeper()).run()
     except InvalidInputError as error:

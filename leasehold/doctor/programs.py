@@ -11,7 +11,7 @@ from leasehold.doctor.database import read_tick_age
 from leasehold.doctor.findings import Finding, skipped
 from leasehold.doctor.rules import judge_celery, judge_console, judge_flower, judge_ticks
 from leasehold.errors import LeaseholdError, UntrustedFolder
-from leasehold.web.ways_in import find_refusal, has_principals
+from leasehold.web.ways_in import find_refusal, has_way_in
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
 from scheduler.store.opening import open_store
@@ -31,16 +31,20 @@ def look_at_programs(settings: Settings) -> Iterator[Finding]:
         on_loopback=is_loopback(flower.host),
         is_local_stack=_is_local_stack(),
     )
-    yield judge_console(refusal=_find_refusal(settings), trusts_loopback=_trusts_loopback(settings))
+    yield judge_console(
+        refusal=find_refusal(settings, local=_is_local_stack()),
+        has_way_in=is_loopback(settings.console.host) or _has_way_in(settings),
+        trusts_loopback=_trusts_loopback(settings),
+    )
 
 
-def _find_refusal(settings: Settings) -> str | None:
+def _has_way_in(settings: Settings) -> bool:
     try:
         with closing(open_store(settings.database_url)) as store:
-            return find_refusal(settings, has_principals=has_principals(store), local=_is_local_stack())
+            return has_way_in(settings, store)
     except InvalidInputError:
         # Another check reports a wrong URL of the database.
-        return None
+        return True
 
 
 def _trusts_loopback(settings: Settings) -> bool:

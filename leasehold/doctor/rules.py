@@ -245,12 +245,15 @@ def judge_flower(*, has_password: bool, on_loopback: bool, is_local_stack: bool)
     return skipped("flower", 'flower.basic_auth ("user:password") is not set here; Flower does not start without it')
 
 
-def judge_console(*, refusal: str | None, trusts_loopback: bool) -> Finding:
-    """Return a failure if the console would refuse to start, and a warning if every user of this host can act as any
-    principal, because the trusted reverse proxy is at a loopback address.
+def judge_console(*, refusal: str | None, has_way_in: bool, trusts_loopback: bool) -> Finding:
+    """Return a failure if the console would refuse to start. Return a warning if no caller can log in, or if every user
+    of this host can act as any principal, because the trusted reverse proxy is at a loopback address.
     """
     if refusal is not None:
-        return failure("console", refusal, "change the setting, or add a principal with `leasehold principals add`")
+        return failure("console", refusal, "change the setting")
+    if not has_way_in:
+        text = "console.host is no loopback address, and no caller can log in"
+        return warning("console", text, "add a principal with `leasehold principals add NAME --role operator`")
     if trusts_loopback:
         text = "console.trusted_proxies has a loopback address: every user of this host can act as any principal"
         return warning("console", text, "let the reverse proxy connect from an address that only it has")

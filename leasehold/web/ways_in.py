@@ -1,4 +1,4 @@
-"""Whether the console may start: on an address other than loopback it needs a way in for some known caller."""
+"""Whether the console may start, and whether any caller can log in."""
 
 from scheduler.model.principals import WORKER
 from scheduler.model.validation import show
@@ -6,21 +6,23 @@ from scheduler.ports import Store, StoreUnavailableError
 from workers.settings import Settings, is_loopback
 
 
-def find_refusal(settings: Settings, *, has_principals: bool, local: bool) -> str | None:
-    """Return why the console must not start with these settings, or None if it may: on an address other than loopback
-    there must be a way in for some caller. With `local` (the local stack) the address must be one of loopback.
+def find_refusal(settings: Settings, *, local: bool) -> str | None:
+    """Return why the console must not start with these settings, or None if it may. With `local` (the local stack) the
+    address must be one of loopback.
+    """
+    if not local or is_loopback(settings.console.host):
+        return None
+    return f"console.host: expected a loopback address in the local stack, got {show(settings.console.host)}"
+
+
+def has_way_in(settings: Settings, store: Store) -> bool:
+    """Return whether some caller can log in: a principal, the holder of a token, or a user that a reverse proxy names.
+
+    The console starts without one, too: it serves nothing to unknown callers, and a principal that is added later can
+    log in at once.
     """
     console = settings.console
-    if is_loopback(console.host):
-        return None
-    if local:
-        return f"console.host: expected a loopback address in the local stack, got {show(console.host)}"
-    if has_principals or console.token_file is not None or console.user_header is not None:
-        return None
-    return (
-        "console.token_file: expected a way in, because console.host is no loopback address: a principal"
-        " (`leasehold principals add`), console.token_file or console.user_header, got none"
-    )
+    return console.token_file is not None or console.user_header is not None or has_principals(store)
 
 
 def has_principals(store: Store) -> bool:

@@ -1,10 +1,11 @@
-"""When the console may start."""
+"""When the console may start, and whether any caller can log in."""
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from leasehold.web.ways_in import find_refusal, has_principals
+from leasehold.web.ways_in import find_refusal, has_way_in
 from scheduler.model.validation import InvalidInputError
 from scheduler.store.opening import open_store
 from tests.console.test_gate import a_principal
@@ -15,33 +16,35 @@ PROXY = {"user_header": "X-User", "trusted_proxies": ["10.0.0.7", "10.1.0.0/16"]
 
 
 @pytest.mark.parametrize(
-    ("console", "known", "local", "may"),
+    ("console", "local", "may"),
     [
-        ({}, False, False, True),
-        ({"host": "::1"}, False, True, True),
-        ({"host": EVERYWHERE}, False, False, False),
-        ({"host": EVERYWHERE}, True, False, True),
-        ({"host": EVERYWHERE, "token_file": "token"}, False, False, True),
-        ({"host": EVERYWHERE, **PROXY}, False, False, True),
+        ({}, False, True),
+        ({"host": "::1"}, True, True),
+        ({"host": EVERYWHERE}, False, True),
         # The local stack is of its user alone.
-        ({"host": EVERYWHERE, "token_file": "token"}, True, True, False),
+        ({"host": EVERYWHERE, "token_file": "token"}, True, False),
     ],
 )
-def test_an_address_that_others_reach_needs_a_way_in(
-    console: dict[str, Any], known: bool, local: bool, may: bool
+def test_the_local_stack_serves_only_on_loopback(console: dict[str, Any], local: bool, may: bool) -> None:
+    assert (find_refusal(read_settings({"console": console}), local=local) is None) is may
+
+
+@pytest.mark.parametrize(("console", "has_one"), [({}, False), ({"token_file": "token"}, True), (PROXY, True)])
+def test_a_token_or_a_proxy_is_a_way_in_without_a_principal(
+    console: dict[str, Any], has_one: bool, sqlite_url: str
 ) -> None:
-    refusal = find_refusal(read_settings({"console": console}), has_principals=known, local=local)
-    assert (refusal is None) is may
+    with closing(open_store(sqlite_url)) as store:
+        assert has_way_in(read_settings({"console": console}), store) is has_one
 
 
-def test_the_principal_of_the_workers_is_no_way_in(sqlite_url: str) -> None:
-    store = open_store(sqlite_url)
-    assert not has_principals(store)
-    with store.transaction() as transaction:
-        transaction.load_principals()
-        transaction.save_principals([a_principal()])
-    assert has_principals(store)
-    store.close()
+def test_a_principal_is_a_way_in_and_that_of_the_workers_is_none(sqlite_url: str) -> None:
+    settings = read_settings({"console": {"host": EVERYWHERE}})
+    with closing(open_store(sqlite_url)) as store:
+        assert not has_way_in(settings, store)
+        with store.transaction() as transaction:
+            transaction.load_principals()
+            transaction.save_principals([a_principal()])
+        assert has_way_in(settings, store)
 
 
 @pytest.mark.parametrize(

@@ -72,11 +72,12 @@ def find_free_port() -> int:
 
 
 def write_pip_configuration(path: Path) -> None:
-    """Write pip's configuration of this host into one file."""
+    """Write pip's configuration of this host into one file, without the settings that name files of this host."""
     lines = run(sys.executable, "-m", "pip", "config", "list").stdout.splitlines()
     pairs = [line.partition("=") for line in lines if line.startswith("global.")]
+    values = {name.removeprefix("global."): value.strip("'\"") for name, _, value in pairs}
     parser = configparser.RawConfigParser()
-    parser["global"] = {name.removeprefix("global."): value.strip("'\"") for name, _, value in pairs}
+    parser["global"] = {name: value for name, value in values.items() if not value.startswith("/")}
     with path.open("w", encoding="utf-8") as file:
         parser.write(file)
 
@@ -123,7 +124,7 @@ class Containers:
 
     def _write_overrides(self) -> None:
         """Override the network of builds, because the package index may be reachable only from this host's network, and
-        the times of health checks, which are slow while fourteen services start.
+        the times of health checks, which are slow while fifteen services start.
         """
         services: dict[str, Any] = {name: {"healthcheck": {"timeout": "120s"}} for name in OURS}
         for name in ("prepare", "emulator"):
@@ -168,7 +169,7 @@ class Containers:
 
     def _list_others(self) -> list[str]:
         found = self.list_containers()
-        assert len(found) == 14
+        assert len(found) == 15
         return [name for name, each in found.items() if each["Health"] != "healthy" and name != "prepare"]
 
     def find(self, name: str) -> dict[str, Any]:
@@ -202,6 +203,8 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]
         done = found.compose("up", "--detach", "--build")
         found.started = done.stdout + done.stderr
         found.await_healthy()
+        # As the page says. Otherwise the doctor warns that nobody can log in to the console.
+        found.leasehold("ticks", "principals", "add", "anna", "--role", "operator")
         yield found
     finally:
         found.remove()

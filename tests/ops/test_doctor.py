@@ -93,9 +93,10 @@ def outcomes(*findings: Finding) -> list[str]:
         (judge_rules(3, {"pools": {}}, "leasehold.toml", {"pools": {"a": {}}}), "warning"),
         # a file with settings only contains no rules
         (judge_rules(3, {"pools": {}}, "leasehold.toml", {}), "ok"),
-        (judge_console(refusal=None, trusts_loopback=False), "ok"),
-        (judge_console(refusal=None, trusts_loopback=True), "warning"),
-        (judge_console(refusal="console.host: expected a loopback address", trusts_loopback=False), "failure"),
+        (judge_console(refusal=None, has_way_in=True, trusts_loopback=False), "ok"),
+        (judge_console(refusal=None, has_way_in=True, trusts_loopback=True), "warning"),
+        (judge_console(refusal=None, has_way_in=False, trusts_loopback=False), "warning"),
+        (judge_console(refusal="console.host: …", has_way_in=True, trusts_loopback=False), "failure"),
         (judge_flower(has_password=True, on_loopback=False, is_local_stack=False), "ok"),
         (judge_flower(has_password=False, on_loopback=True, is_local_stack=True), "ok"),
         # a worker's host, which runs no Flower
