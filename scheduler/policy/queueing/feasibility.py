@@ -75,8 +75,7 @@ class Feasibility:
         pool = self._cycle.rules.pools[name]
         if pool.is_elastic and (self._limits.list_fitting(name, need) or _could_be_sold(name, pool, need)):
             return True
-        labels = (frozenset(need.labels.items()), frozenset(need.component.labels.items()))
-        key = (name, need.steps[name], *labels)
+        key = (name, need.steps[name], need.required)
         if key not in self._held:
             self._held[key] = any(need.could_hold(name, *kind) for kind in self._iterate_kinds(name))
         return self._held[key]
