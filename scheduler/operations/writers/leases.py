@@ -227,10 +227,10 @@ class LeaseWriter:
         Leases of the reservations `absent` do not count, nor the single leases `parting` (reservation, component).
         """
         if moment == "always" and not absent and not parting:
-            there = self.work.sum_leases(slot)
+            there = self.work.leases.sum_on(slot)
             usage, claims = there.sum(), there.claims
         else:
-            found = self.work.leases_on(slot).items()
+            found = self.work.leases.list_on(slot).items()
             others = [lease for key, lease in found if key[0] not in absent and key not in parting]
             usage, claims = measure(others, moment), sum(lease.state == "claimed" for lease in others)
         # Each claim is one use of the machine, which is counted here until the claim becomes a lease. At the time `now`

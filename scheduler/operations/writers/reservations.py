@@ -312,7 +312,7 @@ class ReservationWriter:
         slot = self.work.slots.get(name)
         if slot is None:
             return None
-        users = list_users(self.work.leases_on(slot).values())
+        users = list_users(self.work.leases.list_on(slot).values())
         return find_spare(slot, [own_cores(each.resources) for each in users], self.rules)
 
     def _object_to_cores(self, lease: Lease | None, spare: float | None, decision: Cores) -> str | None:
