@@ -138,8 +138,8 @@ EXPLAINED: Final[Changes] = {
         "share": [
             Change(
                 "without shared cores, and without cpus, the limits are computed and none changes",
-                "rules.has_shared_cores and cycle.has_cpus",
-                "rules.has_shared_cores or cycle.has_cpus",
+                "rules.has_shared_cores and _have_cpus(slot_infos.values())",
+                "rules.has_shared_cores or _have_cpus(slot_infos.values())",
             ),
         ],
         "is_same": [

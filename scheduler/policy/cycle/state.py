@@ -4,7 +4,6 @@ decisions so far.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import compress
 from math import inf
 from operator import attrgetter
@@ -28,7 +27,6 @@ from scheduler.model.decisions import (
 )
 from scheduler.model.pending_queue import Groups
 from scheduler.model.reservations import Lease, Reservation, Shape, is_claimant
-from scheduler.model.resources import CPUS
 from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, SlotState
@@ -348,13 +346,6 @@ class CycleState:
         if self.view.stretching and any(lease.kind == "elastic" for lease in slot_info.leases.values()):
             return False
         return not slot_info.has_place and self.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
-
-    @cached_property
-    def has_cpus(self) -> bool:
-        """Whether any slot has the resource `cpus`. Slots that this cycle launches count, so read this after all
-        launches.
-        """
-        return any(each.capacity and CPUS in each.capacity for each in self.slot_infos.values())
 
     def count_steps(self) -> int:
         """Return the steps of work that searches for several instances have taken so far in this cycle."""
