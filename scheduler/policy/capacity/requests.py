@@ -121,8 +121,11 @@ class Demand:
     """`needs` as (request, number) of equal requests that follow each other."""
     alike: tuple[tuple[RequestClass, int], ...] = field(init=False)
     """The requests in `needs` by class: (class, number of requests)."""
+    is_shared: bool = field(init=False)
+    """Whether all reservations with equal requests share the demand: no slot was declined, no pool is impatient."""
 
     def __post_init__(self) -> None:
+        self.is_shared = not self.declined and not self.impatient
         if len(self.needs) == 1:
             self.runs = ((self.needs[0], 1),)  # speed: almost all demands have one instance
             self.alike = ((self.needs[0].likeness, 1),)
@@ -138,11 +141,6 @@ class Demand:
         """The elastic requests as (request, number), by component."""
         found = {need.component.name: need for need in dict.fromkeys(self.elastic)}
         return [(found[each.name], each.count) for each in self.shape.components if each.kind == "elastic"]
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether all reservations with equal requests share the demand: no slot was declined, no pool is impatient."""
-        return not self.declined and not self.impatient
 
 
 class Demands(dict[Shape, Demand]):
