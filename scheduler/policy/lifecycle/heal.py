@@ -41,15 +41,15 @@ def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
     """
     _end_graces(cycle)
     _heal_interrupted(cycle)
-    silent = find_silent(cycle)
+    silent, claimants = find_silent(cycle), cycle.list_claimants()
     _fail_lost(cycle, silent)
     end_lost_instances(cycle, silent)
-    drop_claims(cycle)
+    drop_claims(cycle, claimants)
     failed_boots = _heal_stuck(cycle)
     _restart(cycle)
     requeue_unconfirmed(cycle)
     retire(cycle)
-    drop_claims(cycle)  # again, because slots with claims may just have been retired
+    drop_claims(cycle, claimants)  # again, because slots with claims may just have been retired
     retire_vanished(cycle)
     return Healed(cycle), failed_boots
 
@@ -286,11 +286,13 @@ def _revoke(
         cycle.end_instance(reservation, lease.component, lease.slot)
 
 
-def drop_claims(cycle: CycleState) -> None:
-    """Requeue each reservation with a claim on a slot that is gone, drains, is offline or has another machine. What its
-    account paid for the claim is not refunded.
+def drop_claims(cycle: CycleState, claimants: Iterable[Reservation]) -> None:
+    """Requeue each of these reservations with a claim on a slot that is gone, drains, is offline or has another
+    machine. What its account paid for the claim is not refunded.
     """
-    for reservation in cycle.list_claimants():
+    for reservation in claimants:
+        if reservation.id in cycle.over:
+            continue
         reasons = [reason for lease in reservation.leases if (reason := _find_loss_of_claim(cycle, lease)) is not None]
         if reasons:
             cycle.requeue(reservation, Requeue(reservation=reservation.id, reason=reasons[0]))
