@@ -35,7 +35,7 @@ from scheduler.model.waits import Reason, Waits
 from scheduler.policy.capacity.requests import Demand, Demands
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots
-from scheduler.policy.cycle.balances import Balances
+from scheduler.policy.cycle.balances import NO_BALANCES
 from scheduler.policy.cycle.deadlines import Terms, Timers
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.work_budget import WorkBudget
@@ -69,8 +69,7 @@ class CycleState:
         """The index of ready slots that take instances; this and the other indexes exist from `open_indexes` on."""
         self.coming: SlotIndex
         """The index of slots in flight."""
-        self.launched: SlotIndex
-        """The index of slots that this cycle launches."""
+        self._launched: SlotIndex | None = None
         self._demands = Demands(rules)
         self.begin(now)
         self._open_pools()
@@ -85,7 +84,7 @@ class CycleState:
         """Reservations whose leases this cycle ended and that are pending again."""
         self.returning: dict[str, Reservation] = {}
         """Revoked reservations that keep their leases for a grace: they may cause launches, but get no lease yet."""
-        self.balances = Balances({})
+        self.balances = NO_BALANCES
         """What the quota accounts have left after `charge`; empty if no queue is `quota`."""
         self.charged: tuple[str, ...] = ()
         """The accounts that this cycle charges."""
@@ -320,7 +319,14 @@ class CycleState:
             ready = [slot_info for slot_info in ready if not self._is_done_with(slot_info)]
         self.ready = self.make_index(ready)
         self.coming = self.make_index([slot_info for slot_info in slot_infos if slot_info.state in IN_FLIGHT])
-        self.launched = self.make_index()
+        self._launched = None
+
+    @property
+    def launched(self) -> SlotIndex:
+        """The index of slots that this cycle launches. It is made when the first launch is tried."""
+        if self._launched is None:
+            self._launched = self.make_index()
+        return self._launched
 
     def make_index(self, slot_infos: Iterable[SlotInfo] = ()) -> SlotIndex:
         """Return an index of these slots. Its searches count as work of the cycle, and `finish` closes it."""
