@@ -4,11 +4,11 @@ boots.
 Sources: the autoscaler's tick (counting), Arvados (back-offs, choice of an instance type).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from scheduler.model.decisions import Launch
 from scheduler.model.launch_backoff import Hold, hold_id
@@ -22,8 +22,9 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
-from scheduler.policy.scaling.by_pool import ByPool
 from scheduler.policy.scaling.launch_codes import DETAILS, first_code
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,18 @@ def _covers(choice: Choice, other: Choice) -> bool:
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 
 
+class _ByPool(dict[str, Value]):
+    """A table of values by pool, each of which is computed when it is first needed."""
+
+    def __init__(self, find: Callable[[str], Value]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, name: str) -> Value:
+        value = self[name] = self._find(name)
+        return value
+
+
 class LaunchLimits:
     """The limits on the launches of one cycle, and the launches made so far, which count towards the limits.
 
@@ -116,8 +129,8 @@ class LaunchLimits:
         self._launches_in = dict.fromkeys(cycle.pools, 0)
         # Speed: a tick that considers no launch counts no slots. After the repairs, only launches change whether a slot
         # is active, empty, or cordoned and ready, so that a later count finds the same slots.
-        self._active = ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
-        self._choices = ByPool(lambda name: list_choices(cycle.rules.pools[name]))
+        self._active = _ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools.get(name, ())))
+        self._choices = _ByPool(lambda name: list_choices(cycle.rules.pools[name]))
         self._eligible: dict[tuple[InstanceRequest, tuple[str, ...]], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
@@ -128,10 +141,10 @@ class LaunchLimits:
         """Whether anything except `max_slots` may hold a launch back."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.pools}
-        self._cordoned = ByPool(
+        self._cordoned = _ByPool(
             lambda name: [p for p in cycle.pools[name] if p.slot.cordoned and p.state == "ready" and not p.stuck]
         )
-        self._empty = ByPool(
+        self._empty = _ByPool(
             lambda name: [p for p in reversed(cycle.pools[name]) if p.state == "empty" and not p.slot.cordoned]
         )
 
@@ -325,15 +338,10 @@ class LaunchLimits:
         """Count the active slots of these pools, and the machines that belong to no slot."""
         if len(pools) == 1 and not self._strangers:
             return self._active[pools[0]]
-        return sum(self._count_active(name) + self._count_strangers(name) for name in pools)
-
-    def _count_active(self, name: str) -> int:
-        return self._active[name] if name in self._cycle.pools else 0
+        return sum(self._active[name] + self._count_strangers(name) for name in pools)
 
     def _count_strangers(self, name: str) -> int:
-        """Count the machines with this pool's tags that belong to no slot, as the last comparison with EC2
-        found them.
-        """
+        """Count the machines with this pool's tags that belonged to no slot at the last comparison with EC2."""
         hold = self._strangers.get(name)
         return hold.active if hold is not None and self._lasts(hold.until) else 0
 
