@@ -222,17 +222,18 @@ class LeaseWriter:
 
         Leases of the reservations `absent` do not count, nor the single leases `parting` (reservation, component).
         """
+        pool = self.rules.pools[slot.pool]
+        # Each claim is one use of the machine, which is counted here until the claim becomes a lease. At the time `now`
+        # a claim becomes a lease: the limit of uses was tested when the claim was made, so it is not tested again.
+        has_limit = bool(pool.max_uses) and moment != "now"  # speed: most pools have none, and no claims are counted
         if moment == "always" and not absent and not parting:
             there = self.work.leases.sum_on(slot)
-            usage, claims = there.sum(), there.claims
+            usage, claims = there.sum(), there.claims if has_limit else 0
         else:
             found = self.work.leases.list_on(slot).items()
             others = [lease for key, lease in found if key[0] not in absent and key not in parting]
             usage, claims = measure(others, moment), sum(lease.state == "claimed" for lease in others)
-        # Each claim is one use of the machine, which is counted here until the claim becomes a lease. At the time `now`
-        # a claim becomes a lease: the limit of uses was tested when the claim was made, so it is not tested again.
-        uses = inf if moment == "now" else count_uses_left(slot, self.rules.pools[slot.pool], claims)
-        return _SlotUsage(usage, uses)
+        return _SlotUsage(usage, count_uses_left(slot, pool, claims) if has_limit else inf)
 
     def _find_obstacle(self, slot: Slot, there: _SlotUsage, component: Component) -> Obstacle | None:
         """Return which limit of a slot one more instance of `component` would exceed: `leases`, `uses` or `resources`.
