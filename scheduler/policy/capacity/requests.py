@@ -53,11 +53,8 @@ class InstanceRequest:
     """The class of the request. The labels that it prefers do not matter for the class."""
     spreads: bool
     """Whether the slot with the fewest leases is the best one for the request; else the one with the most."""
-    required: frozenset[tuple[str, str]] = field(init=False)
+    required: frozenset[tuple[str, str]]
     """The labels that a slot must have, as pairs (name, value): those of the reservation and of the component."""
-
-    def __post_init__(self) -> None:
-        self.required = frozenset((*self.labels.items(), *self.component.labels.items()))
 
     def could_hold(self, pool: str, capacity: Resources | None, labels: Labels) -> bool:
         """Return whether a slot of this pool with these labels and amounts could hold one instance. Its leases do not
@@ -185,7 +182,10 @@ def _make_needs(
         given = {name: given_to(component, pool) for name, pool in serving}
         alike = {name: steps.find(each) for name, each in given.items()}
         likeness = steps.find_likeness(shape.labels, component.labels, alike)
-        needs[component.name] = InstanceRequest(component, shape.labels, shape.prefers, given, alike, likeness, spreads)
+        required = frozenset((*shape.labels.items(), *component.labels.items()))
+        needs[component.name] = InstanceRequest(
+            component, shape.labels, shape.prefers, given, alike, likeness, spreads, required
+        )
     return _repeat(shape, needs, "essential"), _repeat(shape, needs, "elastic")
 
 

@@ -6,6 +6,7 @@ Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill,
 from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from itertools import chain, compress, repeat
+from operator import attrgetter
 
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import Lease, Reservation, is_on_hold
@@ -27,6 +28,7 @@ from scheduler.policy.scaling.launch_codes import DETAILS
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 Leases = tuple[Placement, ...]
+_NAME = attrgetter("name")
 UNPLACED, COVERED, LEASED = range(3)
 """The result of placing one reservation: it fits on nothing, capacity is kept for it, or it is leased. One byte each,
 because there may be a million reservations.
@@ -103,8 +105,8 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
         if not (blocked and demand.queue in blocked):
             slot_infos = search.stretch(reservation, demand, slot_infos)
             if slot_infos is not None:
-                names = (instance.name for instance in demand.shape.essential)
-                leases = tuple(map(_name_placement, names, demand.needs, slot_infos))
+                names = map(_NAME, demand.shape.essential)
+                leases = tuple(map(_make_placement, names, demand.needs, slot_infos))
                 decide(Assign(reservation=reservation.id, leases=leases))
                 fates[at] = LEASED
                 cycle.turns.charge_leases(len(slot_infos))
@@ -280,7 +282,7 @@ def _open_runs(
         [need] = demand.needs
         runs = cycle.ready.take_run(need, demands.count(demand))
         name = need.component.name  # the only instance has the name of its component
-        return chain.from_iterable(repeat((_name_placement(name, need, each),), given) for each, given in runs)
+        return chain.from_iterable(repeat((_make_placement(name, need, each),), given) for each, given in runs)
 
     return {demand: open_run(demand) for demand in different}
 
@@ -316,6 +318,6 @@ def _cover_returning(cycle: CycleState, search: _Search) -> list[Reservation]:
     return [each for each, demand in returning if demand.pools and not search.cover(each, demand)]
 
 
-def _name_placement(name: str, need: InstanceRequest, slot_info: SlotInfo) -> Placement:
+def _make_placement(name: str, need: InstanceRequest, slot_info: SlotInfo) -> Placement:
     slot = slot_info.slot
     return Placement(name, slot.id, slot.epoch, need.given[slot.pool])
