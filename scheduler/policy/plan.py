@@ -5,6 +5,7 @@ step writes a row: `operations/tick/commit.py` checks each decision again on fre
 """
 
 from functools import partial
+from math import inf
 
 from scheduler.model.decisions import Plan
 from scheduler.model.rules import Rules
@@ -57,4 +58,5 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     wake_at = wake(shared, limits.next_end)  # when the next cycle is due
     outcome = cycle.finish(queue, wake_at)
     cache.offer(view, partial(keep_cycle, cycle, limits, outcome, view.revision))
-    return steady.keep(cycle, outcome, find_next_protection(view, rules, now))
+    lasts_until = inf if outcome.decisions else find_next_protection(view, rules, now)  # only an empty plan is kept
+    return steady.keep(cycle, outcome, lasts_until)

@@ -40,12 +40,13 @@ def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
     reservation does not affect others.
     """
     _end_graces(cycle)
-    _heal_interrupted(cycle)
-    silent, claimants = find_silent(cycle), cycle.list_claimants()
+    restless, claimants = cycle.list_restless(), cycle.list_claimants()
+    _heal_interrupted(cycle, restless)
+    silent = find_silent(cycle)
     _fail_lost(cycle, silent)
     end_lost_instances(cycle, silent)
     drop_claims(cycle, claimants)
-    failed_boots = _heal_stuck(cycle)
+    failed_boots = _heal_stuck(cycle, restless)
     _restart(cycle)
     requeue_unconfirmed(cycle)
     retire(cycle)
@@ -68,9 +69,9 @@ def _end_graces(cycle: CycleState) -> None:
             cycle.returning[reservation.id] = reservation
 
 
-def _heal_interrupted(cycle: CycleState) -> None:
+def _heal_interrupted(cycle: CycleState, restless: Iterable[SlotInfo]) -> None:
     """Drain ready interrupted slots, terminate those in flight, and requeue reservations with essential leases."""
-    for slot_info in [each for each in cycle.list_restless() if each.slot.interrupted_at is not None]:
+    for slot_info in [each for each in restless if each.slot.interrupted_at is not None]:
         if slot_info.state in INACTIVE | {"terminating"}:
             continue
         slot_info.stuck = True
@@ -159,10 +160,13 @@ def _find_machine(cycle: CycleState, lease: Lease) -> Slot | None:
     return None if slot is None or slot.epoch != lease.epoch or slot.state not in HOLDING else slot
 
 
-def _heal_stuck(cycle: CycleState) -> FailedBoots:
-    """End the state (for example launching or draining) of each slot that is in it for its timeout or longer."""
+def _heal_stuck(cycle: CycleState, restless: Iterable[SlotInfo]) -> FailedBoots:
+    """End the state (for example launching or draining) of each slot that is in it for its timeout or longer.
+
+    `restless`: at least the slots that were in such a state when the cycle began.
+    """
     failed_boots: dict[str, list[str]] = {}
-    for slot_info in [each for each in cycle.list_restless() if each.state not in AT_REST]:
+    for slot_info in [each for each in restless if each.state not in AT_REST]:
         slot, pool = slot_info.slot, slot_info.pool
         if slot_info.state != slot.state:
             continue  # an earlier step of this cycle decided about it
