@@ -118,7 +118,8 @@ class UnitOfWork:
         whole, wanted, near = set(reservations), set(slots), set(slots)
         for row in self.transaction.load_reservations([*whole, *parts]).values():  # promise: lock-order
             self.reservations[row.id] = row
-            self.leases.replace(row.id, (), row.leases)
+            if row.leases:
+                self.leases.replace(row.id, (), row.leases)
             wanted.update(lease.slot for lease in row.leases)
             if row.id in whole:
                 near.update(lease.slot for lease in row.leases)
@@ -280,7 +281,8 @@ class UnitOfWork:
                 # A static host asks for its leases when its slot has a new version.
                 self.put(slot)
         self.reservations[row.id] = row
-        self.leases.replace(row.id, gone, come.values())
+        if gone or come:
+            self.leases.replace(row.id, gone, come.values())
 
     @property
     def staged(self) -> tuple[list[Row], list[Row]]:
