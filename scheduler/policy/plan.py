@@ -58,5 +58,5 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     wake_at = wake(shared, limits.next_end)  # when the next cycle is due
     outcome = cycle.finish(queue, wake_at)
     cache.offer(view, partial(keep_cycle, cycle, limits, outcome, view.revision))
-    lasts_until = inf if outcome.decisions else find_next_protection(view, rules, now)  # only an empty plan is kept
-    return steady.keep(cycle, outcome, lasts_until)
+    # Only a plan without decisions is kept, until a deadline of its own or the next protection of the starvation guard.
+    return steady.keep(cycle, outcome, inf if outcome.decisions else find_next_protection(view, rules, now))
