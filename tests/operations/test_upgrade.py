@@ -96,9 +96,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path, redis_client: redis.
 
 
 LATER = {"slots": {"batch": None, "launched_for": None, "meter": None, "launched_at": None, "launch_digest": None}}
-"""Kind of row → the fields that were added after the recording, with the values that recorded rows get. A field of
-`request` stands in a table of its own: {"reservations": {"request": {"FIELD": DEFAULT}}}.
-"""
+"""Kind of row → the fields that were added after the recording, with the values that recorded rows get."""
 
 
 def test_the_rows_are_read_as_the_older_version_read_them(cluster: UpgradedCluster) -> None:

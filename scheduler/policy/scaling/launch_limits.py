@@ -102,7 +102,7 @@ def _covers(choice: Choice, other: Choice) -> bool:
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 
 
-class _ByPool(dict[str, Value]):
+class ByPool(dict[str, Value]):
     """A table of values by pool, each of which is computed when it is first needed."""
 
     def __init__(self, find: Callable[[str], Value]) -> None:
@@ -129,8 +129,8 @@ class LaunchLimits:
         self._launches_in = dict.fromkeys(cycle.pools, 0)
         # Speed: a tick that considers no launch counts no slots. After the repairs, only launches change whether a slot
         # is active, empty, or cordoned and ready, so that a later count finds the same slots.
-        self._active = _ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools.get(name, ())))
-        self._choices = _ByPool(lambda name: list_choices(cycle.rules.pools[name]))
+        self._active = ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
+        self._choices = ByPool(lambda name: list_choices(cycle.rules.pools[name]))
         self._eligible: dict[tuple[InstanceRequest, tuple[str, ...]], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
@@ -141,10 +141,10 @@ class LaunchLimits:
         """Whether anything except `max_slots` may hold a launch back."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.pools}
-        self._cordoned = _ByPool(
+        self._cordoned = ByPool(
             lambda name: [p for p in cycle.pools[name] if p.slot.cordoned and p.state == "ready" and not p.stuck]
         )
-        self._empty = _ByPool(
+        self._empty = ByPool(
             lambda name: [p for p in reversed(cycle.pools[name]) if p.state == "empty" and not p.slot.cordoned]
         )
 
@@ -338,7 +338,10 @@ class LaunchLimits:
         """Count the active slots of these pools, and the machines that belong to no slot."""
         if len(pools) == 1 and not self._strangers:
             return self._active[pools[0]]
-        return sum(self._active[name] + self._count_strangers(name) for name in pools)
+        return sum(self._count_active(name) + self._count_strangers(name) for name in pools)
+
+    def _count_active(self, name: str) -> int:
+        return self._active[name] if name in self._cycle.pools else 0
 
     def _count_strangers(self, name: str) -> int:
         """Count the machines with this pool's tags that belonged to no slot at the last comparison with EC2."""
@@ -368,9 +371,7 @@ class LaunchLimits:
         return hold is not None and self._lasts(hold.until)
 
     def _lasts(self, until: float) -> bool:
-        """Return whether a launch back-off that ends at `until` still lasts. If so, schedule a cycle for its end,
-        because a launch may become possible then.
-        """
+        """Return whether a launch back-off that ends at `until` still lasts. If so, a cycle is due at its end."""
         if self._cycle.is_due(until):
             return False
         self.next_end = min(self.next_end, until)
@@ -388,9 +389,7 @@ class LaunchLimits:
         )
 
     def may_probe(self, name: str, market: str) -> bool:
-        """Return whether a back-off for EC2's quota has ended and no launch succeeded since. The next launch is then a
-        test of a single slot.
-        """
+        """Return whether a quota back-off is over and no launch succeeded since: the next launch tests one slot."""
         hold = self._cycle.view.holds.get(hold_id(name, "quota", market))
         return hold is not None and self._is_quota_over(name, hold)
 
