@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from scheduler.model.pools import Pool
-from scheduler.model.resources import fits
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.schedules import OVERRIDES, find_clock_change, find_overlap, find_own_overlap, show_instant
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
+from scheduler.policy.capacity.fits import fits
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
 from workers.ec2.user_data import VARIABLES, render_user_data
 from workers.settings import Settings, is_loopback, read_settings

@@ -247,6 +247,11 @@ def list_instances(request: Request, kind: ComponentKind) -> Instances:
     return Instances(component for component in request.components if component.kind == kind)
 
 
+def name_components(request: Request, kind: ComponentKind) -> dict[str, Component]:
+    """Return the component of each instance of one kind, by the name of the instance."""
+    return {each.name: each.component for each in list_instances(request, kind)}
+
+
 def shape_key(request: Request) -> Hashable:
     """Return a key for a dict of shapes. It is equal for requests that can be placed on the same slots."""
     components = tuple(

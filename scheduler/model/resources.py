@@ -19,14 +19,6 @@ SLACK = 1e-9
 """Tolerance for rounding errors. With it, three requests of 0.1 CPUs fit on 0.3 CPUs."""
 
 
-def fits(request: Resources, free: Resources) -> bool:
-    """Return whether each amount of `request` is at most the amount of the same resource in `free`."""
-    for name, amount in request.items():  # noqa: SIM110  a generator takes three times as long
-        if amount > 0 and amount > free.get(name, 0) + SLACK:
-            return False
-    return True
-
-
 def add(left: Resources, right: Resources) -> dict[str, float]:
     """Return the sum of two resource vectors: {vms: 1} and {vms: 3} give {vms: 4}."""
     total = dict(left)
@@ -64,11 +56,6 @@ def has_labels(offered: Labels, required: Labels) -> bool:
     label equals no value, not even "".
     """
     return required.items() <= offered.items()
-
-
-def count_preferred(offered: Labels, preferred: Labels) -> int:
-    """Return how many of the preferred labels are in `offered`, the labels of a slot, with the same value."""
-    return len(preferred.items() & offered.items()) if preferred else 0
 
 
 def shape_of(table: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:

@@ -1,6 +1,6 @@
 """The leases that a transaction has read or staged, by slot, with what they use of the slot."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -11,42 +11,70 @@ from scheduler.policy.capacity.fits import Occupancy
 Key = tuple[str, str]
 """The id of a reservation and the name of the component that the lease is for."""
 _NONE: Final[Mapping[Key, Lease]] = MappingProxyType({})
+Read = Callable[[Collection[str]], Mapping[str, Sequence[tuple[str, Lease]]]]
+"""A function that reads all leases on these slots from the database, as pairs (reservation id, lease) by slot."""
 
 
 class LeasesBySlot:
-    """The leases on each slot, in any of its epochs (launches), by reservation and component.
+    """The leases on each slot, in any of its epochs (launches), by reservation and component. The leases on a slot are
+    read from the database before they are first returned.
 
     Speed: the sums of a slot's leases are kept with every lease, so that one more lease is tested without adding up all
     the others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, load: Read, loaded: Container[str]) -> None:
+        """Begin without leases. `loaded`: the reservations whose rows the transaction has loaded. Their leases come by
+        `replace`, with their changes, and are not read.
+        """
+        self._load, self._loaded = load, loaded
+        self._read: set[str] = set()
+        """Ids of the slots whose leases were all read from the database."""
         self._leases: dict[str, dict[Key, Lease]] = {}
         self._sums: dict[tuple[str, int], Occupancy] = {}
         """By slot and epoch: the sums of the leases there, once they were asked for."""
 
-    def put(self, owner: str, lease: Lease) -> None:
-        """Add a lease of the reservation `owner`, or replace its lease for the same component on the same slot."""
+    def read(self, slots: Collection[str]) -> None:
+        """Read all leases on these slots from the database, without locks."""
+        for leases in self._load(slots).values():
+            for owner, lease in leases:
+                if owner not in self._loaded:
+                    self._put(owner, lease)
+        self._read.update(slots)
+
+    def replace(self, owner: str, gone: Iterable[Lease], come: Iterable[Lease]) -> None:
+        """Remove leases of the reservation `owner`, and then add others."""
+        for lease in gone:
+            self._count(self._leases.get(lease.slot, {}).pop((owner, lease.component), None), -1)
+        for lease in come:
+            self._put(owner, lease)
+
+    def _put(self, owner: str, lease: Lease) -> None:
         there, key = self._leases.setdefault(lease.slot, {}), (owner, lease.component)
         if self._sums:
             self._count(there.get(key), -1)
             self._count(lease, 1)
         there[key] = lease
 
-    def remove(self, owner: str, lease: Lease) -> None:
-        """Remove the lease that the reservation `owner` has for the component of `lease` on its slot, if any."""
-        self._count(self._leases.get(lease.slot, {}).pop((owner, lease.component), None), -1)
-
     def list_all(self, slot: str) -> Mapping[Key, Lease]:
         """Return the leases that name this slot, in whatever epoch, by reservation and component."""
+        if slot not in self._read:
+            self.read([slot])
         return self._leases.get(slot, _NONE)
+
+    def list_on(self, slot: Slot) -> dict[Key, Lease]:
+        """Return the leases on the present machine (epoch) of a slot, by reservation and component."""
+        return {key: lease for key, lease in self.list_all(slot.id).items() if lease.epoch == slot.epoch}
+
+    def last_epoch(self, slot: str) -> int:
+        """Return the highest epoch in which a lease on this slot was given; 0 if there is no such lease."""
+        return max((lease.epoch for lease in self.list_all(slot).values()), default=0)
 
     def sum_on(self, slot: Slot) -> Occupancy:
         """Return the sums of the leases on a slot's present machine, by state. Callers must not change them."""
         there = self._sums.get((slot.id, slot.epoch))
         if there is None:
-            leases = [lease for lease in self.list_all(slot.id).values() if lease.epoch == slot.epoch]
-            there = self._sums[slot.id, slot.epoch] = Occupancy(leases)
+            there = self._sums[slot.id, slot.epoch] = Occupancy(self.list_on(slot).values())
         return there
 
     def _count(self, lease: Lease | None, times: int) -> None:

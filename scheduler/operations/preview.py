@@ -19,6 +19,7 @@ from scheduler.model.decisions import (
     Terminate,
 )
 from scheduler.model.images import with_images
+from scheduler.model.reservations import Lease
 from scheduler.model.rule_changes import RuleChange, list_changes
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.rules_in_force import find_rules_in_force
@@ -175,6 +176,9 @@ class _NoTransaction:
 
     def now(self) -> float:
         return self._now
+
+    def load_leases(self, _: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
+        return {}
 
 
 def _fit(rows: Iterable[Row], before: Rules, rules: Rules, now: float) -> list[Row]:

@@ -4,7 +4,7 @@ Each change of state is made here: it is checked against the tables of legal mov
 written before `flush`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,6 @@ from scheduler.model.transitions import ENDED, HOLDING, LEASE_MOVES, Cause, Phas
 from scheduler.model.view import Gone, Row
 from scheduler.operations.leases_by_slot import LeasesBySlot
 from scheduler.operations.notices import describe_notice
-from scheduler.policy.capacity.fits import Occupancy
 from scheduler.policy.quota.accounting import bill
 from scheduler.ports import ConflictError, OutboxMessage, Transaction
 
@@ -86,9 +85,8 @@ class UnitOfWork:
         """Account id -> what the account paid in this transaction for the use of leases, by level."""
         self.submitted = 0
         """The `sequence` of the newest reservation, set by `count_submitted`; 0 before."""
-        self._leases = LeasesBySlot()
-        self._read_slots: set[str] = set()
-        """Ids of the slots whose leases were all read from the database."""
+        self.leases = LeasesBySlot(transaction.load_leases, self.reservations)
+        """The leases on each slot, with the changes of this transaction."""
         self._changed: dict[tuple[type, str], Row] = {}
         self._marked: dict[tuple[type, str], Row] = {}
         self._deleted: list[Row] = []
@@ -120,13 +118,13 @@ class UnitOfWork:
         whole, wanted, near = set(reservations), set(slots), set(slots)
         for row in self.transaction.load_reservations([*whole, *parts]).values():  # promise: lock-order
             self.reservations[row.id] = row
-            for lease in row.leases:
-                self._leases.put(row.id, lease)
+            if row.leases:
+                self.leases.replace(row.id, (), row.leases)
             wanted.update(lease.slot for lease in row.leases)
             if row.id in whole:
                 near.update(lease.slot for lease in row.leases)
         self.slots.update(self.transaction.load_slots(wanted))
-        self._read_leases(near)
+        self.leases.read(near)
         if holders and any(owner not in self.reservations for owner, _ in self._list_leases(slots)):
             raise ConflictError("another transaction granted a lease on a slot while its rows were read")
         paying = [
@@ -137,20 +135,6 @@ class UnitOfWork:
         names = {*accounts, *(row.request.account for row in paying if row.request.account is not None)}
         if names:
             self.accounts.update(self.transaction.load_accounts(sorted(names)))
-
-    def _read_leases(self, slots: Collection[str]) -> None:
-        """Read all leases on these slots. Those of loaded reservations are known already, with their changes."""
-        for leases in self.transaction.load_leases(slots).values():
-            for owner, lease in leases:
-                if owner not in self.reservations:
-                    self._leases.put(owner, lease)
-        self._read_slots.update(slots)
-
-    def _find_leases(self, slot: str) -> Mapping[tuple[str, str], Lease]:
-        """Return all leases on this slot, in any of its epochs, by (reservation id, component)."""
-        if slot in self.slots and slot not in self._read_slots:
-            self._read_leases([slot])
-        return self._leases.list_all(slot)
 
     def _list_leases(self, slots: Sequence[str]) -> list[tuple[str, Lease]]:
         """Read every lease on these slots from the database, without locks. Return pairs (reservation id, lease)."""
@@ -167,20 +151,6 @@ class UnitOfWork:
         loaded.
         """
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
-
-    def leases_on(self, slot: Slot) -> dict[tuple[str, str], Lease]:
-        """Return the leases on the present machine (epoch) of a slot, by (reservation id, component)."""
-        found = self._find_leases(slot.id)
-        return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch}
-
-    def sum_leases(self, slot: Slot) -> Occupancy:
-        """Return the sums of the leases on a slot's present machine, by state. Callers must not change them."""
-        self._find_leases(slot.id)
-        return self._leases.sum_on(slot)
-
-    def last_epoch(self, slot: str) -> int:
-        """Return the highest epoch in which a lease on this slot was given; 0 if there is no such lease."""
-        return max((lease.epoch for lease in self._find_leases(slot).values()), default=0)
 
     def is_there(self, lease: Lease) -> bool:
         """Return whether the slot of a lease still has the leased machine, in a state in which slots can
@@ -273,7 +243,7 @@ class UnitOfWork:
             if slot is None:
                 continue
             # Speed: of many leases on the slot, mostly the first one belongs to another reservation.
-            there = self._find_leases(slot.id).items()
+            there = self.leases.list_all(slot.id).items()
             others = any(lease.epoch == slot.epoch and owner != reservation.id for (owner, _), lease in there)
             idle = slot.state in HOLDING and not others
             self.put(msgspec.structs.replace(slot, idle_since=self.now if idle else slot.idle_since))
@@ -282,7 +252,7 @@ class UnitOfWork:
         """Stage the slot of one lease that has ended. If the slot has no other leases, it is idle from now on."""
         slot = self.slots.get(lease.slot)
         if slot is not None:
-            idle = slot.state in HOLDING and not self.leases_on(slot)
+            idle = slot.state in HOLDING and not self.leases.list_on(slot)
             self.put(msgspec.structs.replace(slot, idle_since=self.now if idle else slot.idle_since))
 
     def _put_reservation(self, row: Reservation) -> None:
@@ -305,15 +275,14 @@ class UnitOfWork:
             # promise: paid-once
             if account is not None and (billed := bill(account, lease, follower, self.now)) != account:
                 self.put(billed)
-            self._leases.remove(row.id, lease)
             slot = self.slots.get(lease.slot)
             is_hosted = slot is not None and slot.machine is not None
             if slot is not None and is_hosted and follower is not None and _shown(lease) != _shown(follower):
                 # A static host asks for its leases when its slot has a new version.
                 self.put(slot)
         self.reservations[row.id] = row
-        for lease in come.values():
-            self._leases.put(row.id, lease)
+        if gone or come:
+            self.leases.replace(row.id, gone, come.values())
 
     @property
     def staged(self) -> tuple[list[Row], list[Row]]:

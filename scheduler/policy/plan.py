@@ -5,6 +5,7 @@ step writes a row: `operations/tick/commit.py` checks each decision again on fre
 """
 
 from functools import partial
+from math import inf
 
 from scheduler.model.decisions import Plan
 from scheduler.model.rules import Rules
@@ -35,10 +36,8 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     its order of steps.
     """
     cache = PlanCache() if cache is None else cache
-    cache.follow(view)
-    known = (
-        cache.find_plan(rules, now) or cache.recall(SteadyPlan).find(view, rules, now, cache) or cache.go_on(rules, now)
-    )
+    found, steady = cache.find_plan(view, rules, now), cache.recall(SteadyPlan)
+    known = found or steady.find(view, rules, now, cache) or cache.go_on(rules, now)
     if known is not None:
         return known
     cycle = CycleState(view, rules, now, cache)
@@ -59,4 +58,5 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     wake_at = wake(shared, limits.next_end)  # when the next cycle is due
     outcome = cycle.finish(queue, wake_at)
     cache.offer(view, partial(keep_cycle, cycle, limits, outcome, view.revision))
-    return cache.recall(SteadyPlan).keep(cycle, outcome, find_next_protection(view, rules, now))
+    # Only a plan without decisions is kept, until a deadline of its own or the next protection of the starvation guard.
+    return steady.keep(cycle, outcome, inf if outcome.decisions else find_next_protection(view, rules, now))

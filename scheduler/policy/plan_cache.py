@@ -94,7 +94,7 @@ class PlanCache:
         self._shared_under: Rules | None = None
 
     def follow(self, view: View) -> None:
-        """Drop the cached facts that changes of the view since the last call have made wrong."""
+        """Drop the cached facts that changes of the view since the last call have made wrong. `find_plan` does it."""
         if view is not self._view:
             self.turns, self.slots, self._unshared = {}, {}, None
             self._view, self._kept, self._memories = view, None, {}
@@ -129,8 +129,12 @@ class PlanCache:
             self._shared_under, self._unshared = rules, set(view.leases_on)
         return self._unshared
 
-    def find_plan(self, rules: Rules, now: float) -> Plan | None:
-        """Return the last plan if neither view nor rules changed since and no deadline was reached; else None."""
+    def find_plan(self, view: View, rules: Rules, now: float) -> Plan | None:
+        """Return the last plan if neither view nor rules changed since and no deadline was reached; else None.
+
+        Call it first in each cycle: it also drops the facts that changes of the view have made wrong.
+        """
+        self.follow(view)
         kept = self._kept
         if kept is None or kept.rules is not rules or not kept.since <= now < kept.until:
             return None

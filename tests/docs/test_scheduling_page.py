@@ -108,7 +108,6 @@ def test_each_file_that_a_page_names_exists() -> None:
 
 
 TOOLS = {
-    "policy/scaling/by_pool.py",
     *(f"policy/quota/{name}.py" for name in ("group_table", "idle_slots", "memory", "pending_groups", "run")),
 }
 """Modules that decide nothing."""

@@ -88,6 +88,15 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
+    "scheduler.policy.quota.reclaim": {
+        "_Reclaimable._find_most": [
+            Change(
+                "what a trial lifts in vain from a slot that is not above its limit is put back",
+                "measure(slot_info.leases.values()).count > limit",
+                "measure(slot_info.leases.values()).count >= limit",
+            ),
+        ],
+    },
     "scheduler.policy.quota.run": {
         "QuotaRun.drop_full": [
             Change("the flag only saves filtering the idle slots again, which finds the same slots", "False", "True"),
@@ -138,8 +147,8 @@ EXPLAINED: Final[Changes] = {
         "share": [
             Change(
                 "without shared cores, and without cpus, the limits are computed and none changes",
-                "rules.has_shared_cores and cycle.has_cpus",
-                "rules.has_shared_cores or cycle.has_cpus",
+                "rules.has_shared_cores and _have_cpus(slot_infos.values())",
+                "rules.has_shared_cores or _have_cpus(slot_infos.values())",
             ),
         ],
         "is_same": [

@@ -23,14 +23,14 @@ STEPS = st.lists(st.tuples(st.sampled_from(["put", "remove", "read"]), st.sample
 
 @given(STEPS)
 def test_the_sums_of_a_slot_are_those_of_its_leases_after_every_change(steps: list[tuple[str, str, Lease]]) -> None:
-    table = LeasesBySlot()
+    table = LeasesBySlot(lambda _: {}, ())
     expected: dict[str, dict[tuple[str, str], Lease]] = {slot.id: {} for slot in SLOTS}
     for step, owner, lease in steps:
         if step == "put":
-            table.put(owner, lease)
+            table.replace(owner, (), [lease])
             expected[lease.slot][owner, lease.component] = lease
         elif step == "remove":
-            table.remove(owner, lease)
+            table.replace(owner, [lease], ())
             expected[lease.slot].pop((owner, lease.component), None)
         for slot in SLOTS if step == "read" else ():
             present = [each for each in expected[slot.id].values() if each.epoch == slot.epoch]

@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from scheduler.model.reservations import Reservation, is_over
+from scheduler.model.rules import merge_rules
 from scheduler.model.view import View
 from scheduler.operations.restore import JUMP
 from scheduler.store.migrating import migrate
@@ -101,7 +102,8 @@ LATER = {"slots": {"batch": None, "launched_for": None, "meter": None, "launched
 def test_the_rows_are_read_as_the_older_version_read_them(cluster: UpgradedCluster) -> None:
     recorded = json.loads((RECORDED / "rows.json").read_text(encoding="utf-8"))
     expected = {
-        kind: {name: {**row, **LATER.get(kind, {})} for name, row in rows.items()} for kind, rows in recorded.items()
+        kind: {name: merge_rules(row, LATER.get(kind, {})) for name, row in rows.items()}
+        for kind, rows in recorded.items()
     }
     assert cluster.rows() == expected
 

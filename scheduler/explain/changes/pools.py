@@ -23,8 +23,9 @@ from scheduler.explain.search import (
 from scheduler.model.machines import Offering
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, list_instances
-from scheduler.model.resources import Resources, fits, has_labels
+from scheduler.model.resources import Resources, has_labels
 from scheduler.model.slots import Slot
+from scheduler.policy.capacity.fits import fits
 from scheduler.policy.capacity.requests import given_to
 
 _STEPS: Final = 10_000

@@ -32,7 +32,9 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
         # If a slot of this name was removed, leases on it may be left, because no tick has ended them yet.
         # Signed heartbeats of an earlier slot of this name do not count: their counters are times before now.
         # promise: epoch-goes-on
-        current = Slot(id=document.slot, pool=document.pool, since=work.now, epoch=work.last_epoch(document.slot))
+        current = Slot(
+            id=document.slot, pool=document.pool, since=work.now, epoch=work.leases.last_epoch(document.slot)
+        )
         current = msgspec.structs.replace(current, heartbeat=int(work.now * 1000))
     _check_identity(work, current, document)
     fields: dict[str, Any] = {

@@ -87,7 +87,7 @@ def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
     It is the latest of: a report, a lease that began or ended there, a confirmation, the start of the machine.
     """
     known = [slot.noted_at, slot.idle_since, slot.since if slot.state == "ready" else None]
-    for (owner, _), lease in work.leases_on(slot).items():
+    for (owner, _), lease in work.leases.list_on(slot).items():
         known += [lease.assigned_at, work.reservations[owner].confirmed_at]
     return max((each for each in known if each is not None), default=slot.since)
 
@@ -171,7 +171,7 @@ def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot,
     Reservations without a confirmation are returned first. Within each group, the latest lease is returned first.
     """
     writer = LeaseWriter(work, rules)
-    while others := {key: lease for key, lease in work.leases_on(slot).items() if key[0] != current.id}:
+    while others := {key: lease for key, lease in work.leases.list_on(slot).items() if key[0] != current.id}:
         if writer.has_room(slot, list(others.values()), component):
             return
         rows = {key: work.reservations[key[0]] for key in others}
@@ -195,7 +195,7 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
     if slot.state not in HOLDING:
         raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}", "conflict")
     if at >= _occupied_since(work, slot):
-        for owner in dict.fromkeys(owner for owner, _ in work.leases_on(slot)):
+        for owner in dict.fromkeys(owner for owner, _ in work.leases.list_on(slot)):
             _contradict(work, rules, work.reservations[owner])
         current = work.slots[slot.id]
         if current.stranger == name:
@@ -246,7 +246,7 @@ def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
 
 def _list_holders(work: UnitOfWork, slot: Slot) -> Iterator[Reservation]:
     """Yield the reservations that have a lease on the slot, without those that only claim it."""
-    owners = dict.fromkeys(owner for (owner, _), lease in work.leases_on(slot).items() if lease.state != "claimed")
+    owners = dict.fromkeys(owner for (owner, _), lease in work.leases.list_on(slot).items() if lease.state != "claimed")
     return (work.reservations[owner] for owner in owners)
 
 

@@ -145,7 +145,8 @@ def submit(
     work.transaction.append_events(events)
     present = {row.id: row for row in inserted}
     new = frozenset(present)
-    present |= work.transaction.load_reservations(rows.keys() - new - refused.keys())
+    if repeated := rows.keys() - new - refused.keys():
+        present |= work.transaction.load_reservations(repeated)
     warned = {
         name: reason
         for name, reason in (misfits or {}).items()

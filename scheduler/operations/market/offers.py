@@ -9,11 +9,12 @@ from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.machines import Offering, UnsoldOffering
 from scheduler.model.market import Price, Source, StoredMarket
 from scheduler.model.pools import Pool, has_price, offering_key
-from scheduler.model.resources import Resources, fits
+from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Market
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.market.resolve import find_price, list_types, make_offering, resolve_rules
+from scheduler.policy.capacity.fits import fits
 from scheduler.policy.scaling.launch_limits import Choice, list_choices, list_eligible
 from scheduler.ports import Store
 

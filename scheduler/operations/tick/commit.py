@@ -7,6 +7,7 @@ that no longer holds changes nothing and is returned as `Skipped(reason)`; the r
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, assert_never
 
@@ -103,12 +104,14 @@ def commit(
             }
             if charged:
                 charge_accounts(work, charged, planned_at)
-            if pools := {decision.pool for decision in each if isinstance(decision, Launch)}:
-                end_quota_holds(work, transaction.load_holds(list_quota_holds_of(rules, pools)))
             writer = _Writer(work, rules, new_id)
+            launched = {decision.pool for decision in each if isinstance(decision, Launch)}
+            if launched:
+                end_quota_holds(work, transaction.load_holds(list_quota_holds_of(rules, launched)))
             # promise: decision-rechecked
             skipped = [Skipped(lost, reason) for unit in chunk for lost, reason in writer.write_unit(unit)]
-            writer.form_batches()
+            if launched:
+                writer.slots.form_batches()
             change_set = work.flush()
         charged = ()
         yield skipped, change_set, left
@@ -208,16 +211,24 @@ def slots_of(decision: Decision) -> list[str]:
 
 
 class _Writer:
-    """Writes the decisions of a plan: passes each decision to the writer for reservations, slots or quota accounts."""
+    """Writes the decisions of a plan: passes each decision to the writer for reservations, slots or quota accounts.
+
+    Most chunks need only the first writer. The others are made when a decision needs them.
+    """
 
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
-        leases = LeaseWriter(work, rules)
-        self._reservations, self._quota = ReservationWriter(leases), QuotaWriter(leases)
-        self._slots = SlotWriter(work, rules, new_id)
+        self._work, self._rules, self._new_id = work, rules, new_id
+        self._leases = LeaseWriter(work, rules)
+        self._reservations = ReservationWriter(self._leases)
 
-    def form_batches(self) -> None:
-        """Put the launches that were written into batches. Call it once, before the changes are flushed."""
-        self._slots.form_batches()
+    @cached_property
+    def slots(self) -> SlotWriter:
+        """The writer for slots."""
+        return SlotWriter(self._work, self._rules, self._new_id)
+
+    @cached_property
+    def _quota(self) -> QuotaWriter:
+        return QuotaWriter(self._leases)
 
     def write_unit(self, unit: Unit) -> list[tuple[Decision, str]]:
         """Write the decisions of one unit; return those that were skipped, each with the reason.
@@ -258,7 +269,7 @@ class _Writer:
             case Expire() | Fail() | Requeue() | Restart() | Assign():
                 return self._reservations.write(decision)
             case Launch() | Drain() | Terminate() | Reset():
-                return self._slots.write(decision)
+                return self.slots.write(decision)
             case Claim():
                 return "no revokes make room for the claim"
             case Grant() | Cores() | Revoke():

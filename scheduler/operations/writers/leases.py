@@ -13,11 +13,10 @@ from scheduler.model.decisions import Placement
 from scheduler.model.reservations import (
     Component,
     ComponentKind,
-    Instance,
     Lease,
     Request,
     Reservation,
-    list_instances,
+    name_components,
 )
 from scheduler.model.resources import has_labels, subtract
 from scheduler.model.rules import Rules
@@ -66,20 +65,18 @@ class LeaseWriter:
 
     def __init__(self, work: UnitOfWork, rules: Rules) -> None:
         self.work, self.rules, self.now = work, rules, work.now
-        self._instances: dict[tuple[int, ComponentKind], tuple[Request, dict[str, Instance]]] = {}
-        """(identity of a request object, kind of component) -> (the request object, its instances by name). The object
-        is kept, because Python may give the identity of a deleted object to a new one.
+        self._components: dict[tuple[int, ComponentKind], tuple[Request, dict[str, Component]]] = {}
+        """(identity of a request object, kind of component) -> (the request object, its components by name of the
+        instance). The object is kept, because Python may give the identity of a deleted object to a new one.
         """
 
-    def _find_instances(self, current: Reservation, kind: ComponentKind) -> dict[str, Instance]:
-        """Return the instances of one kind of a reservation, by name. They are listed once for each request object in a
-        transaction, because requests never change and equal ones are often the same object.
+    def _find_components(self, request: Request, kind: ComponentKind) -> dict[str, Component]:
+        """Return the components of one kind of a request, by name of the instance. They are listed once for each
+        request object in a transaction, because requests never change and equal ones are often the same object.
         """
-        request = current.request
-        known = self._instances.get((id(request), kind))
+        known = self._components.get((id(request), kind))
         if known is None:
-            known = request, {each.name: each for each in list_instances(request, kind)}
-            self._instances[id(request), kind] = known
+            known = self._components[id(request), kind] = request, name_components(request, kind)
         return known[1]
 
     def object_to(
@@ -128,15 +125,14 @@ class LeaseWriter:
         """Group the placements of equal instances on one slot that follow each other, so that a gang is tested slot by
         slot and not instance by instance.
         """
-        instances = self._find_instances(current, "essential")
+        components = self._find_components(current.request, "essential")
         if len(placements) == 1:
-            instance, (only,) = instances.get(placements[0].component), placements
-            yield _Run(only.slot, only.epoch, None if instance is None else instance.component, [only.resources])
+            [only] = placements
+            yield _Run(only.slot, only.epoch, components.get(only.component), [only.resources])
             return
         run: _Run | None = None
         for each in placements:
-            instance = instances.get(each.component)
-            component = None if instance is None else instance.component
+            component = components.get(each.component)
             if run is not None and (run.slot, run.epoch, run.component) == (each.slot, each.epoch, component):
                 run.given.append(each.resources)
                 continue
@@ -186,14 +182,14 @@ class LeaseWriter:
         `occupied`: slot id -> usage. A slot is measured and added when its first placement is tested.
         """
         slot = self.work.slots.get(placement.slot)
-        instance = self._find_instances(current, "elastic").get(placement.component)
+        component = self._find_components(current.request, "elastic").get(placement.component)
         if slot is None:
             return "the slot does not exist any more"
-        if instance is None or (reason := self._object_to_slot(slot, placement.epoch)) is not None:
-            return "the rules have changed since the plan" if instance is None else reason
+        if component is None or (reason := self._object_to_slot(slot, placement.epoch)) is not None:
+            return "the rules have changed since the plan" if component is None else reason
         if slot.id not in occupied:
             occupied[slot.id] = self._measure(slot)
-        return self._object_to_instance(slot, occupied[slot.id], current.request, instance.component)
+        return self._object_to_instance(slot, occupied[slot.id], current.request, component)
 
     def _object_to_slot(self, slot: Slot, epoch: int) -> str | None:
         """Return as text why a slot takes no leases at all, whatever its capacity; None if it takes leases."""
@@ -226,17 +222,18 @@ class LeaseWriter:
 
         Leases of the reservations `absent` do not count, nor the single leases `parting` (reservation, component).
         """
-        if moment == "always" and not absent and not parting:
-            there = self.work.sum_leases(slot)
-            usage, claims = there.sum(), there.claims
-        else:
-            found = self.work.leases_on(slot).items()
-            others = [lease for key, lease in found if key[0] not in absent and key not in parting]
-            usage, claims = measure(others, moment), sum(lease.state == "claimed" for lease in others)
+        pool = self.rules.pools[slot.pool]
         # Each claim is one use of the machine, which is counted here until the claim becomes a lease. At the time `now`
         # a claim becomes a lease: the limit of uses was tested when the claim was made, so it is not tested again.
-        uses = inf if moment == "now" else count_uses_left(slot, self.rules.pools[slot.pool], claims)
-        return _SlotUsage(usage, uses)
+        has_limit = bool(pool.max_uses) and moment != "now"  # speed: most pools have none, and no claims are counted
+        if moment == "always" and not absent and not parting:
+            there = self.work.leases.sum_on(slot)
+            usage, claims = there.sum(), there.claims if has_limit else 0
+        else:
+            found = self.work.leases.list_on(slot).items()
+            others = [lease for key, lease in found if key[0] not in absent and key not in parting]
+            usage, claims = measure(others, moment), sum(lease.state == "claimed" for lease in others)
+        return _SlotUsage(usage, count_uses_left(slot, pool, claims) if has_limit else inf)
 
     def _find_obstacle(self, slot: Slot, there: _SlotUsage, component: Component) -> Obstacle | None:
         """Return which limit of a slot one more instance of `component` would exceed: `leases`, `uses` or `resources`.

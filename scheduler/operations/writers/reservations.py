@@ -4,7 +4,7 @@ Each grant or revoke of an elastic instance is written independently. The assign
 that make capacity for it, are written together or not at all. Limits of CPUs are computed again on the current rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ from scheduler.operations.ending_leases import (
 )
 from scheduler.operations.writers.leases import LeaseWriter
 from scheduler.policy.cycle.deadlines import is_silent
-from scheduler.policy.placement.cpu_bursting import find_spare, is_same, list_users, own_cores
+from scheduler.policy.placement.cpu_bursting import find_limits, is_same
 from scheduler.policy.quota.accounting import stop
 
 GRANTED = "reservation_granted"
@@ -285,8 +285,12 @@ class ReservationWriter:
         name = decisions[0].reservation
         current = self.work.reservations.get(name)
         held = {lease.component: lease for lease in current.leases} if current is not None else {}
-        spares = {name: self._find_spare(name) for name in {each.slot for each in decisions}}
-        objections = [self._object_to_cores(held.get(each.component), spares[each.slot], each) for each in decisions]
+        limits = {
+            slot.id: find_limits(slot, self.work.leases.list_on(slot), self.rules)
+            for slot_id in {each.slot for each in decisions}
+            if (slot := self.work.slots.get(slot_id)) is not None
+        }
+        objections = [_object_to_cores(held.get(each.component), limits.get(each.slot), each) for each in decisions]
         good = {each.component: each for each, why in zip(decisions, objections, strict=True) if why is None}
         if current is not None and good:
             leases = tuple(
@@ -305,24 +309,19 @@ class ReservationWriter:
                 )
         return [(each, why) for each, why in zip(decisions, objections, strict=True) if why is not None]
 
-    def _find_spare(self, name: str) -> float | None:
-        """Return how many CPUs of this slot each lease there may use in addition to its own, by the current rows.
-        Return None if the slot is gone, has no `cpus`, or has no leases.
-        """
-        slot = self.work.slots.get(name)
-        if slot is None:
-            return None
-        users = list_users(self.work.leases_on(slot).values())
-        return find_spare(slot, [own_cores(each.resources) for each in users], self.rules)
 
-    def _object_to_cores(self, lease: Lease | None, spare: float | None, decision: Cores) -> str | None:
-        slot = self.work.slots.get(decision.slot)
-        if lease is None or slot is None or (lease.slot, lease.epoch) != (decision.slot, decision.epoch):
-            return "the reservation does not have this lease any more"
-        is_user = lease.state != "claimed" and lease.epoch == slot.epoch
-        if not is_user or spare is None or not is_same(own_cores(lease.resources) + spare, decision.cpus):
-            return f"the spare CPUs of {slot.id} have changed"
-        return None
+def _object_to_cores(
+    lease: Lease | None, limits: Mapping[tuple[str, str], float] | None, decision: Cores
+) -> str | None:
+    """Return as text why a lease does not get the CPUs of a decision; None if it gets them. `limits`: by the current
+    rows, the CPUs of each lease on the slot; None: the slot does not exist any more.
+    """
+    if lease is None or limits is None or (lease.slot, lease.epoch) != (decision.slot, decision.epoch):
+        return "the reservation does not have this lease any more"
+    limit = limits.get((decision.reservation, decision.component))
+    if limit is None or not is_same(limit, decision.cpus):
+        return f"the spare CPUs of {decision.slot} have changed"
+    return None
 
 
 class _Held:

@@ -68,7 +68,7 @@ class SlotWriter:
                 return self._terminate(current, decision)
             case Reset():
                 wanted = "error" if decision.reason == "cooled_down" else "draining"
-                if current.state != wanted or self.work.leases_on(current):
+                if current.state != wanted or self.work.leases.list_on(current):
                     return f"{current.id} is {current.state}"
                 self.work.move_slot(current, "empty", reason=decision.reason)
                 return None
@@ -131,7 +131,7 @@ class SlotWriter:
     def _is_to_go(self, current: Slot, reason: SlotReason) -> bool:
         """Return whether the reason for which the plan drains a slot still holds for the current row of the slot."""
         pool = self.rules.pools.get(current.pool)
-        is_free = not self.work.leases_on(current) and current.stranger is None
+        is_free = not self.work.leases.list_on(current) and current.stranger is None
         match reason:
             case "idle":
                 since = current.since if current.idle_since is None else current.idle_since
@@ -162,7 +162,7 @@ class SlotWriter:
         pool = self.rules.pools.get(current.pool)
         if decision.reason == "timeout" and not has_timed_out(current, pool, self.now):
             return f"{current.id} has not timed out"
-        if decision.reason == "drained" and self.work.leases_on(current):
+        if decision.reason == "drained" and self.work.leases.list_on(current):
             return f"{current.id} still has leases"
         if decision.reason == "timeout" and current.state in BOOTING:
             note_failed_boot(self.work, pool, current, f"timed out while {current.state}")

@@ -20,24 +20,16 @@ instances).
 """
 
 
-class Shortage:
+class Shortage(dict[RequestClass, int]):
     """By request class: the largest number of instances that fitted in some slot indexes.
 
     While no capacity is given back, a gang with more instances of that class cannot fit. So most gangs that do not fit
-    need no search.
+    need no search. Clear the table when slots got capacity back.
     """
-
-    def __init__(self) -> None:
-        self._most: dict[RequestClass, int] = {}
-
-    def clear(self) -> None:
-        """Remove all numbers, because slots got capacity back."""
-        self._most.clear()
 
     def holds_for(self, demand: Demand) -> bool:
         """Return whether earlier searches show that not all instances of a demand fit."""
-        most = self._most
-        return any(likeness in most and count > most[likeness] for likeness, count in demand.alike)
+        return any(likeness in self and count > self[likeness] for likeness, count in demand.alike)
 
     def note(self, demand: Demand, found: int) -> None:
         """Record that only the first `found` instances of a demand fit, if the instances are alike.
@@ -46,7 +38,7 @@ class Shortage:
         """
         likeness, _ = demand.alike[0]
         if not demand.declined and (len(demand.alike) == 1 or demand.needs[found] is demand.needs[0]):
-            self._most[likeness] = min(found, self._most.get(likeness, found))
+            self[likeness] = min(found, self.get(likeness, found))
 
 
 def fill(

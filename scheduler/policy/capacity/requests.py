@@ -7,7 +7,7 @@ from itertools import chain, groupby, repeat
 
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Shape
-from scheduler.model.resources import Labels, Resources, count_preferred, has_labels, merge, shape_of
+from scheduler.model.resources import Labels, Resources, merge
 from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.policy.capacity.fits import Amounts, find_obstacle
 
@@ -33,7 +33,7 @@ class SharedAmounts:
         """Return the class of the requests with these amounts by pool and these labels (`labels` of the reservation,
         `own` of the component).
         """
-        mark = (shape_of(labels), shape_of(own), tuple(steps.items()))
+        mark = (frozenset(labels.items()), frozenset(own.items()), tuple(steps.items()))
         return self._alike.get(mark) or self._alike.setdefault(mark, RequestClass())
 
 
@@ -53,21 +53,21 @@ class InstanceRequest:
     """The class of the request. The labels that it prefers do not matter for the class."""
     spreads: bool
     """Whether the slot with the fewest leases is the best one for the request; else the one with the most."""
+    required: frozenset[tuple[str, str]]
+    """The labels that a slot must have, as pairs (name, value): those of the reservation and of the component."""
 
     def could_hold(self, pool: str, capacity: Resources | None, labels: Labels) -> bool:
         """Return whether a slot of this pool with these labels and amounts could hold one instance. Its leases do not
         count.
         """
-        if not (has_labels(labels, self.labels) and has_labels(labels, self.component.labels)):
-            return False
-        return find_obstacle(self.given[pool], capacity) is None
+        return self.required <= labels.items() and find_obstacle(self.given[pool], capacity) is None
 
     def asks_as_much_as(self, other: "InstanceRequest") -> bool:
         """Return whether this request needs at least as much as `other`.
 
         A slot that is too small for `other` is then too small for this one.
         """
-        if self.labels != other.labels or self.component.labels != other.component.labels:
+        if self.required != other.required:
             return False
         return self.given.keys() == other.given.keys() and all(
             self.given[pool].get(name, 0) >= amount
@@ -81,11 +81,10 @@ class InstanceRequest:
         Slots with the most preferred labels come first, then slots with the fewest labels that are not required: that
         keeps special machines free. Source: Zoe.
         """
-        required, own = self.labels, self.component.labels
-        if not has_labels(labels, required) or not has_labels(labels, own):
+        if not self.required <= labels.items():
             return None
-        surplus = len(labels) - len({**required, **own} if own else required)
-        return -count_preferred(labels, self.prefers), surplus
+        preferred = len(self.prefers.items() & labels.items()) if self.prefers else 0
+        return -preferred, len(labels) - len(self.required)
 
 
 @dataclass(slots=True, eq=False)
@@ -119,8 +118,11 @@ class Demand:
     """`needs` as (request, number) of equal requests that follow each other."""
     alike: tuple[tuple[RequestClass, int], ...] = field(init=False)
     """The requests in `needs` by class: (class, number of requests)."""
+    is_shared: bool = field(init=False)
+    """Whether all reservations with equal requests share the demand: no slot was declined, no pool is impatient."""
 
     def __post_init__(self) -> None:
+        self.is_shared = not self.declined and not self.impatient
         if len(self.needs) == 1:
             self.runs = ((self.needs[0], 1),)  # speed: almost all demands have one instance
             self.alike = ((self.needs[0].likeness, 1),)
@@ -136,11 +138,6 @@ class Demand:
         """The elastic requests as (request, number), by component."""
         found = {need.component.name: need for need in dict.fromkeys(self.elastic)}
         return [(found[each.name], each.count) for each in self.shape.components if each.kind == "elastic"]
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether all reservations with equal requests share the demand: no slot was declined, no pool is impatient."""
-        return not self.declined and not self.impatient
 
 
 class Demands(dict[Shape, Demand]):
@@ -185,7 +182,10 @@ def _make_needs(
         given = {name: given_to(component, pool) for name, pool in serving}
         alike = {name: steps.find(each) for name, each in given.items()}
         likeness = steps.find_likeness(shape.labels, component.labels, alike)
-        needs[component.name] = InstanceRequest(component, shape.labels, shape.prefers, given, alike, likeness, spreads)
+        required = frozenset((*shape.labels.items(), *component.labels.items()))
+        needs[component.name] = InstanceRequest(
+            component, shape.labels, shape.prefers, given, alike, likeness, spreads, required
+        )
     return _repeat(shape, needs, "essential"), _repeat(shape, needs, "elastic")
 
 

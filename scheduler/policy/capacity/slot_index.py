@@ -233,7 +233,9 @@ class SlotIndex:
 
     def close(self) -> None:
         """End all searches: drop references between objects, so that they are freed without the garbage collector."""
-        self._capacities.close()
+        for remaining in self._capacities.values():
+            remaining.after.clear()
+            remaining.runs.clear()
         for slot_class in self._classes.values():
             slot_class.slot_infos.clear()
             slot_class.changed.clear()

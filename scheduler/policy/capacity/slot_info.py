@@ -4,6 +4,7 @@ Facts that follow from a row and its leases are cached until one of them changes
 examines few slots.
 """
 
+from collections.abc import Iterable
 from math import inf
 from typing import Any, Final
 
@@ -177,11 +178,15 @@ class CachedSlot(msgspec.Struct, eq=False):
     may_exceed: bool | None = None
     """Whether the leases may exceed the slot's capacity (`elastic/assignment.py`); None until it is needed."""
 
-    def copy(self, order: int) -> SlotInfo:
-        """Return a scratch copy of the slot, which one cycle may change."""
-        slot_info: SlotInfo = self.slot_info.__copy__()  # type: ignore[attr-defined]  # half the time of copy(); every Struct has it
-        slot_info.order, slot_info.opened = order, self
-        return slot_info
+
+def copy_slots(opened: Iterable[CachedSlot], first: int) -> list[SlotInfo]:
+    """Return scratch copies of slots, which one cycle may change. `first`: the position in slot order of the first."""
+    copies: list[SlotInfo] = []
+    for order, each in enumerate(opened, first):
+        slot_info: SlotInfo = each.slot_info.__copy__()  # type: ignore[attr-defined]  # half the time of copy(); every Struct has it
+        slot_info.order, slot_info.opened = order, each
+        copies.append(slot_info)
+    return copies
 
 
 def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> SlotInfo:

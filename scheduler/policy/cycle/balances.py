@@ -1,6 +1,7 @@
 """The balances of the quota accounts within one cycle."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from scheduler.model.accounts import FREE, Account, Levels, add, find_account, level_of, subtract
 from scheduler.model.reservations import Reservation
@@ -45,3 +46,7 @@ class Balances:
         self.left[payer.id] = subtract(self.left[payer.id], cost)
         if payee is not None:
             self.left[payee.id] = add(self.left[payee.id], cost)
+
+
+NO_BALANCES: Final = Balances({})
+"""The balances of a cycle without quota accounts. Nothing is ever charged there, so all cycles share them."""

@@ -113,10 +113,11 @@ class Timers:
         Many leases have equal terms: their ends are worked out once.
         """
 
-    def add(self, instant: float | None) -> None:
-        """Note that a cycle is due at `instant`, or at once if it has passed. None adds nothing."""
-        if instant is not None:
-            self.first = min(self.first, max(instant, self._now))
+    def add(self, *instants: float | None) -> None:
+        """Note that a cycle is due at each of these instants, or at once if it has passed. None adds nothing."""
+        for instant in instants:
+            if instant is not None:
+                self.first = min(self.first, max(instant, self._now))
 
     def add_after(self, start: float, limit: float) -> None:
         """Note that a cycle is due at the first instant that is more than `limit` seconds after `start`."""

@@ -4,7 +4,6 @@ decisions so far.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import compress
 from math import inf
 from operator import attrgetter
@@ -28,7 +27,6 @@ from scheduler.model.decisions import (
 )
 from scheduler.model.pending_queue import Groups
 from scheduler.model.reservations import Lease, Reservation, Shape, is_claimant
-from scheduler.model.resources import CPUS
 from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, SlotState
@@ -36,8 +34,8 @@ from scheduler.model.view import View
 from scheduler.model.waits import Reason, Waits
 from scheduler.policy.capacity.requests import Demand, Demands
 from scheduler.policy.capacity.slot_index import SlotIndex
-from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots
-from scheduler.policy.cycle.balances import Balances
+from scheduler.policy.capacity.slot_info import SlotInfo, copy_slots, is_sound, open_slots
+from scheduler.policy.cycle.balances import NO_BALANCES
 from scheduler.policy.cycle.deadlines import Terms, Timers
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.work_budget import WorkBudget
@@ -71,8 +69,7 @@ class CycleState:
         """The index of ready slots that take instances; this and the other indexes exist from `open_indexes` on."""
         self.coming: SlotIndex
         """The index of slots in flight."""
-        self.launched: SlotIndex
-        """The index of slots that this cycle launches."""
+        self._launched: SlotIndex | None = None
         self._demands = Demands(rules)
         self.begin(now)
         self._open_pools()
@@ -87,7 +84,7 @@ class CycleState:
         """Reservations whose leases this cycle ended and that are pending again."""
         self.returning: dict[str, Reservation] = {}
         """Revoked reservations that keep their leases for a grace: they may cause launches, but get no lease yet."""
-        self.balances = Balances({})
+        self.balances = NO_BALANCES
         """What the quota accounts have left after `charge`; empty if no queue is `quota`."""
         self.charged: tuple[str, ...] = ()
         """The accounts that this cycle charges."""
@@ -105,9 +102,7 @@ class CycleState:
     def _open_pools(self) -> None:
         for name, pool in self.rules.pools.items():
             opened = open_slots(self.view, name, pool, self.cache.slots)
-            slot_infos = self.pools[name] = [
-                each.copy(order) for order, each in enumerate(opened, len(self.slot_infos))
-            ]
+            slot_infos = self.pools[name] = copy_slots(opened, len(self.slot_infos))
             self.slot_infos.update({slot_info.slot.id: slot_info for slot_info in slot_infos})
             for slot_info, each in zip(slot_infos, opened, strict=True):
                 if not each.is_at_rest:
@@ -322,7 +317,14 @@ class CycleState:
             ready = [slot_info for slot_info in ready if not self._is_done_with(slot_info)]
         self.ready = self.make_index(ready)
         self.coming = self.make_index([slot_info for slot_info in slot_infos if slot_info.state in IN_FLIGHT])
-        self.launched = self.make_index()
+        self._launched = None
+
+    @property
+    def launched(self) -> SlotIndex:
+        """The index of slots that this cycle launches. It is made when the first launch is tried."""
+        if self._launched is None:
+            self._launched = self.make_index()
+        return self._launched
 
     def make_index(self, slot_infos: Iterable[SlotInfo] = ()) -> SlotIndex:
         """Return an index of these slots. Its searches count as work of the cycle, and `finish` closes it."""
@@ -348,13 +350,6 @@ class CycleState:
         if self.view.stretching and any(lease.kind == "elastic" for lease in slot_info.leases.values()):
             return False
         return not slot_info.has_place and self.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
-
-    @cached_property
-    def has_cpus(self) -> bool:
-        """Whether any slot has the resource `cpus`. Slots that this cycle launches count, so read this after all
-        launches.
-        """
-        return any(each.capacity and CPUS in each.capacity for each in self.slot_infos.values())
 
     def count_steps(self) -> int:
         """Return the steps of work that searches for several instances have taken so far in this cycle."""

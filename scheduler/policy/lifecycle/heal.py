@@ -40,16 +40,17 @@ def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
     reservation does not affect others.
     """
     _end_graces(cycle)
-    _heal_interrupted(cycle)
+    restless, claimants = cycle.list_restless(), cycle.list_claimants()
+    _heal_interrupted(cycle, restless)
     silent = find_silent(cycle)
     _fail_lost(cycle, silent)
     end_lost_instances(cycle, silent)
-    drop_claims(cycle)
-    failed_boots = _heal_stuck(cycle)
+    drop_claims(cycle, claimants)
+    failed_boots = _heal_stuck(cycle, restless)
     _restart(cycle)
     requeue_unconfirmed(cycle)
     retire(cycle)
-    drop_claims(cycle)  # again, because slots with claims may just have been retired
+    drop_claims(cycle, claimants)  # again, because slots with claims may just have been retired
     retire_vanished(cycle)
     return Healed(cycle), failed_boots
 
@@ -68,9 +69,9 @@ def _end_graces(cycle: CycleState) -> None:
             cycle.returning[reservation.id] = reservation
 
 
-def _heal_interrupted(cycle: CycleState) -> None:
+def _heal_interrupted(cycle: CycleState, restless: Iterable[SlotInfo]) -> None:
     """Drain ready interrupted slots, terminate those in flight, and requeue reservations with essential leases."""
-    for slot_info in [each for each in cycle.list_restless() if each.slot.interrupted_at is not None]:
+    for slot_info in [each for each in restless if each.slot.interrupted_at is not None]:
         if slot_info.state in INACTIVE | {"terminating"}:
             continue
         slot_info.stuck = True
@@ -159,10 +160,13 @@ def _find_machine(cycle: CycleState, lease: Lease) -> Slot | None:
     return None if slot is None or slot.epoch != lease.epoch or slot.state not in HOLDING else slot
 
 
-def _heal_stuck(cycle: CycleState) -> FailedBoots:
-    """End the state (for example launching or draining) of each slot that is in it for its timeout or longer."""
+def _heal_stuck(cycle: CycleState, restless: Iterable[SlotInfo]) -> FailedBoots:
+    """End the state (for example launching or draining) of each slot that is in it for its timeout or longer.
+
+    `restless`: at least the slots that were in such a state when the cycle began.
+    """
     failed_boots: dict[str, list[str]] = {}
-    for slot_info in [each for each in cycle.list_restless() if each.state not in AT_REST]:
+    for slot_info in [each for each in restless if each.state not in AT_REST]:
         slot, pool = slot_info.slot, slot_info.pool
         if slot_info.state != slot.state:
             continue  # an earlier step of this cycle decided about it
@@ -286,11 +290,13 @@ def _revoke(
         cycle.end_instance(reservation, lease.component, lease.slot)
 
 
-def drop_claims(cycle: CycleState) -> None:
-    """Requeue each reservation with a claim on a slot that is gone, drains, is offline or has another machine. What its
-    account paid for the claim is not refunded.
+def drop_claims(cycle: CycleState, claimants: Iterable[Reservation]) -> None:
+    """Requeue each of these reservations with a claim on a slot that is gone, drains, is offline or has another
+    machine. What its account paid for the claim is not refunded.
     """
-    for reservation in cycle.list_claimants():
+    for reservation in claimants:
+        if reservation.id in cycle.over:
+            continue
         reasons = [reason for lease in reservation.leases if (reason := _find_loss_of_claim(cycle, lease)) is not None]
         if reasons:
             cycle.requeue(reservation, Requeue(reservation=reservation.id, reason=reasons[0]))

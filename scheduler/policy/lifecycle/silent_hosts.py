@@ -56,12 +56,15 @@ class OldestHeartbeats:
 
 def find_silent(cycle: CycleState) -> set[str]:
     """Return the ids of static hosts without a heartbeat for longer than `offline_timeout`; they take no lease."""
+    static = [(name, pool) for name, pool in cycle.rules.pools.items() if not pool.is_elastic]
+    if not static:
+        return set()
     silent, heartbeats = set(), cycle.cache.recall(OldestHeartbeats)
     heartbeats.follow(cycle)
     moved = {each.slot.pool for each in cycle.list_restless() if each.state != each.slot.state}
-    for name, slot_infos in cycle.pools.items():
-        pool = cycle.rules.pools[name]
-        oldest = None if pool.is_elastic else heartbeats.find(name, slot_infos)
+    for name, pool in static:
+        slot_infos = cycle.pools[name]
+        oldest = heartbeats.find(name, slot_infos)
         if oldest is None:
             continue
         if name not in moved and not cycle.is_past(oldest, pool.offline_timeout):  # the others are not silent either

@@ -58,8 +58,7 @@ def wake(cycle: Shared, back_offs_end: float) -> float | None:
     one necessary, and the time at which postponed work may go on. `back_offs_end`: when the first launch back-off ends
     that prevented a launch in this cycle; infinity if none did.
     """
-    cycle.timers.add(back_offs_end)
-    cycle.timers.add(cycle.turns.finish(cycle.now, decided=bool(cycle.decisions)))
+    cycle.timers.add(back_offs_end, cycle.turns.finish(cycle.now, decided=bool(cycle.decisions)))
     is_plain = _MANY.issuperset(map(type, cycle.decisions))
     others = [] if is_plain else [each for each in cycle.decisions if type(each) not in _MANY]
     for name in {each.pool for each in others if isinstance(each, Launch)}:
@@ -69,8 +68,9 @@ def wake(cycle: Shared, back_offs_end: float) -> float | None:
             _wake_after(cycle, decision)
     _wake_after_preemptions(cycle, [each for each in others if isinstance(each, Preempt)])
     for terms in cycle.timers.lease_terms:
-        cycle.timers.add(expiry_of_lease(terms, cycle.rules, cycle.now))
-        _wake_after_timeout(cycle, cycle.rules.settings_of(terms.pool, terms.system).confirm_timeout)
+        confirm_timeout = cycle.rules.settings_of(terms.pool, terms.system).confirm_timeout
+        confirm_by = cycle.now + confirm_timeout if confirm_timeout else None
+        cycle.timers.add(expiry_of_lease(terms, cycle.rules, cycle.now), confirm_by)
     drained = [
         cycle.slot_infos[each.slot] for each in others if isinstance(each, Drain) and each.slot in cycle.slot_infos
     ]

@@ -5,7 +5,7 @@ the limits of their leases were last computed are examined. Source: Zoe.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import fsum
@@ -33,6 +33,9 @@ from scheduler.policy.capacity.slot_info import SlotInfo, capacity_of, find_leas
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Scaled, Shared
 
+Key = tuple[str, str]
+"""The id of a reservation and the name of the component that a lease is for."""
+
 
 def share(cycle: Scaled) -> Shared:
     """Set the limit of each lease on a slot with `cpus` to its own cpus and an equal part of the slot's spare cpus.
@@ -43,7 +46,7 @@ def share(cycle: Scaled) -> Shared:
     submission, those of one reservation in slot order.
     """
     rules, slot_infos = cycle.rules, cycle.slot_infos
-    if not (cycle.view.has_limits or (rules.has_shared_cores and cycle.has_cpus)):
+    if not (cycle.view.has_limits or (rules.has_shared_cores and _have_cpus(slot_infos.values()))):
         return Shared(cycle)
     moves = _follow(cycle.decisions)
     arrivals = {name: came for name, came in moves.came.items() if not _is_filled(slot_infos[name], len(came))}
@@ -66,6 +69,11 @@ def share(cycle: Scaled) -> Shared:
     return Shared(cycle)
 
 
+def _have_cpus(slot_infos: Iterable[SlotInfo]) -> bool:
+    """Return whether any slot has the resource `cpus`, also one that this cycle launches."""
+    return any(each.capacity and CPUS in each.capacity for each in slot_infos)
+
+
 def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
     """Return the cpus that each lease of a slot may use in addition to its own. `owns`: the `cpus` of each lease.
 
@@ -80,19 +88,19 @@ def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
     return left / len(owns) if left > 0 and rules.settings_of(slot.pool, None).share_cores else 0.0
 
 
-def own_cores(resources: Resources) -> float:
-    """Return the number of cpus that a lease with these resources has of its own, without spare ones."""
-    return resources.get(CPUS, 0.0)
+def find_limits(slot: Slot, leases: Mapping[Key, Lease], rules: Rules) -> dict[Key, float]:
+    """Return the cpus that each of these leases of a slot may use: its own and an equal part of the spare ones.
+
+    Claims have no limit, because their holders do not use the slot yet. The result is empty if the slot has no `cpus`.
+    """
+    owns = {key: lease.resources.get(CPUS, 0.0) for key, lease in leases.items() if lease.state != "claimed"}
+    spare = find_spare(slot, [*owns.values()], rules)
+    return {} if spare is None else {key: own + spare for key, own in owns.items()}
 
 
 def is_same(cores: float, other: float) -> bool:
     """Return whether two numbers of cpus are equal, apart from rounding."""
     return abs(cores - other) <= SLACK
-
-
-def list_users(leases: Iterable[Lease]) -> list[Lease]:
-    """Return the leases whose holders may use the slot: all except claims."""
-    return [lease for lease in leases if lease.state != "claimed"]
 
 
 def _is_filled(slot_info: SlotInfo, came: int) -> bool:
@@ -177,7 +185,7 @@ def _list_changes(cycle: CycleState, slot: Slot, moves: _Moves, came: Sequence[t
         if lease.state != "claimed" and owner not in moves.gone and (owner, component) not in moves.parted
     ]
     users += reversed(came)
-    owns = [each.resources.get(CPUS, 0.0) for _, each in users]  # speed: `own_cores` without the call
+    owns = [each.resources.get(CPUS, 0.0) for _, each in users]
     spare = find_spare(slot, owns, cycle.rules)
     if spare is None:
         return []

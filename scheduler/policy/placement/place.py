@@ -4,11 +4,12 @@ Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill,
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from itertools import chain, compress, repeat
+from operator import attrgetter
 
 from scheduler.model.decisions import Assign, Placement
-from scheduler.model.reservations import Instance, Lease, Reservation, is_on_hold
+from scheduler.model.reservations import Lease, Reservation, is_on_hold
 from scheduler.policy.capacity.gang import Shortage, fill
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -19,14 +20,15 @@ from scheduler.policy.cycle.step_values import Charged, Protected, Unplaced
 from scheduler.policy.cycle.work_budget import NEXT_TURN
 from scheduler.policy.elastic.step import ElasticStep
 from scheduler.policy.queueing.claims import assign_claims
-from scheduler.policy.queueing.feasibility import Feasibility
+from scheduler.policy.queueing.feasibility import set_aside
 from scheduler.policy.queueing.order import insert, sort_queue
 from scheduler.policy.queueing.starvation_guard import StarvationGuard
-from scheduler.policy.quota.step import lacks_quota, place_by_quota, split_by_queue
+from scheduler.policy.quota.step import lacks_quota, place_by_quota
 from scheduler.policy.scaling.launch_codes import DETAILS
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 Leases = tuple[Placement, ...]
+_NAME = attrgetter("name")
 UNPLACED, COVERED, LEASED = range(3)
 """The result of placing one reservation: it fits on nothing, capacity is kept for it, or it is leased. One byte each,
 because there may be a million reservations.
@@ -47,9 +49,8 @@ def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
     """
     if not (queue.ids or cycle.returning or cycle.view.stretching or cycle.rules.has_quota):
         return Unplaced(queue, (), Protected((), {}), ())
-    waiting = Feasibility(cycle, limits).set_aside(queue)
-    by_quota, waiters = split_by_queue(cycle, waiting)
-    demanding = place_by_quota(cycle, by_quota)
+    waiting = set_aside(cycle, limits, queue)
+    waiters, demanding = place_by_quota(cycle, waiting)
     waiters = _assign_claims(cycle, waiters)
     cycle.open_indexes()
     elastic = ElasticStep(cycle, waiting)
@@ -104,7 +105,8 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
         if not (blocked and demand.queue in blocked):
             slot_infos = search.stretch(reservation, demand, slot_infos)
             if slot_infos is not None:
-                leases = tuple(map(_place_instance, demand.shape.essential, demand.needs, slot_infos))
+                names = map(_NAME, demand.shape.essential)
+                leases = tuple(map(_make_placement, names, demand.needs, slot_infos))
                 decide(Assign(reservation=reservation.id, leases=leases))
                 fates[at] = LEASED
                 cycle.turns.charge_leases(len(slot_infos))
@@ -190,8 +192,10 @@ class _Search:
     """
 
     def __init__(self, cycle: CycleState, waiters: Queue, elastic: ElasticStep, few_kept: Shortage) -> None:
-        self._cycle, self._elastic, self.different = cycle, elastic, len(waiters.different)
-        self.runs = _open_runs(cycle, waiters, elastic.pools)
+        self._cycle, self._elastic = cycle, elastic
+        different = waiters.different
+        self.different = len(different)
+        self.runs = _open_runs(cycle, waiters.demands, different, elastic.pools)
         """By demand for one instance: the leases that its reservations get, one after the other."""
         self.deferred: set[str] = set()
         """Ids of reservations behind a gang in a queue without backfill, as in `Unplaced.deferred`."""
@@ -257,14 +261,16 @@ class _Search:
             self.hopeless.add(demand)
 
 
-def _open_runs(cycle: CycleState, waiters: Queue, stretched: Container[str]) -> dict[Demand, Iterator[Leases]]:
+def _open_runs(
+    cycle: CycleState, demands: list[Demand], different: Collection[Demand], stretched: Container[str]
+) -> dict[Demand, Iterator[Leases]]:
     """Return for each demand with one instance an iterator that yields the leases of its reservations, until the demand
     fits nowhere.
 
-    Demands with declined slots, queues without backfill and pools with elastic instances have no iterator: there a
-    search depends on more than the capacity that earlier reservations left.
+    `demands` has the demand of each waiting reservation, and `different` has each demand once. Demands with declined
+    slots, queues without backfill and pools with elastic instances have no iterator: there a search depends on more
+    than the capacity that earlier reservations left.
     """
-    different = waiters.different
     uses = Counter(name for demand in different for name in demand.pools)
 
     def open_run(demand: Demand) -> Iterator[Leases]:
@@ -273,9 +279,10 @@ def _open_runs(cycle: CycleState, waiters: Queue, stretched: Container[str]) -> 
             return iter(())
         if not _is_alone(demand, uses):
             return _take_each(cycle, demand)
-        [instance], [need] = demand.shape.essential, demand.needs
-        runs = cycle.ready.take_run(need, waiters.demands.count(demand))
-        return chain.from_iterable(repeat((_place_instance(instance, need, each),), given) for each, given in runs)
+        [need] = demand.needs
+        runs = cycle.ready.take_run(need, demands.count(demand))
+        name = need.component.name  # the only instance has the name of its component
+        return chain.from_iterable(repeat((_make_placement(name, need, each),), given) for each, given in runs)
 
     return {demand: open_run(demand) for demand in different}
 
@@ -290,8 +297,8 @@ def _is_alone(demand: Demand, uses: Mapping[str, int]) -> bool:
 
 
 def _take_each(cycle: CycleState, demand: Demand) -> Iterator[Leases]:
-    [instance], [need] = demand.shape.essential, demand.needs
-    name, given = instance.name, need.given
+    [need] = demand.needs
+    name, given = need.component.name, need.given  # the only instance has the name of its component
 
     def give(slot_info: SlotInfo) -> Leases:
         slot_info.wanted, slot = True, slot_info.slot
@@ -311,6 +318,6 @@ def _cover_returning(cycle: CycleState, search: _Search) -> list[Reservation]:
     return [each for each, demand in returning if demand.pools and not search.cover(each, demand)]
 
 
-def _place_instance(instance: Instance, need: InstanceRequest, slot_info: SlotInfo) -> Placement:
+def _make_placement(name: str, need: InstanceRequest, slot_info: SlotInfo) -> Placement:
     slot = slot_info.slot
-    return Placement(instance.name, slot.id, slot.epoch, need.given[slot.pool])
+    return Placement(name, slot.id, slot.epoch, need.given[slot.pool])

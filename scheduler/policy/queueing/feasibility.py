@@ -25,6 +25,21 @@ ON_HOLD: Final[Reason] = ("on_hold", "on hold until it is resumed, or its priori
 _Kind = tuple[Resources | None, Labels]
 
 
+def set_aside(cycle: CycleState, limits: LaunchLimits, queue: Queue) -> Queue:
+    """Return the reservations that can be placed, and report for each other reservation why it waits."""
+    feasibility = Feasibility(cycle, limits)
+    reasons = {demand: found for demand in queue.different if (found := feasibility.find(demand)) is not None}
+    if not reasons and not any(map(is_on_hold, cycle.view.special.values())):
+        return queue
+    stays = []
+    for reservation, demand in queue:
+        reason = ON_HOLD if is_on_hold(reservation) else reasons.get(demand)
+        if reason is not None:
+            cycle.wait(reservation.id, *reason)
+        stays.append(reason is None)
+    return queue.filter(stays)
+
+
 class Feasibility:
     """Finds reservations that are on hold, that no pool serves, or that no slot or offering could hold, even empty."""
 
@@ -36,22 +51,6 @@ class Feasibility:
         self._held: dict[tuple[object, ...], bool] = {}
         """Whether a slot of the pool could hold an instance, by pool, resources and labels."""
         self._more_kinds = {name: list_kinds(slot_infos) for name, slot_infos in cycle.pools.items()}
-
-    def set_aside(self, queue: Queue) -> Queue:
-        """Return the reservations that can be placed, and report for each other reservation why it waits."""
-        reasons = {demand: found for demand in queue.different if (found := self.find(demand)) is not None}
-        if not reasons and not any(map(is_on_hold, self._cycle.view.special.values())):
-            return queue
-        stays = [self._stays(reservation, reasons.get(demand)) for reservation, demand in queue]
-        return queue.filter(stays)
-
-    def _stays(self, reservation: Reservation, reason: Reason | None) -> bool:
-        if is_on_hold(reservation):
-            self._cycle.wait(reservation.id, *ON_HOLD)
-            return False
-        if reason is not None:
-            self._cycle.wait(reservation.id, *reason)
-        return reason is None
 
     def find(self, demand: Demand) -> Reason | None:
         """Return why a demand can never be placed; None if a slot or an offering could hold it.
@@ -75,8 +74,7 @@ class Feasibility:
         pool = self._cycle.rules.pools[name]
         if pool.is_elastic and (self._limits.list_fitting(name, need) or _could_be_sold(name, pool, need)):
             return True
-        labels = (frozenset(need.labels.items()), frozenset(need.component.labels.items()))
-        key = (name, need.steps[name], *labels)
+        key = (name, need.steps[name], need.required)
         if key not in self._held:
             self._held[key] = any(need.could_hold(name, *kind) for kind in self._iterate_kinds(name))
         return self._held[key]

@@ -120,24 +120,28 @@ class BlockReasons:
         return self._known[key]
 
 
-def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
-    """Place the reservations whose queue is `quota`. Return, in order, those that were not placed and may cause a
-    launch.
+def place_by_quota(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue]:
+    """Place the reservations whose queue is `quota`. Return the reservations of all other queues, and, in order, those
+    that were not placed and may cause a launch.
 
     A reservation that its account blocks waits with the reason and causes no launch.
     """
     if not cycle.rules.has_quota:
-        return waiters
-    claimants = cycle.list_claimants()
-    others = waiters.filter([not each.leases for each in waiters.reservations]) if claimants else waiters
+        return waiters, Queue()
+    others = Queue()
+    if cycle.rules.scheduler.system:  # else every queue is `quota`
+        is_by_quota = [demand.settings.queue == "quota" for demand in waiters.demands]
+        others, waiters = waiters.filter([not each for each in is_by_quota]), waiters.filter(is_by_quota)
+    claimants = [each for each in waiters.reservations if each.leases] if cycle.list_claimants() else []
+    newcomers = waiters.filter([not each.leases for each in waiters.reservations]) if claimants else waiters
     memory = cycle.cache.recall(QuotaMemory)
     memory.begin(cycle)
-    quota_run = QuotaRun(cycle, memory, others)
-    _assign_claims(quota_run, [each for each in waiters.reservations if each.leases] if claimants else [])
+    quota_run = QuotaRun(cycle, memory, newcomers)
+    _assign_claims(quota_run, claimants)
     _place_at_each_level(quota_run)
-    unplaced = _list_unplaced(quota_run, others)
+    unplaced = _list_unplaced(quota_run, newcomers)
     memory.running.finish()
-    return unplaced
+    return others, unplaced
 
 
 def place_all_by_quota(cycle: CycleState, left_out: Collection[Shape]) -> None:
@@ -176,16 +180,6 @@ def _assign_claims(quota_run: QuotaRun, claimants: Iterable[Reservation]) -> Non
     ordered = sorted(claimants, key=lambda each: (each.leases[0].assigned_at, each.sequence))
     quota_run.served.update(each.id for each in ordered)
     assign_claims(quota_run.cycle, ordered, hold, "the reservations that it preempted", is_exclusive=True)
-
-
-def split_by_queue(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue]:
-    """Split reservations into those whose queue is `quota` and all others. Only this function makes the distinction."""
-    if not cycle.rules.has_quota:
-        return Queue(), waiters
-    if not cycle.rules.scheduler.system:
-        return waiters, Queue()
-    is_by_quota = [demand.settings.queue == "quota" for demand in waiters.demands]
-    return waiters.filter(is_by_quota), waiters.filter([not each for each in is_by_quota])
 
 
 def _list_unplaced(quota_run: QuotaRun, waiters: Queue) -> Queue:

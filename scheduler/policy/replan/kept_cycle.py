@@ -20,7 +20,7 @@ from scheduler.model.waits import Reason, WaitBlock, Waits
 from scheduler.policy.capacity.candidate_queue import SlotClass
 from scheduler.policy.capacity.fits import RemainingCapacity
 from scheduler.policy.capacity.requests import Demand
-from scheduler.policy.capacity.slot_info import SlotInfo, make_cached_slot
+from scheduler.policy.capacity.slot_info import SlotInfo, copy_slots, make_cached_slot
 from scheduler.policy.cycle.deadlines import Terms
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Healed, Scaled
@@ -270,7 +270,7 @@ class KeptCycle:
         cached = cycle.cache.slots.get(name)
         if cached is None:
             cached = cycle.cache.slots[name] = make_cached_slot(cycle.view, slot, old.pool)
-        new = cached.copy(old.order)
+        [new] = copy_slots([cached], old.order)
         is_alike = old.takes_leases and new.takes_leases and new.capacity == old.capacity and new.labels == old.labels
         if not (is_alike and cached.is_at_rest and cached.is_sound):
             raise _LeftWayError

@@ -4,11 +4,11 @@ boots.
 Sources: the autoscaler's tick (counting), Arvados (back-offs, choice of an instance type).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from scheduler.model.decisions import Launch
 from scheduler.model.launch_backoff import Hold, hold_id
@@ -22,8 +22,9 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
-from scheduler.policy.scaling.by_pool import ByPool
 from scheduler.policy.scaling.launch_codes import DETAILS, first_code
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,18 @@ def _covers(choice: Choice, other: Choice) -> bool:
 
 
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
+
+
+class ByPool(dict[str, Value]):
+    """A table of values by pool, each of which is computed when it is first needed."""
+
+    def __init__(self, find: Callable[[str], Value]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, name: str) -> Value:
+        value = self[name] = self._find(name)
+        return value
 
 
 class LaunchLimits:
@@ -331,9 +344,7 @@ class LaunchLimits:
         return self._active[name] if name in self._cycle.pools else 0
 
     def _count_strangers(self, name: str) -> int:
-        """Count the machines with this pool's tags that belong to no slot, as the last comparison with EC2
-        found them.
-        """
+        """Count the machines with this pool's tags that belonged to no slot at the last comparison with EC2."""
         hold = self._strangers.get(name)
         return hold.active if hold is not None and self._lasts(hold.until) else 0
 
@@ -360,9 +371,7 @@ class LaunchLimits:
         return hold is not None and self._lasts(hold.until)
 
     def _lasts(self, until: float) -> bool:
-        """Return whether a launch back-off that ends at `until` still lasts. If so, schedule a cycle for its end,
-        because a launch may become possible then.
-        """
+        """Return whether a launch back-off that ends at `until` still lasts. If so, a cycle is due at its end."""
         if self._cycle.is_due(until):
             return False
         self.next_end = min(self.next_end, until)
@@ -380,9 +389,7 @@ class LaunchLimits:
         )
 
     def may_probe(self, name: str, market: str) -> bool:
-        """Return whether a back-off for EC2's quota has ended and no launch succeeded since. The next launch is then a
-        test of a single slot.
-        """
+        """Return whether a quota back-off is over and no launch succeeded since: the next launch tests one slot."""
         hold = self._cycle.view.holds.get(hold_id(name, "quota", market))
         return hold is not None and self._is_quota_over(name, hold)
 

@@ -10,7 +10,7 @@ from math import inf
 from scheduler.model.decisions import Drain, SlotReason
 from scheduler.model.lives import find_drift, find_end_of_life
 from scheduler.model.pools import Pool
-from scheduler.model.resources import fits
+from scheduler.policy.capacity.fits import fits
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Replaced, ScaledIn

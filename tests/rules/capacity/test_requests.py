@@ -8,7 +8,9 @@ from tests.builders import a_component
 
 def _need(cpus: float, of_component: dict[str, str], of_reservation: dict[str, str]) -> InstanceRequest:
     component = a_component(labels=of_component)
-    return InstanceRequest(component, of_reservation, {}, {"linux": {"cpus": cpus}}, {}, RequestClass(), spreads=False)
+    required = frozenset((*of_reservation.items(), *of_component.items()))
+    given = {"linux": {"cpus": cpus}}
+    return InstanceRequest(component, of_reservation, {}, given, {}, RequestClass(), spreads=False, required=required)
 
 
 @pytest.mark.parametrize(

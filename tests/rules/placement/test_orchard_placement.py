@@ -2,7 +2,8 @@
 
 import pytest
 
-from scheduler.model.resources import add, fits, merge, shape_of, subtract
+from scheduler.model.resources import add, merge, shape_of, subtract
+from scheduler.policy.capacity.fits import fits
 from tests.rules.orchard import A, B, C, a_case, ask, held, host
 from tests.rules.playing import Cases, act, play_out, submit, tick
 

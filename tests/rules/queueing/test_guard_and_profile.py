@@ -368,3 +368,21 @@ def test_a_slot_that_one_reservation_declined_is_kept_for_the_next_one() -> None
         {"id": "second", **whole},
     ]
     assert play(fleet).codes == {"first": "no_capacity", "second": "no_capacity", "small": "behind_queue"}
+
+
+def test_a_gang_is_kept_out_by_all_slots_together_that_are_kept_for_single_instances() -> None:
+    """`x` packs onto lab-2, which has more leases, and leaves lab-1 to `y`. If lab-1 came first, `y` would lack it."""
+    gang = [{"name": name, "resources": {"cpus": cpus}} for name, cpus in (("x", 1), ("y", 3))]
+    first, second = ({"labels": {"rack": rack}} for rack in "ab")
+    timeline = [asking(0, "one", 4, **first), asking(0, "two", 4, **second)]
+    timeline.append({"at": 99, "submit": {"id": "gang", "system": "x", "components": gang}})
+    fleet = a_fleet(GUARD, [*timeline, {"at": 99, "tick": True}])
+    fleet["slots"] = [
+        {"id": "lab-1", "pool": "lab", "leases": [{"reservation": "old"}], **first},
+        {"id": "lab-2", "pool": "lab", "leases": [{"reservation": "o2"}, {"reservation": "o3"}], **second},
+    ]
+    fleet["reservations"] += [
+        {"id": name, "system": "x", "resources": {"cpus": cpus}, "phase": "leased"}
+        for name, cpus in (("o2", 1), ("o3", 2))
+    ]
+    assert play(fleet).codes == {"one": "no_capacity", "two": "no_capacity", "gang": "behind_queue"}

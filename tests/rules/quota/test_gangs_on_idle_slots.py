@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from scheduler.model.decisions import Assign
 from scheduler.model.reservations import Component, Reservation
-from scheduler.model.resources import fits, has_labels, subtract
+from scheduler.model.resources import has_labels, subtract
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
+from scheduler.policy.capacity.fits import fits
 from scheduler.policy.plan import plan
 from scheduler.policy.quota import match_idle
 from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
