@@ -150,13 +150,17 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="cores", ta
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch", tag_field="do"):
-    """Decision to launch a machine for an empty slot. `account`: the account whose demand causes the launch."""
+    """Decision to launch a machine for an empty slot. `account`: the account whose demand causes the launch.
+
+    `gang`: the reservation that needs this machine and others at the same time; None: the machine is useful by itself.
+    """
 
     slot: str
     pool: str
     offering: str | None
     reason: Literal["demand", "minimum", "warm"]
     account: str | None = None
+    gang: str | None = None
 
 
 SlotReason = Literal[
@@ -281,5 +285,5 @@ def describe_decision(decision: Decision) -> dict[str, Any]:
     if document.get("level", 0) is None:
         del document["level"]
     if isinstance(decision, Launch):
-        del document["account"]
+        del document["account"], document["gang"]
     return document

@@ -143,6 +143,8 @@ class Ec2Rules(Document):
     """Subnets of the machines: `subnet-…`, or `ZONE:subnet-…` for offerings of that zone; none = the default
     network's.
     """
+    single_zone: bool = False
+    """Whether the machines that are launched for one gang are all in one availability zone."""
     security_groups: tuple[Text, ...] = ()
     """Ids of the security groups; none = those of the launch template, else the network's default group."""
     instance_profile: Text | None = None

@@ -108,6 +108,10 @@ class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
     """Id of the batch of launches that the slot belongs to: one request to the cloud asks for the machines of all its
     slots. None: the slot is launched alone.
     """
+    gang: str | None = None
+    """Id of the reservation that needs the machines of the whole batch at the same time; None: each of them is useful by
+    itself.
+    """
     launch_request: dict[str, Any] | None = None
     """The complete launch request to the cloud. It is stored before it is sent, so that a repetition is
     exactly equal. The request of a batch is stored on the first of its slots, until the cloud has answered.
@@ -196,6 +200,7 @@ def without_machine(slot: Slot) -> dict[str, Any]:
         "launch_id": None,
         "launch_reason": None,
         "batch": None,
+        "gang": None,
         "launched_for": None,
         "launch_request": None,
         "attempts": 0,

@@ -53,7 +53,10 @@ SLOT_MOVES: Final[Edges] = {
     ("launching", "error"): {"cloud": "the launch was misconfigured, or failed in an unknown way too often"},
     ("launching", "terminating"): {"tick": "timed out, interrupted or no longer needed"},
     ("booting", "binding"): {"cloud": "the machine runs"},
-    ("booting", "terminating"): {"tick": "timed out, interrupted or no longer needed"},
+    ("booting", "terminating"): {
+        "tick": "timed out, interrupted or no longer needed",
+        "cloud": "the cloud lacks other machines of its gang (`gang_incomplete`)",
+    },
     ("booting", "empty"): {"cloud": "its machine is gone"},
     ("binding", "ready"): {"cloud": "the probe found it ready to serve"},
     ("binding", "terminating"): {"tick": "timed out, interrupted or no longer needed"},

@@ -58,6 +58,8 @@ class BatchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of the offerings of one market among which the cloud may choose, best first; () in a pool that lists no
     offerings.
     """
+    is_gang: bool = False
+    """Whether the machines are of use only together. Then the cloud is to launch all or none of them, where it can."""
     cluster_id: str = ""
     highest: str = ""
     """The identity of the cluster, and the highest leader term and fencing token. See LaunchOrder."""

@@ -189,3 +189,53 @@ def test_an_unknown_machine_does_not_stop_the_end_of_the_others(
     fleet.terminate([*ids[:7], "i-0123456789abcdef0", *ids[7:]])
     assert {each["state"] for each in emulator.instances()} <= {"shutting-down", "terminated"}
     assert len(emulator.calls("TerminateInstances")) <= 9
+
+
+GANG_OPTIONS = [
+    ("one type", {}, TYPES[:1], {"SingleInstanceType": True}),
+    (
+        "one type, one subnet",
+        {"subnets": ["subnet-1"]},
+        TYPES[:1],
+        {"SingleInstanceType": True, "SingleAvailabilityZone": True},
+    ),
+    ("one subnet", {"subnets": ["subnet-1"]}, TYPES, {"SingleAvailabilityZone": True}),
+    ("the pool asks for one zone", {"single_zone": True}, TYPES, {"SingleAvailabilityZone": True}),
+    ("many types and zones", {"subnets": ["subnet-1", "subnet-2"]}, TYPES, {}),
+    ("many types in any zone", {}, TYPES, {}),
+]
+
+
+@pytest.mark.parametrize("market", ["spot", "on-demand"])
+@pytest.mark.parametrize(
+    ("keys", "types", "options"), [case[1:] for case in GANG_OPTIONS], ids=[case[0] for case in GANG_OPTIONS]
+)
+def test_a_fleet_launches_all_machines_of_a_gang_or_none_where_ec2_can(
+    keys: dict[str, Any], types: tuple[str, ...], options: dict[str, bool], market: str
+) -> None:
+    """Source: EC2 permits `MinTargetCapacity` with a single instance type or a single zone."""
+    offerings = [{"name": name, "market": market} for name in types]
+    rules = some_rules({"image": IMAGE, **keys}, offerings=offerings)
+    order = msgspec.structs.replace(a_batch(3, *types), is_gang=True)
+    expected = {**options, "MinTargetCapacity": 3} if options else {}
+    for each, wanted in ((order, expected), (a_batch(3, *types), {})):
+        parameters = freeze_batch_request(each, rules, "blue", "us-east-1")["parameters"]
+        found = parameters.get("SpotOptions" if market == "spot" else "OnDemandOptions", {})
+        assert {name: value for name, value in found.items() if name in GANG_KEYS} == wanted
+
+
+GANG_KEYS = ("MinTargetCapacity", "SingleInstanceType", "SingleAvailabilityZone")
+
+
+def test_a_gang_without_offerings_is_launched_whole_or_refused(fleet: Ec2Fleet, emulator: Emulator) -> None:
+    emulator.steer(quota={"spot_machines": 5})
+    rules = some_rules({"image": IMAGE}, offerings=[])
+    for count, launched in ((6, 0), (5, 5)):
+        order = msgspec.structs.replace(a_batch(count), batch=f"b{count}", is_gang=True)
+        request = fleet.freeze_batch(order, rules)
+        if launched:
+            assert len(fleet.launch_batch(request).machines) == launched
+        else:
+            with pytest.raises(CloudError):
+                fleet.launch_batch(request)
+        assert len(emulator.instances()) == launched

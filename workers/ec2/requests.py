@@ -61,6 +61,8 @@ class _Launch(msgspec.Struct, frozen=True, kw_only=True):
     offerings: tuple[Offering | None, ...]
     user_data: str | None
     tags: Mapping[str, str]
+    is_gang: bool = False
+    """Whether the machines are of use only together."""
 
     @property
     def market(self) -> Market:
@@ -136,6 +138,7 @@ def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: 
             TAG_BATCH: order.batch,
             **_describe(only, order.cluster_id, order.highest),
         },
+        is_gang=order.is_gang,
     )
     places: dict[str, list[dict[str, str]]] = {}
     for offering, place in islice(launch.list_places(), MOST_OVERRIDES):
@@ -219,7 +222,7 @@ def _run_instances(launch: _Launch) -> dict[str, Any]:
     parameters: dict[str, Any] = {
         "ClientToken": launch.token,
         "ImageId": ec2.image,
-        "MinCount": 1,
+        "MinCount": launch.count if launch.is_gang else 1,
         "MaxCount": launch.count,
         "MetadataOptions": METADATA_OPTIONS,
         "InstanceInitiatedShutdownBehavior": "terminate",
@@ -283,12 +286,30 @@ def _create_fleet(launch: _Launch, made: str | None = None) -> dict[str, Any]:
         # A fleet cannot tag spot requests. The sweep finds machines by their own tags.
         "TagSpecifications": _tag_specifications(launch.tags, "instance", "volume", "fleet"),
     }
+    together = _keep_together(launch) if launch.is_gang else {}
     if launch.market == "spot":
         parameters["SpotOptions"] = {
             "AllocationStrategy": ec2.spot_allocation,
             "InstanceInterruptionBehavior": "terminate",
+            **together,
         }
+    elif together:
+        parameters["OnDemandOptions"] = together
     return parameters
+
+
+def _keep_together(launch: _Launch) -> dict[str, Any]:
+    """Return the options by which a fleet launches all machines of a gang or none. EC2 can do that only with a single
+    instance type or in a single zone; otherwise the result is {}, and an incomplete answer is ended afterwards. Source:
+    `MinTargetCapacity` of CreateFleet.
+    """
+    zones = {place.get("SubnetId", place.get("AvailabilityZone")) for _, place in launch.list_places()}
+    options: dict[str, Any] = {}
+    if len({offering and offering.instance_type for offering in launch.offerings}) == 1:
+        options["SingleInstanceType"] = True
+    if launch.pool.ec2.single_zone or (len(zones) == 1 and None not in zones):
+        options["SingleAvailabilityZone"] = True
+    return {**options, "MinTargetCapacity": launch.count} if options else {}
 
 
 def _overrides(launch: _Launch) -> list[dict[str, Any]]:

@@ -35,6 +35,10 @@ from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.policy.scaling.launch_limits import Choice, list_alternatives, list_configured
 from scheduler.ports import BatchAnswer, BatchOrder, CloudError, ClusterRow, Refusal
 
+SHORT = "UnfulfillableCapacity"
+"""Error code of a request that got fewer machines than it asked for, if EC2 names no error. Source: CreateFleet."""
+GANG = "gang"
+"""Key of the stored request of a batch whose machines are of use only together: the id of the gang."""
 SLOTS = "slots"
 """Key of the stored request of a batch: the ids of the slots for whose machines it asks. Other requests lack it."""
 
@@ -119,6 +123,7 @@ def _freeze(ports: Ports, rules: Rules, batch: str, names: Sequence[str]) -> Slo
             "batch": batch,
             "pool": first.pool,
             SLOTS: [slot.id for slot in wanting],
+            **({GANG: first.gang} if first.gang else {}),
         }
         frozen = msgspec.structs.replace(first, launch_request=request, attempts=first.attempts + 1)
         pool, is_new = rules.pools.get(first.pool), first.launch_request is None
@@ -153,6 +158,7 @@ def _order(work: UnitOfWork, rules: Rules, slots: Sequence[Slot], cluster: Clust
         pool=first.pool,
         count=len(slots),
         offerings=offerings,
+        is_gang=first.gang is not None,
         cluster_id=cluster.identity,
         highest=f"{cluster.term}.{cluster.token}",
     )
@@ -168,7 +174,8 @@ def settle_batch(ports: Ports, rules: Rules, batch: str, request: dict[str, Any]
     The machines of the answer become, in its order, those of the slots that want one. Slots for which there is no
     machine become empty, and each refusal pauses launches as that of a single launch does. Slots that were given up
     meanwhile become empty. Machines that are left are terminated. If EC2 refuses that, CloudError is raised; the sweep
-    for machines without a slot terminates them later.
+    for machines without a slot terminates them later. If a gang lacks a machine, the slots of its other machines are
+    terminated at once: the machines would cost money and serve nothing until the gang is complete.
     """
     bound, left, change_set = _record(ports, rules, batch, request, answer)
     if change_set is None:
@@ -176,7 +183,8 @@ def settle_batch(ports: Ports, rules: Rules, batch: str, request: dict[str, Any]
     if left:
         ports.fleet.terminate([machine.id for machine in left])  # promise: batch-rest-ended
     announce(ports, change_set, kick=change_set.turned_slots)
-    if bound:
+    is_complete = not is_partial(request, answer)
+    if bound and is_complete:
         ports.dispatcher.send_checks([slot for slot, _ in bound])
     results = Counter((machine.offering, "success") for _, machine in bound)
     missing = len(request[SLOTS]) - len(answer.machines)
@@ -185,7 +193,14 @@ def settle_batch(ports: Ports, rules: Rules, batch: str, request: dict[str, Any]
     for (offering, result), count in results.items():
         labels = {"pool": request["pool"], "offering": offering or "", "result": result}
         ports.meter.count("leasehold_launches_total", labels, count)
-    return "success" if bound else answer.refusals[-1].category if answer.refusals else "aborted"
+    if bound and is_complete:
+        return "success"
+    return answer.refusals[-1].category if answer.refusals else "capacity" if bound else "aborted"
+
+
+def is_partial(request: dict[str, Any], answer: BatchAnswer) -> bool:
+    """Return whether the answer has some machines of a gang, but not all."""
+    return GANG in request and 0 < len(answer.machines) < len(request[SLOTS])
 
 
 @repeated_if_overtaken
@@ -207,10 +222,16 @@ def _record(
         bound = list(zip(wanting, answer.machines, strict=False))
         for slot, machine in bound:
             _bind(work, pool, slot, machine)
-        if bound and not answer.refusals:
+        refusals = answer.refusals
+        if is_partial(request, answer):
+            # A hold even if EC2 names no error. Otherwise the next tick would buy the same incomplete gang again.
+            refusals = refusals or (Refusal(offering=first.offering, category="capacity", code=SHORT),)
+            for slot, _ in bound:
+                work.move_slot(work.slots[slot.id], "terminating", reason="gang_incomplete")  # promise: gang-whole
+        if bound and not refusals:
             for key in {machine.offering for _, machine in bound}:
                 forget_holds(work, msgspec.structs.replace(first, offering=key))
-        _refuse(work, pool, first, wanting[len(bound) :], answer.refusals)
+        _refuse(work, pool, first, wanting[len(bound) :], refusals)
         _clear(work, slots, batch)
         change_set = work.flush()
     return [(slot.id, machine) for slot, machine in bound], list(answer.machines[len(wanting) :]), change_set
@@ -253,7 +274,7 @@ def _refuse(
     `first`: a slot of the batch as it was before. A refusal counts as one, however many machines it concerned.
     """
     if slots:
-        last = refusals[-1] if refusals else Refusal(offering=None, category="capacity", code="UnfulfillableCapacity")
+        last = refusals[-1] if refusals else Refusal(offering=None, category="capacity", code=SHORT)
         to = "error" if last.category == "misconfigured" else "empty"
         for slot in slots:
             changes = {"error": last.category, "launch_request": None} if to == "error" else {}

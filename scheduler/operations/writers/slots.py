@@ -49,7 +49,7 @@ class SlotWriter:
 
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
         self.work, self.rules, self.new_id, self.now = work, rules, new_id, work.now
-        self._launched: dict[tuple[str, str | None], list[str]] = {}
+        self._launched: dict[tuple[str, str | None, str | None], list[str]] = {}
         """(pool, offering) -> the slots that were launched in this transaction, for which one request can ask."""
 
     def write(self, decision: Launch | Drain | Terminate | Reset) -> str | None:
@@ -97,17 +97,18 @@ class SlotWriter:
             launch_id=self.new_id(),
             launch_reason=decision.reason,
             launched_for=decision.account,
+            gang=decision.gang,
             launched_at=self.now,
             launch_digest=pool.launch_digest,
             sent_at=self.now,
         )
         if not pool.ec2.names_slot:
-            self._launched.setdefault((current.pool, choice.key), []).append(current.id)
+            self._launched.setdefault((current.pool, choice.key, decision.gang), []).append(current.id)
         return None
 
     def form_batches(self) -> None:
-        """Put the slots that were launched in this transaction into batches, by pool and offering. One request to the
-        cloud launches the machines of a batch. A slot that has no other one beside it is launched alone.
+        """Put the slots that were launched in this transaction into batches, by pool, offering and gang. One request to
+        the cloud launches the machines of a batch. A slot that has no other one beside it is launched alone.
         """
         for names in self._launched.values():
             if len(names) > 1:

@@ -41,6 +41,8 @@ class TrialLaunch:
     """
     account: str | None = None
     """The account of the reservation, for which the machines are launched."""
+    gang: str | None = None
+    """The id of the reservation if all its instances must run at the same time; None: it has one instance."""
 
     def fill(self) -> list[SlotInfo] | None:
         """Launch the slots that the demand needs, and return a slot for each instance. None: that is impossible, and
@@ -70,7 +72,7 @@ class TrialLaunch:
         if isinstance(found, str):
             self.held, self.lacks_one = found, True
             return None
-        slot_info = self.limits.launch(*found, "demand", self.account or self.demand.payer or None)
+        slot_info = self.limits.launch(*found, "demand", self.account or self.demand.payer or None, self.gang)
         self.launched.append((*found, slot_info))
         self.cycle.launched.add(slot_info)
         return slot_info
@@ -260,7 +262,9 @@ def _launch_for(
         return _launch_for_one(cycle, name, demand, limits)
     kept = unplaced.protected.kept
     there = [cycle.ready, *([kept[name]] if name in kept else []), cycle.coming]
-    attempt = TrialLaunch(cycle, limits, demand, there, account=cycle.view.reservations[name].request.account)
+    gang = name if len(demand.needs) > 1 else None
+    account = cycle.view.reservations[name].request.account
+    attempt = TrialLaunch(cycle, limits, demand, there, account=account, gang=gang)
     slot_infos = attempt.fill()
     if slot_infos is None:
         attempt.undo()

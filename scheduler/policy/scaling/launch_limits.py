@@ -263,15 +263,18 @@ class LaunchLimits:
             return []
         return [choice for choice in fitting if choice.market == "on-demand" and choice not in eligible]
 
-    def launch(self, name: str, choice: Choice, reason: str, account: str | None = None) -> SlotInfo:
+    def launch(
+        self, name: str, choice: Choice, reason: str, account: str | None = None, gang: str | None = None
+    ) -> SlotInfo:
         """Decide a launch of this choice on the first empty slot of a pool. Return the slot, which is in flight now.
-        `account`: the account whose demand causes it.
+        `account`, `gang`: the account and the gang whose demand causes it. See Launch.
         """
         slot_info = self._empty[name].pop()
         self._active[name] += 1
         self.launches += 1
         self._launches_in[name] += 1
-        launched = Launch(slot=slot_info.slot.id, pool=name, offering=choice.key, reason=reason, account=account)  # type: ignore[arg-type]
+        slot = slot_info.slot.id
+        launched = Launch(slot=slot, pool=name, offering=choice.key, reason=reason, account=account, gang=gang)  # type: ignore[arg-type]
         self._cycle.decide(launched)
         self.budgets.add(name, choice.price, account or "")
         slot_info.state = "launching"

@@ -1,0 +1,16 @@
+"""Revision 0012: a slot has the id of the gang for whose machines it is launched."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0012"
+down_revision = "0011"
+branch_labels = None
+depends_on = None
+
+_TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
+
+def upgrade() -> None:
+    """Add a column that is NULL in every row: launches under way are those of single machines."""
+    op.add_column("slots", sa.Column("gang", _TEXT, nullable=True))
