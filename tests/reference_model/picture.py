@@ -137,7 +137,10 @@ class Picture:
         return [each for each in self.reservations if self.phases[each.id] == phase]
 
     def end_leases(self, reservation: Reservation) -> None:
-        """Give back its leases; a slot without further leases is idle from now on."""
+        """Give back its leases; a slot without further leases is idle from now on. A lease that was only claimed leaves
+        nothing on the machine.
+        """
+        claimed = {lease.component for lease in reservation.leases if lease.state == "claimed"}
         self.healed.add(reservation.id)
         if reservation.id in self.returning:
             self.returning.remove(reservation.id)
@@ -146,7 +149,7 @@ class Picture:
             for key in mine:
                 del site.leases[key]
                 site.idle_since = self.now
-                site.is_unclean = site.pool.recycle_unclean
+                site.is_unclean |= site.pool.recycle_unclean and key[1] not in claimed
 
     def find(self, slot_id: str, epoch: int) -> Site | None:
         """The slot if it still has the machine (epoch) for which a lease was given, and may have leases."""

@@ -141,10 +141,12 @@ class SlotInfo(msgspec.Struct, eq=False):
         return self.state == "ready" and not self.slot.cordoned and is_free
 
     def end_lease(self, key: tuple[str, str], now: float) -> None:
-        """End one lease of the slot in this cycle."""
+        """End one lease of the slot in this cycle. Only a lease that was held may leave something on the machine."""
+        ended = self.leases.get(key)
         self.leases = {other: lease for other, lease in self.leases.items() if other != key}
         self.idle_since = now
-        self.unclean = self.pool.recycle_unclean
+        if ended is None or ended.state != "claimed":
+            self.unclean = self.pool.recycle_unclean
         self.count_free()
 
     def count_free(self) -> None:

@@ -1,5 +1,7 @@
 """Slot info: the number of leases that a slot takes, apart from its resources."""
 
+from typing import Literal
+
 import pytest
 
 from scheduler.model.decisions import Assign, Drain
@@ -63,3 +65,12 @@ def test_a_slot_drains_unless_its_offering_is_configured_under_any_of_its_keys(
     assert [each for each in found.decisions if isinstance(each, Drain)] == [
         Drain(slot="linux-1", reason="unconfigured")
     ] * drained
+
+
+@pytest.mark.parametrize(("state", "drains"), [("claimed", False), ("held", True)])
+def test_only_a_lease_that_was_held_leaves_a_slot_unclean(state: Literal["claimed", "held"], drains: bool) -> None:
+    """The commit drains no slot for a claim that ends, so the plan must not either."""
+    phase = "pending" if state == "claimed" else "leased"
+    row = a_reservation("r1", phase=phase, expires_at=NOW, leases=(a_lease(state=state),))
+    found = plan(View([a_slot("linux-1"), row]), some_rules({"pools": {"linux": {"recycle_unclean": True}}}), NOW + 1)
+    assert [each.reason for each in found.decisions if isinstance(each, Drain)] == (["unclean"] if drains else [])
