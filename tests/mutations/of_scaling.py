@@ -62,6 +62,8 @@ OF_SCALING: Final[Changes] = {
         "LaunchLimits.choose_code": [
             Change("cordoned slots with capacity are the reason, not max_slots", "code != 'at_max_slots'", "code"),
         ],
+    },
+    "scheduler.policy.scaling.offerings": {
         "list_eligible": [
             Change("the price factor is inclusive", "choice.price <= most", "choice.price < most"),
         ],

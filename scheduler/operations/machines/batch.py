@@ -32,7 +32,7 @@ from scheduler.operations.machines.launch import (
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.policy.scaling.launch_limits import Choice, list_alternatives, list_configured
+from scheduler.policy.scaling.offerings import Choice, list_alternatives, list_configured
 from scheduler.ports import BatchAnswer, BatchOrder, CloudError, ClusterRow, Refusal
 
 SLOTS = "slots"

@@ -21,7 +21,8 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Headroom, Healed, Replaced, ScaledIn, Shortfall, Warm, WithHeadroom
-from scheduler.policy.scaling.launch_limits import LaunchLimits, list_choices, list_eligible
+from scheduler.policy.scaling.launch_limits import LaunchLimits
+from scheduler.policy.scaling.offerings import list_choices, list_eligible
 
 
 def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:

@@ -14,7 +14,8 @@ from scheduler.model.resources import fits
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Replaced, ScaledIn
-from scheduler.policy.scaling.launch_limits import Choice, LaunchLimits, list_choices, list_eligible
+from scheduler.policy.scaling.launch_limits import LaunchLimits
+from scheduler.policy.scaling.offerings import Choice, list_choices, list_eligible
 
 Due = tuple[SlotInfo, SlotReason]
 """A slot whose machine is to be replaced, and why."""
