@@ -10,6 +10,7 @@ from typing import Final
 
 from scheduler.model.decisions import Launch
 from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.slots import Market
 from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.gang import has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
@@ -19,8 +20,16 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
 from scheduler.policy.scaling.by_pool import ByPool
-from scheduler.policy.scaling.launch_codes import DETAILS, first_code
-from scheduler.policy.scaling.offerings import Choice, list_choices, list_eligible
+from scheduler.policy.scaling.launch_codes import DETAILS, OF_A_MARKET, first_code
+from scheduler.policy.scaling.market_mix import MarketMix, count_mix, describe_turn, find_turn
+from scheduler.policy.scaling.offerings import (
+    Choice,
+    find_end,
+    list_choices,
+    list_configured,
+    list_eligible,
+    list_fallback,
+)
 
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 
@@ -42,7 +51,9 @@ class LaunchLimits:
         # is active, empty, or cordoned and ready, so that a later count finds the same slots.
         self._active = ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
         self._choices = ByPool(lambda name: list_choices(cycle.rules.pools[name]))
-        self._eligible: dict[tuple[InstanceRequest, tuple[str, ...]], list[tuple[str, Choice]]] = {}
+        self._has_mix = any(pool.market.has_mix for pool in cycle.rules.pools.values())
+        self._mixes = ByPool(self._count_mix)
+        self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
         """
@@ -89,7 +100,9 @@ class LaunchLimits:
         if self.budgets.is_over(name, choice.price, account):
             self.next_end = min(self.next_end, self.budgets.find_end(name, account))
             return "over_budget"
-        if self._is_held(hold_id(name, "capacity", choice.key or "")):
+        short = self._cycle.view.holds.get(hold_id(name, "capacity", choice.key or ""))
+        pool = self._cycle.rules.pools[name]
+        if short is not None and self._lasts(find_end(pool, choice.market, short)):
             return "capacity"
         if self._is_held(hold_id(name, "throttled")):
             return "throttled"
@@ -107,7 +120,13 @@ class LaunchLimits:
             return f"{DETAILS[code]}: {', '.join(names)}"
         if code == "at_max_slots" and (count := sum(map(self._count_strangers, self._strangers))):
             return f"{DETAILS[code]}; machines of ours that no slot knows: {count}"
-        return DETAILS[code]
+        turns = [self.describe_turn(name) for name in pools] if self._has_mix and code in OF_A_MARKET else []
+        return "; ".join([DETAILS[code], *filter(None, turns)])
+
+    def describe_turn(self, name: str) -> str | None:
+        """Return as text which market the next launch of a pool is to have; None if the price decides."""
+        text = describe_turn(self._cycle.rules.pools[name].market, self._mixes[name])
+        return None if text is None else f"pool {name}: {text}"
 
     def list_choices(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice, str | None]]:
         """Yield the possible launches for one instance, best first, as (pool, choice, code of the reason that prevents
@@ -144,35 +163,59 @@ class LaunchLimits:
         return code
 
     def _find_eligible(self, demand: Demand, need: InstanceRequest) -> list[tuple[str, Choice]]:
-        wanted = (need, demand.impatient)
+        turns = tuple(map(self._find_turn, demand.pools)) if self._has_mix else ()
+        wanted = (need, demand.impatient, turns)
         if wanted not in self._eligible:
             found = self._eligible[wanted] = []
             for name in demand.pools:
-                pool = self._cycle.rules.pools[name]
-                fitting = self.list_fitting(name, need) if pool.is_elastic else []
-                eligible = list_eligible(fitting, pool)
-                eligible += self._list_fallback(name, demand, fitting, eligible)
-                found += [(name, choice) for choice in eligible]
+                fitting = self.list_fitting(name, need) if self._cycle.rules.pools[name].is_elastic else []
+                found += [(name, choice) for choice in self._list_launchable(name, fitting, demand, need)]
         return self._eligible[wanted]
 
     def list_fitting(self, name: str, need: InstanceRequest) -> list[Choice]:
         """Return the choices for a new slot of a pool that could hold one instance, cheapest first."""
         return [each for each in self._choices[name] if need.could_hold(name, each.capacity, each.labels)]
 
-    def _list_fallback(self, name: str, demand: Demand, fitting: list[Choice], eligible: list[Choice]) -> list[Choice]:
-        """Return on-demand offerings that cost more than `price_factor` allows.
+    def _list_launchable(
+        self, name: str, fitting: list[Choice], demand: Demand, need: InstanceRequest
+    ) -> Iterator[Choice]:
+        """Yield the choices that a launch for one instance may take, in the order in which they are tried.
 
-        They may be chosen after `on_demand_after` interruptions of the reservation, or after as many capacity errors in
-        a row on each eligible spot offering.
+        If no spot offering of the pool could hold the instance, on-demand ones serve it when it is spot's turn, too:
+        there is no spot machine to wait for. The reverse does not hold, so that a pool never has fewer on-demand slots
+        than its rules require.
         """
-        most = self._cycle.rules.pools[name].on_demand_after
-        spot = [choice for choice in eligible if choice.market == "spot"]
-        if not most or not spot:
-            return []
-        holds = [self._cycle.view.holds.get(hold_id(name, "capacity", choice.key or "")) for choice in spot]
-        if name not in demand.impatient and any(hold is None or hold.streak < most for hold in holds):
-            return []
-        return [choice for choice in fitting if choice.market == "on-demand" and choice not in eligible]
+        pool, turn = self._cycle.rules.pools[name], self._find_turn(name)
+        if turn == "spot" and not any(
+            each.market == turn and need.could_hold(name, each.capacity, each.labels) for each in list_configured(pool)
+        ):
+            turn = None
+        eligible, holds = list_eligible(fitting, pool, turn), self._cycle.view.holds
+        yield from eligible
+        yield from list_fallback(name, pool, fitting, eligible, holds, turn, is_impatient=name in demand.impatient)
+
+    def list_next(self, name: str) -> list[Choice]:
+        """Return the choices for a launch that no reservation needs, in the order in which they are tried. Such a
+        launch falls back to on-demand only in a pool that divides its slots among the markets.
+        """
+        pool, turn, choices = self._cycle.rules.pools[name], self._find_turn(name), self._choices[name]
+        eligible = list_eligible(choices, pool, turn)
+        if not pool.market.has_mix:
+            return eligible
+        return [*eligible, *list_fallback(name, pool, choices, eligible, self._cycle.view.holds, turn)]
+
+    def _find_turn(self, name: str) -> Market | None:
+        """Return the market that the next launch in a pool is to have; None if the price decides."""
+        rules = self._cycle.rules.pools[name].market
+        return find_turn(rules, self._mixes[name]) if rules.has_mix else None
+
+    def _count_mix(self, name: str) -> MarketMix:
+        return count_mix((each.state, each.market) for each in self._cycle.pools[name])
+
+    def imagine(self, name: str, market: str, count: int) -> None:
+        """Count imagined slots of a market, or take them out, for the market of the next launch."""
+        if self._has_mix:
+            self._mixes[name].add(market, count)
 
     def launch(self, name: str, choice: Choice, reason: str, account: str | None = None) -> SlotInfo:
         """Decide a launch of this choice on the first empty slot of a pool. Return the slot, which is in flight now.
@@ -185,6 +228,8 @@ class LaunchLimits:
         launched = Launch(slot=slot_info.slot.id, pool=name, offering=choice.key, reason=reason, account=account)  # type: ignore[arg-type]
         self._cycle.decide(launched)
         self.budgets.add(name, choice.price, account or "")
+        if self._has_mix:
+            self._mixes[name].add(choice.market)
         slot_info.state = "launching"
         slot_info.capacity = slot_info.free = choice.capacity
         slot_info.labels, slot_info.market, slot_info.price = choice.labels, choice.market, choice.price
@@ -202,6 +247,8 @@ class LaunchLimits:
         self.launches -= 1
         self._launches_in[name] -= 1
         self._empty[name].append(slot_info)
+        if self._has_mix:
+            self._mixes[name].add(slot_info.market, -1)
         slot_info.state = "empty"
 
     def choose_code(self, demand: Demand, code: str) -> str:

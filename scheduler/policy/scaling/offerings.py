@@ -1,13 +1,15 @@
-"""The offerings that a launch may choose, in their order.
+"""The offerings that a launch may choose: their order, those that are eligible, and the fallback to on-demand.
 
-Source: Arvados (choice of an instance type).
+Sources: Arvados (choice of an instance type); the market of a launch is that of `market_mix.py`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.pools import Pool
 from scheduler.model.resources import Labels, Resources
+from scheduler.model.slots import Market
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,45 @@ def list_configured(pool: Pool) -> list[Choice]:
     return sorted(choices, key=lambda choice: choice.rank)
 
 
-def list_eligible(choices: list[Choice], pool: Pool) -> list[Choice]:
-    """Return the choices that cost at most `price_factor` times as much as the cheapest one, which is the first.
+def list_eligible(choices: Sequence[Choice], pool: Pool, turn: Market | None = None) -> list[Choice]:
+    """Return the choices of the market `turn` (None: of any) that cost at most `price_factor` times as much as the
+    cheapest one of them, which is the first.
 
     The cheapest one sets the price even while a back-off prevents its launch.
     """
-    most = choices[0].price * max(1.0, pool.price_factor) if choices else 0.0
-    return [choice for choice in choices if choice.price <= most]
+    offered = choices if turn is None else [choice for choice in choices if choice.market == turn]
+    most = offered[0].price * max(1.0, pool.price_factor) if offered else 0.0
+    return [choice for choice in offered if choice.price <= most]
+
+
+def list_fallback(
+    name: str, pool: Pool, fitting: Sequence[Choice], eligible: Sequence[Choice], holds: Mapping[str, Hold],
+    turn: Market | None = None, *, is_impatient: bool = False,
+) -> list[Choice]:  # fmt: skip
+    """Return the on-demand offerings that may be chosen after the `eligible` ones, whatever they cost.
+
+    They may be chosen after `on_demand_after` capacity errors in a row on each eligible spot offering, or at once if it
+    is spot's turn and no spot offering is for sale. `is_impatient`: also after as many interruptions of the
+    reservation. When it is the turn of on-demand, the eligible ones are all that may be launched.
+    """
+    most, spot = pool.on_demand_after, [choice for choice in eligible if choice.market == "spot"]
+    if not most or turn == "on-demand" or not (spot or turn == "spot"):
+        return []
+    refused = [holds.get(hold_id(name, "capacity", choice.key or "")) for choice in spot]
+    if not is_impatient and any(hold is None or hold.streak < most for hold in refused):
+        return []
+    return [choice for choice in fitting if choice.market == "on-demand" and choice not in eligible]
+
+
+def find_end(pool: Pool, market: str, hold: Hold) -> float:
+    """Return until when a launch back-off pauses an offering of this market.
+
+    After `on_demand_after` refusals in a row for lack of capacity, a spot offering is tried again when
+    `spot_again_after` has passed since the last one. Otherwise launches would go from one market to the other at each
+    end of a `capacity_hold`.
+    """
+    has_fallen_back = hold.kind == "capacity" and market == "spot" and 0 < pool.on_demand_after <= hold.streak
+    return max(hold.until, hold.refused_at + pool.market.spot_again_after) if has_fallen_back else hold.until
 
 
 def list_alternatives(pool: Pool, chosen: Choice, held: Collection[str]) -> list[Choice]:
