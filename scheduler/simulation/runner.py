@@ -273,7 +273,7 @@ class Runner:
             "accounts": [_describe_account(row) for row in store.find_accounts() if not row.forgotten],
         }
         if self._bill is not None:
-            state["bill"] = msgspec.to_builtins(self._bill.list_lines())
+            state["bill"] = list(map(msgspec.to_builtins, self._bill.list_lines()))
         return {"at": now, "state": state}
 
 
