@@ -13,7 +13,7 @@ from scheduler.model.market_rules import MarketRules
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import InvalidInputError
-from scheduler.model.view import View
+from scheduler.model.view import Row, View
 from scheduler.operations.market.resolve import resolve_rules
 from scheduler.policy.plan import plan
 from scheduler.policy.scaling.market_mix import MarketMix, count_mix, describe_turn, find_turn
@@ -44,7 +44,7 @@ def decide(
     rules = read_rules({"pools": {"linux": {**table, "market": market}}})
     empty = [a_slot(f"linux-{number}", state="empty") for number in range(len(slots) + 1, 9)]
     wishes = [a_reservation(f"r{number}", sequence=number + 1, resources={"cpus": cpus}) for number in range(waiting)]
-    rows = [*slots, *empty, *wishes, *holds]
+    rows: list[Row] = [*slots, *empty, *wishes, *holds]
     planned = plan(View(rows), rules, NOW)
     assert describe(planned) == tick(rows, rules, NOW)
     return describe(planned).decisions, [(each.code, each.detail) for each in planned.waiting]
@@ -168,7 +168,7 @@ def test_without_a_spot_offering_for_sale_on_demand_is_launched_only_with_on_dem
     }  # fmt: skip
     price = Price(type="m", zone="a", market="on-demand", price=3, seen_at=NOW, source="file")
     rules = resolve_rules(read_rules({"pools": {"linux": document}}), StoredMarket(prices=(price,)))
-    rows = [a_slot("linux-1", state="empty"), a_reservation("r1", sequence=1)]
+    rows: list[Row] = [a_slot("linux-1", state="empty"), a_reservation("r1", sequence=1)]
     planned = plan(View(rows), rules, NOW)
     assert describe(planned) == tick(rows, rules, NOW)
     assert markets([each.split()[2] for each in describe(planned).decisions if each.startswith("launch")]) == found
@@ -208,7 +208,7 @@ def idle(number: int, market: str, price: float) -> Slot:
 
 
 def test_only_as_many_on_demand_slots_are_consolidated_as_the_mix_does_not_need() -> None:
-    pool = {"replacement": {"min_saving": 0.2, "disruption_budget": "100%"}, "min_slots": 3}
+    pool: dict[str, Any] = {"replacement": {"min_saving": 0.2, "disruption_budget": "100%"}, "min_slots": 3}
     slots = [idle(number, "on-demand", 3.0) for number in (1, 2, 3)]
     assert decide(*slots, market={"on_demand_base": 2, "on_demand_share": 0.0}, waiting=0, **pool)[0] == [
         "drain linux-1 consolidated"
