@@ -92,7 +92,6 @@ OF_SCALING: Final[Changes] = {
             ),
         ],
         "list_fallback": [
-            Change("on-demand's turn never falls back", "turn == 'on-demand'", "False"),
             Change(
                 "spot's turn without an offering for sale goes to on-demand",
                 "spot or turn == 'spot'",

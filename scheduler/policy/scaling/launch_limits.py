@@ -21,7 +21,7 @@ from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
 from scheduler.policy.scaling.by_pool import ByPool
 from scheduler.policy.scaling.launch_codes import DETAILS, OF_A_MARKET, first_code
-from scheduler.policy.scaling.market_mix import MarketMix, count_mix, describe_turn, find_turn
+from scheduler.policy.scaling.market_mix import count_mix, describe_turn, find_turn
 from scheduler.policy.scaling.offerings import (
     Choice,
     find_end,
@@ -52,7 +52,7 @@ class LaunchLimits:
         self._active = ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
         self._choices = ByPool(lambda name: list_choices(cycle.rules.pools[name]))
         self._has_mix = any(pool.market.has_mix for pool in cycle.rules.pools.values())
-        self._mixes = ByPool(self._count_mix)
+        self._mixes = ByPool(lambda name: count_mix((p.state, p.market) for p in cycle.pools[name]))
         self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
@@ -208,9 +208,6 @@ class LaunchLimits:
         """Return the market that the next launch in a pool is to have; None if the price decides."""
         rules = self._cycle.rules.pools[name].market
         return find_turn(rules, self._mixes[name]) if rules.has_mix else None
-
-    def _count_mix(self, name: str) -> MarketMix:
-        return count_mix((each.state, each.market) for each in self._cycle.pools[name])
 
     def imagine(self, name: str, market: str, count: int) -> None:
         """Count imagined slots of a market, or take them out, for the market of the next launch."""

@@ -79,7 +79,7 @@ def list_fallback(
     reservation. When it is the turn of on-demand, the eligible ones are all that may be launched.
     """
     most, spot = pool.on_demand_after, [choice for choice in eligible if choice.market == "spot"]
-    if not most or turn == "on-demand" or not (spot or turn == "spot"):
+    if not most or not (spot or turn == "spot"):
         return []
     refused = [holds.get(hold_id(name, "capacity", choice.key or "")) for choice in spot]
     if not is_impatient and any(hold is None or hold.streak < most for hold in refused):

@@ -22,7 +22,8 @@ from scheduler.simulation.scenario import load_scenario
 from tests.builders import NOW, SYSTEM, a_reservation, a_slot
 from tests.reference_model.comparing import describe
 from tests.reference_model.tick import tick
-from tests.rules.playing import Played
+from tests.rules.playing import Played, a_scenario, play_out, submit
+from tests.rules.playing import tick as at_once
 
 SPOT = {"name": "m", "market": "spot", "price": 1, "resources": {"cpus": 4}}
 ON_DEMAND = {"name": "m", "market": "on-demand", "price": 3, "resources": {"cpus": 4}}
@@ -112,6 +113,13 @@ def test_each_launch_of_a_tick_counts_for_the_next_one() -> None:
     ]
     assert launched(market={"on_demand_base": 2}, waiting=3) == ["on-demand", "on-demand", "spot"]
     assert launched(market={}, waiting=3) == ["spot", "spot", "spot"]
+
+
+def test_the_launches_of_a_gang_that_launches_none_in_the_end_do_not_count() -> None:
+    pool = {"offerings": [SPOT, ON_DEMAND], "market": {"on_demand_base": 1}, "max_leases_per_slot": 1, "max_slots": 2}
+    gang = submit(0, "gang", components=[{"name": "main", "count": 3}])
+    played = play_out(a_scenario(gang, submit(0, "r1"), at_once(0), pool=pool))
+    assert [each for each in played.decisions if " launch " in each] == ["0 launch linux-1 m/on-demand demand"]
 
 
 def test_slots_that_are_there_count_by_their_market() -> None:
