@@ -25,7 +25,13 @@ from scheduler.model.requirements import Requirements
 from scheduler.model.rules import AccountRules, LimitRules, Scheduler
 from scheduler.model.schedules import Schedule
 from scheduler.model.validation import Document, fault
-from scheduler.simulation.cloud_documents import CloudDocument, PlannedOutage
+from scheduler.simulation.cloud_documents import (
+    CloudDocument,
+    MarketDocument,
+    PlannedOutage,
+    PriceStep,
+    TypeDocument,
+)
 from workers.environment import inner_model
 from workers.setting_types import SecretText
 from workers.settings import Settings
@@ -82,6 +88,7 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "pools.linux.schedules.disruption_budget": "50%",
         "pools.linux.market.max_price": 0.5,
         "pools.linux.market.spot_below": 0.8,
+        "pools.linux.market.on_demand_share": 0.25,
         "accounts.ci.balance": [100, 50],
         "pools.linux.offerings.resources": {"cpus": 2, "memory_mib": 8192},
         "pools.linux.offerings.labels": {"disk": "ssd"},
@@ -91,6 +98,10 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "cloud.outages.pool": "linux",
         "cloud.outages.offering": "m5.large",
         "cloud.outages.until": "2h",
+        "cloud.market.types.name": "m5.large",
+        "cloud.market.types.on_demand": 0.096,
+        "cloud.market.prices.type": "m5.large",
+        "cloud.market.prices.price": 0.05,
         "broker.url": "redis://127.0.0.1:6379/0",
         "view.url": "redis://127.0.0.1:6379/1",
         "access.principal": "operator",
@@ -172,6 +183,9 @@ def list_sections(pool: str = "NAME", account: str = "NAME", budget: str = "NAME
     cloud = [
         Section("cloud", CloudDocument, _meaning(CloudDocument)),
         Section("cloud.outages", PlannedOutage, _meaning(PlannedOutage), is_list=True),
+        Section("cloud.market", MarketDocument, _meaning(MarketDocument)),
+        Section("cloud.market.types", TypeDocument, _meaning(TypeDocument), is_list=True),
+        Section("cloud.market.prices", PriceStep, _meaning(PriceStep), is_list=True),
     ]
     top = Section("", Settings, "Settings of the processes outside of any table.")
     return [top, *rules, *_settings_sections(Settings, ""), *cloud]

@@ -22,7 +22,7 @@ _COLUMNS: Final = (
     Column("source", rank=5),
     Column("seen", rank=2),
     Column("resources", rank=6),
-    Column("not now, because", "wrap", rank=1),
+    Column("next, or why not", "wrap", rank=1),
 )
 
 
@@ -38,7 +38,8 @@ def offers(
     """List what launches would buy, in the order of choice.
 
     Each line has the lowest price of the offering's zones, where the price comes from and when it was seen. The last
-    column names what prevents a launch: launch back-offs, a price that is too high, or no price.
+    column marks the offering that would be launched next, and names what prevents the launch of others: launch
+    back-offs, a price that is too high, no price, or that it is the turn of the other market.
     """
     wanted = parse_amounts("--cpus", [f"cpus={cpus}"] if cpus is not None else [])
     wanted |= parse_amounts("--memory", [f"memory_mib={memory}"] if memory is not None else [])
@@ -81,5 +82,5 @@ def _row(offer: "Offer") -> tuple[str, ...]:
         offer.source or "",
         seen,
         show_amounts(offer.resources),
-        "; ".join(offer.reasons),
+        "; ".join(["next", *([offer.turn] if offer.turn else [])] if offer.is_next else offer.reasons),
     )

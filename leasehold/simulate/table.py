@@ -52,4 +52,16 @@ def make_table(runs: Sequence[Run]) -> Table:
         table.add_column(run.label.replace(" ", "\n"), justify="right", overflow="fold")
     for name, show in ROWS:
         table.add_row(name, *(show(run.summary) for run in runs))
+    for key in sorted({(line.pool, line.offering, line.market) for run in runs for line in run.summary.bill}):
+        table.add_row(_name(*key), *(_show_bill(run.summary, key) for run in runs))
     return table
+
+
+def _name(pool: str, offering: str, market: str) -> str:
+    """Return the name of a row of the bill, like `linux: m5.large (spot)`."""
+    return f"{pool}: {offering or 'template'}" + ("" if offering.endswith(f"/{market}") else f" ({market})")
+
+
+def _show_bill(summary: Summary, key: tuple[str, str, str]) -> str:
+    found = [line for line in summary.bill if (line.pool, line.offering, line.market) == key]
+    return f"{found[0].hours:,.1f} h, {found[0].dollars:,.2f}" if found else ""

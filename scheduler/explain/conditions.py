@@ -19,6 +19,8 @@ from scheduler.model.transitions import IN_FLIGHT, INACTIVE
 from scheduler.model.view import View
 from scheduler.policy.cycle.deadlines import find_timeout, is_silent
 from scheduler.policy.quota.accounting import charge, sum_running
+from scheduler.policy.scaling.market_mix import count_mix, describe_turn
+from scheduler.policy.scaling.offerings import find_end
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -64,12 +66,17 @@ def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
 
 def describe_pool(view: View, rules: Rules, name: str, now: float, kinds: Collection[Kind] | None = None) -> list[str]:
     """Return texts about what pauses the launches of a pool at `now`: one text for each launch back-off, with its
-    reason and its end. `kinds`: only back-offs of these kinds.
+    reason and its end, and one about the market of the next launch. `kinds`: only back-offs of these kinds.
     """
     holds = sorted((each for each in view.holds.values() if each.pool in {name, "*"}), key=lambda each: each.id)
     holds = [each for each in holds if kinds is None or each.kind in kinds]
-    active = sum(slot.pool == name and slot.state not in INACTIVE for slot in view.slots.values())
-    return [text for hold in holds for text in _describe_hold(hold, rules.pools[name], active, now)]
+    pool, slots = rules.pools[name], [slot for slot in view.slots.values() if slot.pool == name]
+    active = sum(slot.state not in INACTIVE for slot in slots)
+    texts = [text for hold in holds for text in _describe_hold(hold, pool, active, now)]
+    if pool.market.has_mix and (kinds is None or "capacity" in kinds):
+        mix = count_mix((slot.state, slot.market or "") for slot in slots)
+        texts += [text] if (text := describe_turn(pool.market, mix)) is not None else []
+    return texts
 
 
 def describe_schedules(pool: Pool, now: float) -> list[str]:
@@ -136,12 +143,15 @@ def _of(count: int, pool: Pool | None) -> str:
 
 
 def _describe_hold(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[str]:
-    subject, ends = describe_subject(hold), f"for {show_span(hold.until - now)} more"
-    is_on = now < hold.until
+    offering = pool.offering_by_key.get(hold.subject)
+    until = find_end(pool, "" if offering is None else offering.market, hold)
+    subject, ends = describe_subject(hold), f"for {show_span(until - now)} more"
+    is_on = now < until
     match hold.kind:
         case "capacity" if is_on:
             again = f" ({hold.streak} refusals in a row)" if hold.streak > 1 else ""
-            yield f"EC2 has no capacity for {subject}: not launched {ends}{again}"
+            why = ", spot_again_after" if until > hold.until else ""
+            yield f"EC2 has no capacity for {subject}: not launched {ends}{again}{why}"
         case "quota" if is_on and (not hold.active or active >= hold.active):
             learned = f", or until fewer than {hold.active} machines are active" if hold.active else ""
             yield f"EC2's quota of {subject} is reached: not launched {ends}{learned}"

@@ -32,7 +32,8 @@ filled in.
 """
 
 
-def _market(value: object) -> object:
+def read_market(value: object) -> object:
+    """Return the name of a market as it is stored: `on_demand` may be written for `on-demand`."""
     return "on-demand" if value == "on_demand" else value
 
 
@@ -55,7 +56,7 @@ class Offering(Document):
     """Name of the offering in plans, launch back-offs and events. With `require`, the offerings are named
     `TYPE/MARKET`.
     """
-    market: Annotated[Market, Before(_market)] = "spot"
+    market: Annotated[Market, Before(read_market)] = "spot"
     """Market in which the machine is bought: `spot` or `on-demand`."""
     price: Amount = 0.0
     """Price per hour. The cheapest offering that fits is launched first. Default with `require`, or with the pool's

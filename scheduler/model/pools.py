@@ -6,7 +6,7 @@ docs/reference/configuration.md quotes it.
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 from scheduler.model.lives import ReplacementRules, digest_launch
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
@@ -25,6 +25,9 @@ from scheduler.model.validation import (
     conflicts,
     show,
 )
+
+_MARKETS: Final = 2
+"""Number of markets: spot and on-demand."""
 
 
 class Pool(Document):
@@ -197,9 +200,23 @@ def _pool_conflicts(pool: Pool) -> Iterator[Fault]:
         most = pool.max_slots if schedule.max_slots is None else schedule.max_slots
         if most is not None and (schedule.min_slots or 0) > most:
             yield Fault(f"schedules[{index}].min_slots", f"at most max_slots ({most})", show(schedule.min_slots))
+    yield from _market_conflicts(pool)
     keys = [offering_key(pool, offering) for offering in pool.offerings]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         yield Fault("offerings", "offerings that differ in name, market or zone", show(twice))
+
+
+def _market_conflicts(pool: Pool) -> Iterator[Fault]:
+    rules = pool.market
+    if rules.on_demand_base > pool.most_slots and pool.max_slots is not None:
+        yield Fault("market.on_demand_base", f"at most max_slots ({pool.most_slots})", show(rules.on_demand_base))
+    markets = sorted({offering.market for offering in pool.offerings})
+    if rules.has_mix and len(markets) < _MARKETS:
+        key = "on_demand_share" if not rules.on_demand_base else "on_demand_base"
+        got = f"{markets[0]} offerings only" if markets else "no offerings"
+        yield Fault(f"market.{key}", "a pool with spot and on-demand offerings", got)
+    if rules.spot_again_after and not pool.on_demand_after:
+        yield Fault("market.spot_again_after", "0 in a pool without `on_demand_after`", f"{rules.spot_again_after:g}")
 
 
 def slot_ids(name: str, pool: Pool) -> Iterable[str]:

@@ -109,8 +109,8 @@ class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
     slots. None: the slot is launched alone.
     """
     gang: str | None = None
-    """Id of the reservation that needs the machines of the whole batch at the same time; None: each of them is useful by
-    itself.
+    """Id of the reservation that needs the machines of the whole batch at the same time; None: each of them is of use
+    alone.
     """
     launch_request: dict[str, Any] | None = None
     """The complete launch request to the cloud. It is stored before it is sent, so that a repetition is

@@ -13,6 +13,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.ports import BatchAnswer, BatchOrder, Category, CloudError, LaunchOrder
 from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, PlannedOutage
+from scheduler.simulation.market import SimulatedMarket
 
 SHOWN_SECONDS = 3600.0
 """Seconds for which EC2, approximately, still lists a terminated machine; later requests do not find it."""
@@ -71,13 +72,17 @@ class SimulatedCloud:
         """Launch id of a launch under way -> the reason for which the simulated cloud will refuse the launch."""
         self.outages: list[OutageDocument] = list(delays.outages)
         self.calls = 0
+        self.market: SimulatedMarket | None = None
+        """The market; None if the simulation has none."""
 
-    def judge(self, slots: Sequence[Slot], machines: int) -> None:
+    def judge(self, slots: Sequence[Slot], machines: int, rules: Rules) -> None:
         """Decide for the launch of each of these slots whether the cloud refuses it. `machines`: the number of machines
         before these launches.
         """
         for slot in slots:
             verdict = self._find_outage(slot)
+            if verdict is None and self.market is not None and self.market.refuses(slot, rules, self._event_queue.now):
+                verdict = "capacity"
             if verdict is None and self.delays.quota is not None and machines + 1 > self.delays.quota:
                 verdict = "quota"
             if verdict is None:

@@ -1,9 +1,25 @@
 """The documents about the simulated cloud: delays of machines, refused launches, and machines without a slot."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from scheduler.model.machines import read_market
+from scheduler.model.market_rules import Share
 from scheduler.model.rules import Rules
-from scheduler.model.validation import Amount, Count, Document, Name, Seconds, Signed, fault, read_document, suggest
+from scheduler.model.slots import Market
+from scheduler.model.validation import (
+    Amount,
+    Before,
+    Count,
+    Document,
+    Name,
+    Positive,
+    Seconds,
+    Signed,
+    expected,
+    fault,
+    read_document,
+    suggest,
+)
 
 
 class OutageDocument(Document):
@@ -28,6 +44,83 @@ class PlannedOutage(OutageDocument):
     until: Seconds
 
 
+class TypeDocument(Document):
+    """An instance type of the simulated market. Pools with requirements choose among these types."""
+
+    name: Name
+    """Name of the type, like `m5.large`."""
+    cpus: Amount = 0.0
+    """Number of vCPUs."""
+    memory_mib: Amount = 0.0
+    """Memory in MiB."""
+    architecture: Literal["x86_64", "arm64", "i386"] = "x86_64"
+    """Architecture of the processor."""
+    accelerators: Count = 0
+    """Number of GPUs or other accelerators."""
+    on_demand: Amount | None = None
+    """On-demand price in dollars per hour; spot prices move as a share of it. Default: only `cloud.market.prices` has
+    prices of the type.
+    """
+
+
+class PriceStep(Document):
+    """A price of the simulated market that is known from the start.
+
+    It holds until the next one of the same type and market. A spot price does not move by itself any more then.
+    """
+
+    at: Seconds = 0.0
+    """When the price begins, in seconds from the start."""
+    type: Name
+    """The instance type."""
+    market: Annotated[Market, Before(read_market)] = "spot"
+    """The market, `spot` or `on-demand`."""
+    price: Amount
+    """Dollars per hour."""
+
+
+class MarketDocument(Document):
+    """The simulated market: prices that move, shortages and interruptions. Without types and prices there is none."""
+
+    interval: Positive = 300
+    """Seconds between two reads of the prices, as `market.price_interval` in production. A step in `prices` is read at
+    once.
+    """
+    low: Share = 0.3
+    """Lowest spot price, as a share of the on-demand price."""
+    high: Share = 0.7
+    """Highest spot price, as a share of the on-demand price."""
+    volatility: Amount = 0.05
+    """Standard deviation of the relative change of a spot price in an hour."""
+    step: Positive = 300
+    """Seconds between two changes of a spot price."""
+    shortage_rate: Amount = 0.0
+    """How often, on average, a shortage of spot machines of a type begins in an hour without one, at random times."""
+    shortage_seconds: Seconds = 1800.0
+    """Mean duration of a shortage. While it lasts, spot launches of the type are refused (`capacity`)."""
+    interruption_rate: Amount = 0.0
+    """How often, on average, a spot machine is interrupted in an hour, in scenarios and traces."""
+    seed: Signed = 0
+    """The seed of prices, shortages and interruptions."""
+    types: tuple[TypeDocument, ...] = ()
+    """The instance types."""
+    prices: tuple[PriceStep, ...] = ()
+    """Prices that are known from the start."""
+
+    def check_fields(self) -> None:
+        """Refuse a highest share below the lowest one, and two types of one name. Raises ExpectedError."""
+        if self.high < self.low:
+            raise expected(f"at least low ({self.low:g})", key="high", got=self.high)
+        names = [each.name for each in self.types]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise expected("types with different names", key="types", got=twice)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the simulation has a market."""
+        return bool(self.types or self.prices)
+
+
 class CloudDocument(Document):
     """The simulated cloud: how long machines take (seconds), which launches are refused, and interruptions."""
 
@@ -47,6 +140,8 @@ class CloudDocument(Document):
     """How often, on average, a spot machine is interrupted in an hour, at random times; in traces only."""
     seed: Signed = 0
     """The seed of the random numbers: the same seed gives the same interruptions."""
+    market: MarketDocument = MarketDocument()
+    """The simulated market."""
 
 
 class FoundDocument(Document):

@@ -15,6 +15,7 @@ from scheduler.model.events import Event
 from scheduler.model.pools import list_slot_ids
 from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.resources import merge
+from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
 from scheduler.operations.apply import apply_rules
@@ -23,6 +24,7 @@ from scheduler.operations.commands.submit import Submission, new_reservation, su
 from scheduler.operations.machines.check import check
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.terminate import terminate
+from scheduler.operations.market.refresh import save_market
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
@@ -32,6 +34,7 @@ from scheduler.ports import OutboxMessage
 from scheduler.simulation.cloud import EventQueue, SimulatedCloud
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.initial_state import SLOT_HISTORY, LeaseRecord, ReservationRecord, SlotRecord, list_history
+from scheduler.simulation.market import SimulatedMarket
 from scheduler.simulation.view_cache import SimulatedViewCache
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryNotifier
@@ -74,11 +77,12 @@ class SimulatedDispatcher:
         exist. The slots are in the state `launching` already. Return all of them.
         """
         if slots:
-            pools = self.ports.rules().pools
+            rules = self.ports.rules()
+            pools = rules.pools
             active = (slot for slot in self.ports.store.find_slots() if slot.state not in INACTIVE)
             # The machines in EC2, from launching to terminating.
             machines = sum(slot.pool not in pools or pools[slot.pool].is_elastic for slot in active)
-            self._cloud.judge(slots, machines - len(slots) - len(self._cloud.verdicts))
+            self._cloud.judge(slots, machines - len(slots) - len(self._cloud.verdicts), rules)
         return slots
 
     def _note_launch(self, slot: Slot, at: float) -> None:
@@ -179,9 +183,36 @@ def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedClu
     )
     leader = Leader(holder="simulation", interval=inf, lock_seconds=inf)
     dispatcher.ports = ports
+    cluster = SimulatedCluster(event_queue, cloud, dispatcher, store, notifier, ports, leader)
+    if delays.market.is_on:
+        _open_market(cluster, config)
     apply_rules(ports, config)
     notifier.hear()
-    return SimulatedCluster(event_queue, cloud, dispatcher, store, notifier, ports, leader)
+    return cluster
+
+
+def _open_market(cluster: SimulatedCluster, config: dict[str, Any]) -> None:
+    """Give the cluster its market, read the first prices, and schedule the later reads. A read that finds other prices
+    requests a tick: a simulation has no periodic one.
+    """
+    queue, store, rules = cluster.event_queue, cluster.store, read_rules(config)
+    market = cluster.cloud.market = SimulatedMarket(cluster.cloud.delays.market, rules)
+    save_market(store, types=market.read_types(queue.now))
+    market.refresh(store, rules)
+
+    def refresh() -> None:
+        if market.refresh(store, store.load_rules().rules):
+            cluster.notifier.kick()
+
+    def repeat() -> None:
+        refresh()
+        queue.note(queue.now + market.document.interval, repeat)
+
+    for at in market.list_reads():
+        if at > 0:
+            queue.note(at, refresh)
+    if market.moves:
+        queue.note(market.document.interval, repeat)
 
 
 def put_reservations(cluster: SimulatedCluster, given: Iterable[ReservationRecord]) -> None:

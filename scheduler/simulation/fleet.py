@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from scheduler.model.market import StoredMarket
 from scheduler.model.pools import Pool
 from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.validation import fault, suggest
+from scheduler.operations.market.resolve import resolve_rules
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.initial_state import SlotRecord
+from scheduler.simulation.market import SimulatedMarket
 from scheduler.simulation.workload import PROCESSOR
 
 FOREVER = 1e12
@@ -82,6 +85,9 @@ def make_fleet(
         scheduler["system"] = {system: {"share_cores": False}}
     document = merge_rules(dict(document), {"pools": changes, "scheduler": scheduler})
     rules = read_rules(document, "")
+    if cloud.market.is_on:
+        types = SimulatedMarket(cloud.market, rules).read_types(0.0)
+        rules = resolve_rules(rules, StoredMarket(types=tuple(types)))
     counts: dict[str, int] = {}
     for name in names:
         most = rules.pools[name].max_slots

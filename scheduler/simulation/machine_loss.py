@@ -42,15 +42,18 @@ def lose_slot(cluster: SimulatedCluster, name: str) -> None:
 
 
 class Interruptions:
-    """Interrupts spot machines at random, `interruption_rate` times per hour of a slot's machine on average.
+    """Interrupts spot machines at random, `interruption_rate` times per hour of a slot's machine on average. That of
+    `[cloud]` counts in traces only.
 
     The same seed gives the same interruptions under every policy.
     """
 
-    def __init__(self, cluster: SimulatedCluster) -> None:
+    def __init__(self, cluster: SimulatedCluster, *, is_trace: bool = True) -> None:
         self._cluster = cluster
         delays = cluster.cloud.delays
-        self._rate, self._seed = delays.interruption_rate, delays.seed
+        self._rate, self._seed = delays.market.interruption_rate, delays.market.seed
+        if is_trace and delays.interruption_rate:
+            self._rate, self._seed = delays.interruption_rate, delays.seed
 
     def note_machine(self, slot: Slot) -> None:
         """Schedule the interruption of a slot's launched machine. Its time depends only on the seed, slot and epoch."""

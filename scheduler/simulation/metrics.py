@@ -11,6 +11,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import WITH_MACHINE
 from scheduler.operations.ending_leases import held_of
+from scheduler.simulation.bill import BillLine
 from scheduler.simulation.fleet import count_processors
 
 SHORT_RUN = 10.0
@@ -86,7 +87,7 @@ class Spread(msgspec.Struct, frozen=True):
     p99: float = 0.0
 
 
-class Summary(msgspec.Struct, frozen=True):
+class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     """The results of a simulated workload trace. Times are seconds of the virtual clock, except `wall_seconds`. `cost`
     has the unit of the prices.
 
@@ -95,7 +96,8 @@ class Summary(msgspec.Struct, frozen=True):
     leased share of the processors of all present machines (static hosts always are). `instance_hours` and `cost`: of
     launched machines, from the cloud's answer until they are terminated or the run ends. `grants` and `revocations`:
     elastic instances that were leased, and that were reclaimed or lost before their job's end. `left`: jobs that had
-    not ended at the end of the run.
+    not ended at the end of the run. `bill`: hours and dollars by offering, if the simulation has a market; then `cost`
+    is the sum of its dollars.
     """
 
     jobs: int
@@ -116,6 +118,7 @@ class Summary(msgspec.Struct, frozen=True):
     revocations: int
     ticks: int
     wall_seconds: float
+    bill: tuple[BillLine, ...] = ()
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -232,9 +235,12 @@ class RunMetrics:
             self._machines[name] = _Machine(count_processors(pool, resources), price, self._now, pool.is_elastic)
             self._present += self._machines[name].processors
 
-    def sum_up(self, *, jobs: int, skipped: int, ticks: int, wall_seconds: float) -> Summary:
+    def sum_up(
+        self, *, jobs: int, skipped: int, ticks: int, wall_seconds: float, bill: tuple[BillLine, ...] = ()
+    ) -> Summary:
         """Return the results of the simulation up to the present time of the virtual clock."""
         present = self._machines.values()
+        cost = self._cost + sum(each.cost_until(self._now) for each in present)
         return Summary(
             jobs=jobs,
             finished=self.finished,
@@ -246,7 +252,7 @@ class RunMetrics:
             slowdown=spread(self._slowdowns),
             utilisation=self._leased_seconds / self._present_seconds if self._present_seconds else 0.0,
             instance_hours=(self._instance_seconds + sum(each.seconds_until(self._now) for each in present)) / HOUR,
-            cost=self._cost + sum(each.cost_until(self._now) for each in present),
+            cost=sum(each.dollars for each in bill) if bill else cost,
             launches=self.launches,
             interruptions=self.interruptions,
             preemptions=self.preemptions,
@@ -254,6 +260,7 @@ class RunMetrics:
             revocations=self.revocations,
             ticks=ticks,
             wall_seconds=wall_seconds,
+            bill=bill,
         )
 
     def draw(self) -> Picture:

@@ -26,6 +26,7 @@ from scheduler.operations.tick.tick import Ticked
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.quota.accounting import settle
 from scheduler.simulation.actions import make_document
+from scheduler.simulation.bill import Bill
 from scheduler.simulation.cloud_documents import FoundDocument
 from scheduler.simulation.cluster import (
     SimulatedCluster,
@@ -38,7 +39,7 @@ from scheduler.simulation.cluster import (
 from scheduler.simulation.holders import Holders
 from scheduler.simulation.initial_state import RESERVATION_HISTORY, list_history
 from scheduler.simulation.loop import EventLoop
-from scheduler.simulation.machine_loss import interrupt_slot, lose_slot
+from scheduler.simulation.machine_loss import Interruptions, interrupt_slot, lose_slot
 from scheduler.simulation.scenario import Scenario, Step
 from scheduler.simulation.timeline import Timeline, TimelineRecorder
 
@@ -70,6 +71,8 @@ class Runner:
         self.cluster: SimulatedCluster = build_cluster(scenario.config, scenario.cloud)
         self.cluster.ports.time_zero = scenario.starts_at
         self._holders = Holders(self.cluster)
+        self._interruptions = Interruptions(self.cluster, is_trace=False)
+        self._bill = Bill(self.cluster) if scenario.cloud.market.is_on else None
         self._seen = len(self.cluster.store.events)
         self._recorder: TimelineRecorder | None = None
         self._loop = EventLoop(
@@ -144,6 +147,8 @@ class Runner:
                 self._recorder.note_event(event)
             for slot in dict.fromkeys(event.slot for event in events if event.slot):
                 self._recorder.note_slot(self.cluster.find_slot(slot), slot)
+        for event in events if self._bill is not None else ():
+            self._note_machine(event)
         names = dict.fromkeys(event.reservation for event in events if event.reservation)
         if names:
             for row in self.cluster.store.find_reservations(ids=list(names), limit=len(names)):
@@ -151,6 +156,14 @@ class Runner:
                     self._recorder.note_reservation(row)
                 self._holders.watch(row)
         return bool(events)
+
+    def _note_machine(self, event: Event) -> None:
+        """Bill the change of a slot, and let the market interrupt a new spot machine at a random time."""
+        slot = self.cluster.find_slot(event.slot) if event.slot else None
+        if self._bill is not None and event.slot:
+            self._bill.note_slot(slot, event.slot)
+        if slot is not None and event.name == "slot_booting":
+            self._interruptions.note_machine(slot)
 
     def _on_tick(self, ticked: Ticked) -> None:
         self._lines.append(self._describe_tick(ticked))
@@ -259,6 +272,8 @@ class Runner:
             "reservations": [_describe_reservation(row) for row in reservations],
             "accounts": [_describe_account(row) for row in store.find_accounts() if not row.forgotten],
         }
+        if self._bill is not None:
+            state["bill"] = list(map(msgspec.to_builtins, self._bill.list_lines()))
         return {"at": now, "state": state}
 
 

@@ -190,7 +190,9 @@ class StepReader:
         if slot.pool not in self._rules.pools:
             raise fault(f"{path}.pool", f"a pool of config{suggest(slot.pool, self._rules.pools)}", slot.pool)
         offerings = self._rules.pools[slot.pool].offering_by_key
-        if slot.offering is not None and slot.market is None and offerings and slot.offering not in offerings:
+        is_open = any(each.require is not None for each in offerings.values())
+        is_known = slot.market is not None or is_open or not offerings or slot.offering in offerings
+        if slot.offering is not None and not is_known:
             raise fault(f"{path}.offering", f"one of {', '.join(offerings)}", slot.offering)
         for number, lease in enumerate(slot.leases):
             self._check_lease(lease, f"{path}.leases[{number}]")

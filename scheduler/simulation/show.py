@@ -110,6 +110,10 @@ def _describe_state(state: dict[str, Any], at: float) -> Iterator[str]:
         for each in state["reservations"]
     ]
     yield from _describe_table(("RESERVATION", "PHASE", "SLOTS"), rows)
+    if state.get("bill"):
+        yield ""
+        bill = [(each["pool"], each["offering"], each["market"], *_show_bill(each)) for each in state["bill"]]
+        yield from _describe_table(("POOL", "OFFERING", "MARKET", "HOURS", "DOLLARS"), bill)
     if state["accounts"]:
         yield ""
         balances = ((each["id"], each["balance"]) for each in state["accounts"])
@@ -121,6 +125,10 @@ def _describe_lease(lease: dict[str, Any]) -> str:
     """Return the reservation that has this lease, with the level of the lease if it is a paid level."""
     level = f" (level {lease['level']})" if lease["level"] in PAID else ""
     return f"{lease['reservation']}{level}"
+
+
+def _show_bill(line: dict[str, Any]) -> tuple[str, str]:
+    return f"{line['hours']:.2f}", f"{line['dollars']:.4f}"
 
 
 def _describe_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from scheduler.operations.ending_leases import REVOKED
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.reservations import GRANTED
+from scheduler.simulation.bill import Bill
 from scheduler.simulation.cluster import build_cluster, put_slot, submit_all
 from scheduler.simulation.fleet import FOREVER, Fleet
 from scheduler.simulation.holders import Holders
@@ -107,6 +108,7 @@ class TracePlay:
         self._interruptions = Interruptions(self.cluster)
         self._setbacks = setbacks or Setbacks()
         self._metrics = RunMetrics(fleet.rules)
+        self._bill = Bill(self.cluster) if fleet.cloud.market.is_on else None
         self._loop = EventLoop(self.cluster, self._process_events, lambda _: None, kicks=True, wakes=True)
         self._submissions = list_submissions(workload, fleet.system, elastic_share)
         self._next = next(self._submissions, None)
@@ -182,7 +184,9 @@ class TracePlay:
             submit_all(self.cluster, documents)
             self._loop.run_due()
         self._loop.tick_until_quiet()
-        self._setbacks.note_ticks(self._loop.ticks, all_wait=self._metrics.all_wait)
+        market = self.cluster.cloud.market
+        refreshes = market.refreshes if market is not None else 0
+        self._setbacks.note_ticks(self._loop.ticks + refreshes, all_wait=self._metrics.all_wait)
         if len(self.cluster.store.events) >= ENDED_KEPT:
             self._prune()
 
@@ -208,6 +212,8 @@ class TracePlay:
         for name in slots:
             slot = self.cluster.find_slot(name)
             self._metrics.note_slot(slot, name)
+            if self._bill is not None:
+                self._bill.note_slot(slot, name)
             if recorder is not None:
                 recorder.note_slot(slot, name)
         for event in events:
@@ -249,6 +255,7 @@ class TracePlay:
             skipped=len(self._workload.skipped),
             ticks=self._loop.ticks,
             wall_seconds=self._wall_seconds,
+            bill=self._bill.list_lines() if self._bill is not None else (),
         )
 
     def draw(self) -> Picture:

@@ -25,6 +25,23 @@ OF_SCALING: Final[Changes] = {
         "LaunchLimits._find_code_behind": [
             Change("behind a protected gang nothing is launched that could serve it", "code is None", "code"),
         ],
+        "LaunchLimits._list_launchable": [
+            Change(
+                "on-demand serves what no spot offering could ever hold",
+                "need.could_hold(name, each.capacity, each.labels)",
+                "True",
+            ),
+        ],
+        "LaunchLimits.launch": [
+            Change(
+                "each launch of a cycle counts for the market of the next one",
+                "self._mixes[name].add(choice.market)",
+                "",
+            ),
+        ],
+        "LaunchLimits.undo": [
+            Change("an undone launch does not count for the mix", "self._mixes[name].add(slot_info.market, -1)", ""),
+        ],
         "LaunchLimits.is_probing": [
             Change(
                 "the first launch after a quota back-off goes alone",
@@ -62,11 +79,41 @@ OF_SCALING: Final[Changes] = {
         "LaunchLimits.choose_code": [
             Change("cordoned slots with capacity are the reason, not max_slots", "code != 'at_max_slots'", "code"),
         ],
+    },
+    "scheduler.policy.scaling.offerings": {
         "list_eligible": [
             Change("the price factor is inclusive", "choice.price <= most", "choice.price < most"),
         ],
+        "find_end": [
+            Change(
+                "spot is tried again only after spot_again_after since the last refusal",
+                "hold.kind == 'capacity' and market == 'spot' and (0 < pool.on_demand_after <= hold.streak)",
+                "False",
+            ),
+        ],
+        "list_fallback": [
+            Change(
+                "spot's turn without an offering for sale goes to on-demand",
+                "spot or turn == 'spot'",
+                "spot",
+            ),
+        ],
         "Choice.rank": [
             Change("at the same price more memory first", "-held.get('memory_mib', 0)", "held.get('memory_mib', 0)"),
+        ],
+    },
+    "scheduler.policy.scaling.market_mix": {
+        "find_turn": [
+            Change("the base counts the slot that is launched", "mix.slots + 1", "mix.slots"),
+            Change("the share is of the slots above the base", "number - rules.on_demand_base", "number"),
+            Change(
+                "the share is rounded up to whole slots",
+                "ceil(round(above * (share or 0.0), _DIGITS))",
+                "int(round(above * (share or 0.0), _DIGITS))",
+            ),
+        ],
+        "count_mix": [
+            Change("slots that leave do not count for the mix", "state in _STAYING", "state"),
         ],
     },
     "scheduler.policy.scaling.launch": {

@@ -67,6 +67,7 @@ MODULES: Final = (
     "tests.rules.queueing.test_ignored_fields",
     "tests.rules.placement.test_backfill",
     "tests.rules.scaling.test_withheld_launches",
+    "tests.rules.scaling.test_market_policy",
     "tests.rules.elastic.test_cascade",
     "tests.rules.quota.test_payments_and_victims",
     "tests.rules.quota.test_quota_rules",

@@ -90,6 +90,25 @@ def add_lives(random: Random, config: Document, slots: list[Document]) -> None:
             slot.update(some(random, 0.3, drifted=True, price=9))
 
 
+def add_markets(random: Random, config: Document) -> None:
+    """Add a base or a share of on-demand slots to most elastic pools with offerings of both markets, and the time after
+    which spot is tried again to pools that fall back to on-demand.
+
+    `random` is not that of the rest of the scenario, which stays as it is.
+    """
+    for pool in config["pools"].values():
+        markets = {each.get("market", "spot") for each in pool.get("offerings", ())}
+        rules: Document = {}
+        if len(markets) > 1:
+            rules |= some(random, 0.5, on_demand_base=[1, 2], on_demand_share=[0, 0.3, 0.5, 1])
+            pool.update(some(random, 0.3, on_demand_after=[1, 2]))
+        if "on_demand_after" in pool:
+            rules |= some(random, 0.5, spot_again_after=[5, 30])
+        if rules:
+            rules["on_demand_base"] = min(rules.get("on_demand_base", 0), pool["max_slots"])
+            pool["market"] = rules
+
+
 def a_schedule(random: Random, pool: Document) -> Document:
     """A schedule whose windows are a part of each minute."""
     values = some(random, 0.5, target_warm_slots=[0, 1, 2], disruption_budget=[0, 3])

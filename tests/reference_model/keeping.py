@@ -10,10 +10,12 @@ from tests.reference_model.fitting import serve_with_launches
 from tests.reference_model.launching import (
     ROOM,
     Offer,
+    choose_by_turn,
     choose_eligible,
     count_left,
     find_code,
     find_refusal,
+    find_turn,
     is_at_quota,
     is_probing,
     list_bounds,
@@ -48,9 +50,13 @@ def keep(picture: Picture, name: str) -> None:
 
 
 def start_any(picture: Picture, name: str, reason: str) -> bool:
-    """Launch the first eligible offering that does not pause; return whether there was one."""
+    """Launch the first eligible offering that does not pause; return whether there was one. Only a pool that divides
+    its slots among the markets falls back to on-demand.
+    """
     pool = picture.rules.pools[name]
     offers = choose_eligible(list_offers(name, pool), pool)
+    if pool.market.on_demand_base or pool.market.on_demand_share is not None:
+        offers = choose_by_turn(picture, pool, list_offers(name, pool), find_turn(picture, name))
     offer = next((offer for offer in offers if not find_code(picture, offer)), None)
     if offer is not None:
         start(picture, offer, reason)

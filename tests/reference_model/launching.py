@@ -9,7 +9,7 @@ from scheduler.model.reservations import Component, Reservation
 from tests.reference_model.budgeting import is_over_budget
 from tests.reference_model.fitting import find_need, fits, has_labels
 from tests.reference_model.holding import find_refusal_for_quota, is_lasting
-from tests.reference_model.picture import Amounts, Picture, Site, serving_pools
+from tests.reference_model.picture import IN_FLIGHT, Amounts, Picture, Site, serving_pools
 
 CODES = ("behind_queue", "at_max_slots", "at_quota", "over_budget", "capacity", "throttled", "misconfigured")
 """If several codes apply, the first is reported."""
@@ -87,20 +87,51 @@ def list_eligible(picture: Picture, reservation: Reservation, component: Compone
     for name in serving_pools(picture.rules, reservation):
         pool = picture.rules.pools[name]
         fitting = list_fitting(name, pool, reservation, component)
-        eligible = choose_eligible(fitting, pool)
-        found += eligible
-        if pool.on_demand_after and is_impatient(picture, reservation, pool, eligible):
-            found += [offer for offer in fitting if offer.market == "on-demand" and offer not in eligible]
+        turn = find_turn(picture, name)
+        ever = list_fitting(name, pool, reservation, component, sold=False)
+        if turn == "spot" and all(offer.market != "spot" for offer in ever):
+            turn = ""  # no spot machine could ever hold it
+        found += choose_by_turn(picture, pool, fitting, turn, reservation.interruptions)
     return found
 
 
-def is_impatient(picture: Picture, reservation: Reservation, pool: Pool, eligible: Sequence[Offer]) -> bool:
-    """See `list_eligible`."""
-    if reservation.interruptions >= pool.on_demand_after:
-        return True
+def choose_by_turn(
+    picture: Picture, pool: Pool, fitting: Sequence[Offer], turn: str, interruptions: int = 0
+) -> list[Offer]:
+    """Rule: "If it is the turn of on-demand, only on-demand offerings are launched. If it is spot's turn, spot ones,
+    and on-demand ones only by `on_demand_after`"; `price_factor` compares offerings of that market.
+    """
+    eligible = choose_eligible([offer for offer in fitting if turn in ("", offer.market)], pool)
+    may_fall_back = turn != "on-demand" and pool.on_demand_after > 0
+    if not may_fall_back or not is_impatient(picture, pool, eligible, turn, interruptions):
+        return eligible
+    return eligible + [offer for offer in fitting if offer.market == "on-demand" and offer not in eligible]
+
+
+def find_turn(picture: Picture, name: str) -> str:
+    """Rule: "Slots that are ready or in flight count, those that leave do not. Of n + 1 slots, the base and the share
+    of the slots above it, rounded up, have to be on-demand"; "" if the price decides.
+    """
+    market = picture.rules.pools[name].market
+    markets = [site.market for site in picture.list_in_pool(name) if site.state in (*IN_FLIGHT, "ready", "imagined")]
+    if market.on_demand_share is None:
+        lacks_one = markets.count("on-demand") < market.on_demand_base and bool(market.on_demand_base)
+        return "on-demand" if lacks_one else ""
+    above = max(0, len(markets) + 1 - market.on_demand_base)
+    required = len(markets) + 1 - above
+    while required - (len(markets) + 1 - above) < market.on_demand_share * above - 1e-9:
+        required += 1
+    return "on-demand" if markets.count("on-demand") < required else "spot"
+
+
+def is_impatient(picture: Picture, pool: Pool, eligible: Sequence[Offer], turn: str, interruptions: int) -> bool:
+    """See `list_eligible`. On spot's turn without a spot offering for sale there is nothing to wait for."""
     spot = [offer for offer in eligible if offer.market == "spot"]
+    if not spot:
+        return turn == "spot"
     holds = [find_hold(picture, offer.pool, "capacity", offer.key) for offer in spot]
-    return bool(spot) and all(hold is not None and hold.streak >= pool.on_demand_after for hold in holds)
+    is_refused = all(hold is not None and hold.streak >= pool.on_demand_after for hold in holds)
+    return is_refused or interruptions >= pool.on_demand_after
 
 
 def find_hold(picture: Picture, pool: str, kind: str, subject: str = "") -> Hold | None:
@@ -115,6 +146,16 @@ def is_held(picture: Picture, pool: str, kind: str, subject: str = "") -> bool:
     """Rule: "A hold ends when now >= its end"."""
     hold = find_hold(picture, pool, kind, subject)
     return hold is not None and picture.now < hold.until
+
+
+def is_spot_resting(picture: Picture, offer: Offer) -> bool:
+    """Rule: "After `on_demand_after` refusals in a row a spot offering is tried again when `spot_again_after` has
+    passed since the last one".
+    """
+    pool, hold = picture.rules.pools[offer.pool], find_hold(picture, offer.pool, "capacity", offer.key)
+    if hold is None or offer.market != "spot" or not pool.on_demand_after or hold.streak < pool.on_demand_after:
+        return False
+    return picture.now < hold.refused_at + pool.market.spot_again_after
 
 
 def is_at_quota(picture: Picture, pool: str, market: str) -> bool:
@@ -196,7 +237,7 @@ def find_refusal(picture: Picture, offer: Offer, account: str = "") -> str:
     """What delays it, except a lack of slots."""
     if is_over_budget(picture, offer, account):
         return "over_budget"
-    if is_held(picture, offer.pool, "capacity", offer.key):
+    if is_held(picture, offer.pool, "capacity", offer.key) or is_spot_resting(picture, offer):
         return "capacity"
     if is_held(picture, offer.pool, "throttled"):
         return "throttled"

@@ -6,7 +6,15 @@ from math import ceil
 from zlib import crc32
 
 from scheduler.model.slots import Slot
-from tests.reference_model.launching import Offer, choose_eligible, find_refusal, is_at_quota, is_probing, list_offers
+from tests.reference_model.launching import (
+    Offer,
+    choose_eligible,
+    find_refusal,
+    find_turn,
+    is_at_quota,
+    is_probing,
+    list_offers,
+)
 from tests.reference_model.picture import Picture, Site
 
 
@@ -17,15 +25,16 @@ def replace(picture: Picture, name: str) -> None:
     rules = picture.rules.pools[name].replacement
     old = [(site, reason) for site in picture.list_in_pool(name) if (reason := find_end(picture, site))]
     old.sort(key=lambda each: (not each[0].is_idle, find_birth(each[0].row)))
-    costly = [
-        (site, "consolidated")
-        for site in picture.list_in_pool(name)
-        if rules.min_saving and not find_end(picture, site) and is_costly(picture, site)
-    ]
-    free = count_allowed(picture, name) - count_under_way(picture, name)
-    for site, reason in [*old, *costly][: max(0, free)]:
+    free = max(0, count_allowed(picture, name) - count_under_way(picture, name))
+    for site, reason in old[:free]:
         picture.decide("drain", site.id, reason)
         site.state = "draining"
+    free -= len(old)
+    for site in picture.list_in_pool(name):
+        if free > 0 and rules.min_saving and not find_end(picture, site) and is_costly(picture, site):
+            picture.decide("drain", site.id, "consolidated")
+            site.state = "draining"
+            free -= 1
 
 
 def count_allowed(picture: Picture, name: str) -> int:
@@ -66,13 +75,17 @@ def find_end(picture: Picture, site: Site) -> str:
 
 
 def is_costly(picture: Picture, site: Site) -> bool:
-    """Rule: an idle slot goes if the pool would launch an offering now that is as large, has the same labels, and
-    saves `min_saving` of the price.
+    """Rule: an idle slot goes if the pool would launch, once the slot is gone, an offering that is as large, has the
+    same labels, and saves `min_saving` of the price.
     """
     price, pool = site.row.price, site.pool
     if not site.is_idle or site.row.stranger or site.is_useless or not price:
         return False
-    for offer in choose_eligible(list_offers(site.name, pool), pool):
+    site.state = "draining"
+    turn = find_turn(picture, site.name)
+    site.state = "ready"
+    offers = [offer for offer in list_offers(site.name, pool) if turn in ("", offer.market)]
+    for offer in choose_eligible(offers, pool):
         is_cheaper = 0 < offer.price <= price * (1 - pool.replacement.min_saving)
         if is_cheaper and dict(offer.labels) == dict(site.labels) and is_as_large(offer, site):
             is_held = find_refusal(picture, offer) or is_at_quota(picture, offer.pool, offer.market)

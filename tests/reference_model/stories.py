@@ -13,6 +13,7 @@ from tests.reference_model.fleets import (
     a_config,
     a_slot_record,
     add_lives,
+    add_markets,
     list_slots,
     offering_key,
     some,
@@ -39,6 +40,7 @@ def make_scenario(seed: int) -> Document:
     known = [*some_holders(random, config, slots), *some_waiting(random, config)]
     lives = Random(f"lives {seed}")
     add_lives(lives, config, slots)
+    add_markets(Random(f"markets {seed}"), config)
     story = Story(random, deepcopy(config), [each["id"] for each in known], lives)
     story.hosts = [each["id"] for each in slots if each["pool"] == "h"]
     timeline = [each for _ in range(random.randint(10, 45)) for each in story.go_on()]
@@ -224,6 +226,8 @@ class Story:
             self.config["pools"]["p"]["offerings"] = pool["offerings"] = [
                 {"name": "t1", "price": 1, "resources": {"cpus": 4, "memory_mib": 200}}
             ]
+            if "market" in self.config["pools"]["p"]:
+                pool["market"] = {"on_demand_base": 0, "on_demand_share": None}
         pool |= some(self.lives, 0.3, ec2=[{"image": "ami-1"}, {"image": "ami-2"}])
         if pool:
             pool["min_slots"] = 0

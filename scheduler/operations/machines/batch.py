@@ -32,7 +32,7 @@ from scheduler.operations.machines.launch import (
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.policy.scaling.launch_limits import Choice, list_alternatives, list_configured
+from scheduler.policy.scaling.offerings import Choice, find_end, list_alternatives, list_configured
 from scheduler.ports import BatchAnswer, BatchOrder, CloudError, ClusterRow, Refusal
 
 SHORT = "UnfulfillableCapacity"
@@ -148,7 +148,8 @@ def _order(work: UnitOfWork, rules: Rules, slots: Sequence[Slot], cluster: Clust
         kinds = ("capacity", "misconfigured")
         wanted = sorted(hold_id(first.pool, kind, key) for key in pool.offering_by_key for kind in kinds)  # type: ignore[arg-type]
         holds = work.transaction.load_holds(wanted).values()
-        choices = list_alternatives(pool, chosen, {hold.subject for hold in holds if work.now < hold.until})
+        held = {hold.subject for hold in holds if work.now < find_end(pool, chosen.market, hold)}
+        choices = list_alternatives(pool, chosen, held)
         # The plan counted the price of the chosen offering against the budgets: no alternative may cost more.
         is_limited = any(each.is_limit and each.may_cover(first.pool) for each in rules.budgets.values())
         most = chosen.price if is_limited else inf

@@ -24,7 +24,7 @@ from scheduler.operations.machines.launch import describe_machine, end_quota_hol
 from scheduler.operations.membership import refuse_foreign_machines, split_foreign
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.scaling.launch_limits import list_configured
+from scheduler.policy.scaling.offerings import list_configured
 from scheduler.ports import CloudError
 
 ORPHAN_SECONDS = 300.0

@@ -1,21 +1,29 @@
 """What would be bought: the offerings of the pools in the order of choice, each with its price and what prevents it."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from scheduler.explain.conditions import show_span
 from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.machines import Offering, UnsoldOffering
 from scheduler.model.market import Price, Source, StoredMarket
 from scheduler.model.pools import Pool, has_price, offering_key
 from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules
-from scheduler.model.slots import Market
+from scheduler.model.slots import Market, Slot
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.market.resolve import find_price, list_types, make_offering, resolve_rules
 from scheduler.policy.capacity.fits import fits
-from scheduler.policy.scaling.launch_limits import Choice, list_choices, list_eligible
+from scheduler.policy.scaling.market_mix import count_mix, describe_turn, find_turn
+from scheduler.policy.scaling.offerings import (
+    Choice,
+    find_end,
+    list_choices,
+    list_configured,
+    list_eligible,
+    list_fallback,
+)
 from scheduler.ports import Store
 
 
@@ -40,6 +48,10 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     holds: tuple[Hold, ...] = ()
     """The launch back-offs on this offering that have not ended."""
     reasons: tuple[str, ...] = ()
+    is_next: bool = False
+    """Whether the next launch that no reservation needs, or one for the wanted resources, would buy this offering."""
+    turn: str | None = None
+    """Which market the next launch of the pool is to have, and why; None if the price decides."""
 
 
 class Ages(msgspec.Struct, frozen=True):
@@ -63,13 +75,15 @@ def list_offers(store: Store, ages: Ages, *, pools: Sequence[str] = (), wanted: 
     now, market, written = store.now(), store.load_market(), store.load_rules().rules
     rules = resolve_rules(written, market)
     holds = {hold.id: hold for hold in store.find_holds()}
-    active = Counter(slot.pool for slot in store.find_slots() if slot.state not in INACTIVE)
+    slots: dict[str, list[Slot]] = {name: [] for name in rules.pools}
+    for slot in store.find_slots():
+        slots.setdefault(slot.pool, []).append(slot)
     listing = _Listing(written, market, holds, ages, now)
     return [
         offer
         for name, pool in rules.pools.items()
         if pool.is_elastic and (not pools or name in pools)
-        for offer in listing.list_pool(name, pool, wanted or {}, active[name])
+        for offer in listing.list_pool(name, pool, wanted or {}, slots[name])
     ]
 
 
@@ -79,21 +93,45 @@ class _Listing:
     def __init__(self, written: Rules, market: StoredMarket, holds: Mapping[str, Hold], ages: Ages, now: float) -> None:
         self._written, self._market, self._holds, self._ages, self._now = written, market, holds, ages, now
 
-    def list_pool(self, name: str, pool: Pool, wanted: Resources, active: int) -> Iterator[Offer]:
-        """Yield the offers of one pool in their order. `active`: number of its slots that count towards `max_slots`."""
+    def list_pool(self, name: str, pool: Pool, wanted: Resources, slots: Sequence[Slot]) -> Iterator[Offer]:
+        """Yield the offers of one pool in their order. `slots`: its slots."""
+        mix = count_mix((slot.state, slot.market or "") for slot in slots)
+        turn = find_turn(pool.market, mix) if pool.market.has_mix else None
+        text = describe_turn(pool.market, mix) if turn else None
+        is_next = True
+        for offer in self._list_offers(name, pool, wanted, slots, turn, text):
+            is_first = is_next and not offer.reasons
+            is_next = is_next and not is_first
+            yield msgspec.structs.replace(offer, is_next=is_first, turn=text)
+
+    def _list_offers(
+        self,
+        name: str,
+        pool: Pool,
+        wanted: Resources,
+        slots: Sequence[Slot],
+        turn: Market | None,
+        text: str | None,
+    ) -> Iterator[Offer]:
         choices = list_choices(pool)
         fitting = [each for each in choices if each.capacity is None or fits(wanted, each.capacity)]
-        eligible = {each.key for each in list_eligible(fitting, pool)}
         small = [each for each in choices if each not in fitting]
-        dear = [each for each in fitting if each.key not in eligible]
+        could_be_spot = any(
+            each.market == "spot" and (each.capacity is None or fits(wanted, each.capacity))
+            for each in list_configured(pool)
+        )
+        turn = turn if turn != "spot" or could_be_spot else None
+        eligible = list_eligible(fitting, pool, turn)
+        fallback = list_fallback(name, pool, fitting, eligible, self._holds, turn)
+        active = sum(slot.state not in INACTIVE for slot in slots)
         full = [] if active < (pool.max_slots or 0) else [f"max_slots ({pool.max_slots}) is reached"]
-        for choice in (*(each for each in fitting if each.key in eligible), *dear, *small):
-            reasons = [*full]
-            if choice in dear:
-                reasons.append(f"costs more than {pool.price_factor:g} times the cheapest one that fits")
-            if choice in small:
-                reasons.append("is too small")
-            yield self._describe(name, pool, choice, reasons)
+        for choice in (*eligible, *fallback):
+            yield self._describe(name, pool, choice, full)
+        for choice in (each for each in fitting if each not in eligible and each not in fallback):
+            dear = f"costs more than {pool.price_factor:g} times the cheapest one that fits"
+            yield self._describe(name, pool, choice, [*full, dear if turn in {None, choice.market} else str(text)])
+        for choice in small:
+            yield self._describe(name, pool, choice, [*full, "is too small"])
         unsold = [each for each in pool.offerings if not each.is_for_sale]
         for offering in sorted(unsold, key=lambda each: (not has_price(each), each.price, each.name)):
             yield self._describe_unsold(name, pool, offering)
@@ -116,7 +154,7 @@ class _Listing:
             resources=dict(choice.capacity or {}),
             labels=dict(choice.labels),
             holds=holds,
-            reasons=(*reasons, *map(_describe_hold, holds)),
+            reasons=(*reasons, *(self._describe_hold(pool, hold) for hold in holds)),
         )
 
     def _describe_unsold(self, name: str, pool: Pool, offering: Offering) -> Offer:
@@ -160,11 +198,17 @@ class _Listing:
         kinds: list[tuple[Kind, str]] = [("capacity", choice.key or ""), ("misconfigured", choice.key or "")]
         kinds += [("quota", choice.market), ("throttled", "")]
         ids = [*(hold_id(name, kind, subject) for kind, subject in kinds), hold_id("*", "auth")]
-        yield from (self._holds[each] for each in ids if each in self._holds and self._holds[each].until > self._now)
+        for hold in (self._holds[each] for each in ids if each in self._holds):
+            until = find_end(pool, choice.market, hold)
+            if until > self._now:
+                yield msgspec.structs.replace(hold, until=until)
         unhealthy = self._holds.get(hold_id(name, "unhealthy"))
         if unhealthy is not None and 0 < pool.unhealthy_after <= unhealthy.streak:
             yield unhealthy
 
-
-def _describe_hold(hold: Hold) -> str:
-    return f"launches pause: {hold.kind}"
+    def _describe_hold(self, pool: Pool, hold: Hold) -> str:
+        again = pool.market.spot_again_after
+        if hold.kind == "capacity" and again and hold.until == hold.refused_at + again:
+            left = show_span(hold.until - self._now)
+            return f"spot again in {left}: spot_again_after, after {hold.streak} refusals in a row"
+        return f"launches pause: {hold.kind}"

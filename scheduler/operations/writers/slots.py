@@ -20,7 +20,7 @@ from scheduler.model.transitions import IN_FLIGHT
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.slot_info import count_uses_left, is_configured, is_unhealthy
 from scheduler.policy.cycle.deadlines import has_timed_out
-from scheduler.policy.scaling.launch_limits import list_choices
+from scheduler.policy.scaling.offerings import list_choices
 
 BOOTING: Final = frozenset({"booting", "binding"})
 ASKED_AGAIN = "slot_asked_again"

@@ -272,7 +272,7 @@ class KeptCycle:
             cached = cycle.cache.slots[name] = make_cached_slot(cycle.view, slot, old.pool)
         [new] = copy_slots([cached], old.order)
         is_alike = old.takes_leases and new.takes_leases and new.capacity == old.capacity and new.labels == old.labels
-        if not (is_alike and cached.is_at_rest and cached.is_sound):
+        if not (is_alike and new.market == old.market and cached.is_at_rest and cached.is_sound):
             raise _LeftWayError
         cycle.replace_slot_info(old, new)
         self._idle.note(new)

@@ -16,7 +16,8 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import ElasticShortage, Healed, Shortfall, Unplaced
 from scheduler.policy.cycle.work_budget import NEXT_TURN, find_payer
-from scheduler.policy.scaling.launch_limits import Choice, LaunchLimits
+from scheduler.policy.scaling.launch_limits import LaunchLimits
+from scheduler.policy.scaling.offerings import Choice
 
 
 @dataclass

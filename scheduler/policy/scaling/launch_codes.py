@@ -23,6 +23,8 @@ ORDER_OF_CODES: Final = (
     *("behind_queue", "at_max_slots", "at_quota", "over_budget", "capacity", "throttled", "misconfigured"),
 )
 """Waiting codes in order: if several apply, the first one is reported."""
+OF_A_MARKET: Final = frozenset({"at_quota", "over_budget", "capacity", "misconfigured", "no_capacity"})
+"""Waiting codes that may be due to the market that the next launch is to have."""
 
 
 def first_code(codes: Iterable[str | None]) -> str:

@@ -1,19 +1,16 @@
-"""The offerings that a launch may choose, and the reasons that prevent launches: `max_slots`, EC2's refusals, failed
-boots.
+"""The reasons that prevent launches: `max_slots`, EC2's refusals, failed boots.
 
-Sources: the autoscaler's tick (counting), Arvados (back-offs, choice of an instance type).
+Sources: the autoscaler's tick (counting), Arvados (back-offs).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from scheduler.model.decisions import Launch
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.pools import Pool
-from scheduler.model.resources import Labels, Resources
+from scheduler.model.slots import Market
 from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.gang import has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
@@ -22,82 +19,18 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
-from scheduler.policy.scaling.launch_codes import DETAILS, first_code
+from scheduler.policy.scaling.launch_codes import DETAILS, OF_A_MARKET, first_code
+from scheduler.policy.scaling.market_mix import count_mix, describe_turn, find_turn
+from scheduler.policy.scaling.offerings import (
+    Choice,
+    find_end,
+    list_choices,
+    list_configured,
+    list_eligible,
+    list_fallback,
+)
 
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One offering that a launch in a pool may choose. `key` is None if the pool has no offerings."""
-
-    key: str | None
-    market: str
-    price: float
-    capacity: Resources | None
-    labels: Labels
-    is_for_sale: bool = True
-
-    @property
-    def rank(self) -> tuple[float, float, float, str]:
-        """The sort key of an offering: cheapest first, then more memory, then more cpus, then by name."""
-        held = self.capacity or {}
-        return (self.price, -held.get("memory_mib", 0), -held.get("cpus", 0), self.key or "")
-
-
-def list_choices(pool: Pool) -> list[Choice]:
-    """Return the offerings that a new slot of this pool could be, in the order in which they are tried.
-
-    A pool without offerings counts as one offering. Offerings that are not for sale, because their type or price is
-    unknown or their price too high, are missing.
-    """
-    return [choice for choice in list_configured(pool) if choice.is_for_sale]
-
-
-def list_configured(pool: Pool) -> list[Choice]:
-    """Return all offerings of a pool in the order of choice, also those that are not for sale."""
-    if not pool.offerings:
-        return [Choice(None, "", 0.0, pool.resources, pool.labels)]
-    choices = [
-        Choice(
-            key=key,
-            market=offering.market,
-            price=offering.price,
-            capacity=pool.resources if offering.resources is None else offering.resources,
-            labels={**pool.labels, **(offering.labels or {})},
-            is_for_sale=offering.is_for_sale,
-        )
-        for key, offering in pool.offering_by_key.items()
-    ]
-    return sorted(choices, key=lambda choice: choice.rank)
-
-
-def list_eligible(choices: list[Choice], pool: Pool) -> list[Choice]:
-    """Return the choices that cost at most `price_factor` times as much as the cheapest one, which is the first.
-
-    The cheapest one sets the price even while a back-off prevents its launch.
-    """
-    most = choices[0].price * max(1.0, pool.price_factor) if choices else 0.0
-    return [choice for choice in choices if choice.price <= most]
-
-
-def list_alternatives(pool: Pool, chosen: Choice, held: Collection[str]) -> list[Choice]:
-    """Return `chosen` and the other choices of its market that a launch may get in its place, best first.
-
-    An alternative has at least the resources and the labels of the chosen one, so that it serves all reservations for
-    which the slot is meant. It costs at most `price_factor` times as much as the cheapest of them. `held`: the keys of
-    the offerings that a launch back-off pauses.
-    """
-    alike = [each for each in list_choices(pool) if each.market == chosen.market and _covers(each, chosen)]
-    return [chosen, *(each for each in list_eligible(alike, pool) if each.key not in {chosen.key, *held})]
-
-
-def _covers(choice: Choice, other: Choice) -> bool:
-    if (choice.capacity is None) != (other.capacity is None) or not other.labels.items() <= choice.labels.items():
-        return False
-    amounts = choice.capacity or {}
-    return all(amounts.get(name, 0.0) >= amount for name, amount in (other.capacity or {}).items())
-
 
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 
@@ -131,7 +64,9 @@ class LaunchLimits:
         # is active, empty, or cordoned and ready, so that a later count finds the same slots.
         self._active = ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
         self._choices = ByPool(lambda name: list_choices(cycle.rules.pools[name]))
-        self._eligible: dict[tuple[InstanceRequest, tuple[str, ...]], list[tuple[str, Choice]]] = {}
+        self._has_mix = any(pool.market.has_mix for pool in cycle.rules.pools.values())
+        self._mixes = ByPool(lambda name: count_mix((p.state, p.market) for p in cycle.pools[name]))
+        self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
         """
@@ -178,7 +113,9 @@ class LaunchLimits:
         if self.budgets.is_over(name, choice.price, account):
             self.next_end = min(self.next_end, self.budgets.find_end(name, account))
             return "over_budget"
-        if self._is_held(hold_id(name, "capacity", choice.key or "")):
+        short = self._cycle.view.holds.get(hold_id(name, "capacity", choice.key or ""))
+        pool = self._cycle.rules.pools[name]
+        if short is not None and self._lasts(find_end(pool, choice.market, short)):
             return "capacity"
         if self._is_held(hold_id(name, "throttled")):
             return "throttled"
@@ -196,7 +133,13 @@ class LaunchLimits:
             return f"{DETAILS[code]}: {', '.join(names)}"
         if code == "at_max_slots" and (count := sum(map(self._count_strangers, self._strangers))):
             return f"{DETAILS[code]}; machines of ours that no slot knows: {count}"
-        return DETAILS[code]
+        turns = [self.describe_turn(name) for name in pools] if self._has_mix and code in OF_A_MARKET else []
+        return "; ".join([DETAILS[code], *filter(None, turns)])
+
+    def describe_turn(self, name: str) -> str | None:
+        """Return as text which market the next launch of a pool is to have; None if the price decides."""
+        text = describe_turn(self._cycle.rules.pools[name].market, self._mixes[name])
+        return None if text is None else f"pool {name}: {text}"
 
     def list_choices(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice, str | None]]:
         """Yield the possible launches for one instance, best first, as (pool, choice, code of the reason that prevents
@@ -233,35 +176,56 @@ class LaunchLimits:
         return code
 
     def _find_eligible(self, demand: Demand, need: InstanceRequest) -> list[tuple[str, Choice]]:
-        wanted = (need, demand.impatient)
+        turns = tuple(map(self._find_turn, demand.pools)) if self._has_mix else ()
+        wanted = (need, demand.impatient, turns)
         if wanted not in self._eligible:
             found = self._eligible[wanted] = []
             for name in demand.pools:
-                pool = self._cycle.rules.pools[name]
-                fitting = self.list_fitting(name, need) if pool.is_elastic else []
-                eligible = list_eligible(fitting, pool)
-                eligible += self._list_fallback(name, demand, fitting, eligible)
-                found += [(name, choice) for choice in eligible]
+                fitting = self.list_fitting(name, need) if self._cycle.rules.pools[name].is_elastic else []
+                found += [(name, choice) for choice in self._list_launchable(name, fitting, demand, need)]
         return self._eligible[wanted]
 
     def list_fitting(self, name: str, need: InstanceRequest) -> list[Choice]:
         """Return the choices for a new slot of a pool that could hold one instance, cheapest first."""
         return [each for each in self._choices[name] if need.could_hold(name, each.capacity, each.labels)]
 
-    def _list_fallback(self, name: str, demand: Demand, fitting: list[Choice], eligible: list[Choice]) -> list[Choice]:
-        """Return on-demand offerings that cost more than `price_factor` allows.
+    def _list_launchable(
+        self, name: str, fitting: list[Choice], demand: Demand, need: InstanceRequest
+    ) -> Iterator[Choice]:
+        """Yield the choices that a launch for one instance may take, in the order in which they are tried.
 
-        They may be chosen after `on_demand_after` interruptions of the reservation, or after as many capacity errors in
-        a row on each eligible spot offering.
+        If no spot offering of the pool could hold the instance, on-demand ones serve it when it is spot's turn, too:
+        there is no spot machine to wait for. The reverse does not hold, so that a pool never has fewer on-demand slots
+        than its rules require.
         """
-        most = self._cycle.rules.pools[name].on_demand_after
-        spot = [choice for choice in eligible if choice.market == "spot"]
-        if not most or not spot:
-            return []
-        holds = [self._cycle.view.holds.get(hold_id(name, "capacity", choice.key or "")) for choice in spot]
-        if name not in demand.impatient and any(hold is None or hold.streak < most for hold in holds):
-            return []
-        return [choice for choice in fitting if choice.market == "on-demand" and choice not in eligible]
+        pool, turn = self._cycle.rules.pools[name], self._find_turn(name)
+        if turn == "spot" and not any(
+            each.market == turn and need.could_hold(name, each.capacity, each.labels) for each in list_configured(pool)
+        ):
+            turn = None
+        eligible, holds = list_eligible(fitting, pool, turn), self._cycle.view.holds
+        yield from eligible
+        yield from list_fallback(name, pool, fitting, eligible, holds, turn, is_impatient=name in demand.impatient)
+
+    def list_next(self, name: str) -> list[Choice]:
+        """Return the choices for a launch that no reservation needs, in the order in which they are tried. Such a
+        launch falls back to on-demand only in a pool that divides its slots among the markets.
+        """
+        pool, turn, choices = self._cycle.rules.pools[name], self._find_turn(name), self._choices[name]
+        eligible = list_eligible(choices, pool, turn)
+        if not pool.market.has_mix:
+            return eligible
+        return [*eligible, *list_fallback(name, pool, choices, eligible, self._cycle.view.holds, turn)]
+
+    def _find_turn(self, name: str) -> Market | None:
+        """Return the market that the next launch in a pool is to have; None if the price decides."""
+        rules = self._cycle.rules.pools[name].market
+        return find_turn(rules, self._mixes[name]) if rules.has_mix else None
+
+    def imagine(self, name: str, market: str, count: int) -> None:
+        """Count imagined slots of a market, or take them out, for the market of the next launch."""
+        if self._has_mix:
+            self._mixes[name].add(market, count)
 
     def launch(
         self, name: str, choice: Choice, reason: str, account: str | None = None, gang: str | None = None
@@ -277,6 +241,8 @@ class LaunchLimits:
         launched = Launch(slot=slot, pool=name, offering=choice.key, reason=reason, account=account, gang=gang)  # type: ignore[arg-type]
         self._cycle.decide(launched)
         self.budgets.add(name, choice.price, account or "")
+        if self._has_mix:
+            self._mixes[name].add(choice.market)
         slot_info.state = "launching"
         slot_info.capacity = slot_info.free = choice.capacity
         slot_info.labels, slot_info.market, slot_info.price = choice.labels, choice.market, choice.price
@@ -294,6 +260,8 @@ class LaunchLimits:
         self.launches -= 1
         self._launches_in[name] -= 1
         self._empty[name].append(slot_info)
+        if self._has_mix:
+            self._mixes[name].add(slot_info.market, -1)
         slot_info.state = "empty"
 
     def choose_code(self, demand: Demand, code: str) -> str:

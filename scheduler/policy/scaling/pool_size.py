@@ -21,7 +21,7 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Headroom, Healed, Replaced, ScaledIn, Shortfall, Warm, WithHeadroom
-from scheduler.policy.scaling.launch_limits import LaunchLimits, list_choices, list_eligible
+from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 
 def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:
@@ -33,9 +33,9 @@ def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> 
         pool = cycle.rules.pools[name]
         if pool.is_elastic and not headroom.launches.get(name):
             if pool.min_slots:
-                _launch(limits, pool, name, "minimum", pool.min_slots - count_serving(slot_infos))
+                _launch(limits, name, "minimum", pool.min_slots - count_serving(slot_infos))
             if pool.target_warm_slots:
-                _launch(limits, pool, name, "warm", pool.target_warm_slots - count_reserve(slot_infos))
+                _launch(limits, name, "warm", pool.target_warm_slots - count_reserve(slot_infos))
     return Warm(cycle)
 
 
@@ -54,15 +54,12 @@ def count_reserve(slot_infos: list[SlotInfo]) -> int:
     )
 
 
-def _launch(limits: LaunchLimits, pool: Pool, name: str, reason: str, lacking: int) -> None:
+def _launch(limits: LaunchLimits, name: str, reason: str, lacking: int) -> None:
     """Launch `lacking` slots in a pool, each of the first offering that nothing holds back; stop if no offering is
     left.
     """
-    if lacking <= 0:
-        return
-    choices = list_eligible(list_choices(pool), pool)
     for _ in range(lacking):
-        free = next((choice for choice in choices if limits.find_code(name, choice) is None), None)
+        free = next((choice for choice in limits.list_next(name) if limits.find_code(name, choice) is None), None)
         if free is None:
             return
         limits.launch(name, free, reason)
@@ -206,6 +203,8 @@ class _ImaginedLaunches:
     made: list[tuple[SlotInfo, Counter[str]]] = field(default_factory=list)
     made_in: Counter[str] = field(default_factory=Counter)
     """By pool: the imagined launches of the present demand."""
+    markets: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By pool and market: the imagined slots."""
     numbers: Iterator[int] = field(default_factory=count)
     """Numbers of the imagined slots. An undone launch keeps its number, so that no two slots have the same order."""
 
@@ -230,6 +229,8 @@ class _ImaginedLaunches:
             slot_info.capacity = slot_info.free = choice.capacity
             slot_info.labels, slot_info.idle_since = choice.labels, inf
             counter[name] += 1
+            slot_info.market = choice.market
+            self._count_market(slot_info, 1)
             self.made.append((slot_info, counter))
             self.made_in[name] += 1
             self.slot_index.add(slot_info)
@@ -249,10 +250,19 @@ class _ImaginedLaunches:
         """Undo the imagined launches of the present demand, because they do not serve all of its instances."""
         for slot_info, counter in self.made:
             counter[slot_info.slot.pool] -= 1
+            self._count_market(slot_info, -1)
             self.slot_index.remove(slot_info)
 
+    def _count_market(self, slot_info: SlotInfo, count: int) -> None:
+        self.markets[slot_info.slot.pool, slot_info.market] += count
+        self.limits.imagine(slot_info.slot.pool, slot_info.market, count)
+
     def count(self) -> dict[str, int]:
-        """Return, by pool, the launches that EC2's quota withholds plus those beyond `max_slots`."""
+        """Return, by pool, the launches that EC2's quota withholds plus those beyond `max_slots`. From now on the
+        imagined slots do not count for the market of the next launch.
+        """
+        for (name, market), number in self.markets.items():
+            self.limits.imagine(name, market, -number)
         return {
             name: self.by_quota[name] + max(0, self.by_limit[name] - self.limits.count_left(name))
             for name in {**self.by_quota, **self.by_limit}

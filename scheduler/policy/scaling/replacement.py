@@ -10,11 +10,14 @@ from math import inf
 from scheduler.model.decisions import Drain, SlotReason
 from scheduler.model.lives import find_drift, find_end_of_life
 from scheduler.model.pools import Pool
+from scheduler.model.slots import Market
 from scheduler.policy.capacity.fits import fits
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Replaced, ScaledIn
-from scheduler.policy.scaling.launch_limits import Choice, LaunchLimits, list_choices, list_eligible
+from scheduler.policy.scaling.launch_limits import LaunchLimits
+from scheduler.policy.scaling.market_mix import count_mix, find_turn
+from scheduler.policy.scaling.offerings import Choice, list_choices, list_eligible
 
 Due = tuple[SlotInfo, SlotReason]
 """A slot whose machine is to be replaced, and why."""
@@ -111,18 +114,27 @@ def _may_leave(slot_info: SlotInfo) -> bool:
 
 
 def _list_expensive(limits: LaunchLimits, slot_infos: list[SlotInfo], pool: Pool) -> Iterator[Due]:
-    """Yield the idle slots that a cheaper offering can replace, in slot order.
+    """Yield the idle slots that a cheaper offering can replace, in slot order. `slot_infos`: the slots that stay
+    otherwise.
 
-    The offering must be one that the pool would launch now, have at least the slot's resources and the same labels, and
-    save at least `min_saving` of the price. A slot or an offering without a price is not compared.
+    The offering must be one that the pool would launch if the slot was gone, have at least the slot's resources and the
+    same labels, and save at least `min_saving` of the price. A slot or an offering without a price is not compared.
     """
-    choices = [choice for choice in list_eligible(list_choices(pool), pool) if choice.price]
+    turns: tuple[Market | None, ...] = (None, "on-demand", "spot")
+    choices, turn = list_choices(pool), turns[0]
+    priced = {each: [choice for choice in list_eligible(choices, pool, each) if choice.price] for each in turns}
+    mix = count_mix((each.state, each.market) for each in slot_infos) if pool.market.has_mix else None
     for slot_info in slot_infos:
         if not (slot_info.is_idle and slot_info.takes_leases and slot_info.price):
             continue
         most = slot_info.price * (1 - pool.replacement.min_saving)
-        if any(choice.price <= most and _could_replace(limits, choice, slot_info) for choice in choices):
+        if mix is not None:
+            mix.add(slot_info.market, -1)
+            turn = find_turn(pool.market, mix)
+        if any(choice.price <= most and _could_replace(limits, choice, slot_info) for choice in priced[turn]):
             yield slot_info, "consolidated"
+        elif mix is not None:
+            mix.add(slot_info.market)
 
 
 def _could_replace(limits: LaunchLimits, choice: Choice, slot_info: SlotInfo) -> bool:

@@ -1,4 +1,4 @@
-"""Spot prices of the EC2 emulator: one seeded random walk for each instance type and zone.
+"""Spot prices of the EC2 emulator: one seeded random walk (`model.price_walk`) for each instance type and zone.
 
 The emulator does not know AWS's prices, so it invents them: an on-demand price from the size of the type, and spot
 prices as a share of it. They are for trials only.
@@ -8,8 +8,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
-from math import exp, sqrt
-from random import Random
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
@@ -17,13 +15,13 @@ import msgspec
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 from werkzeug.wrappers import Response
 
+from scheduler.model.price_walk import PriceWalk
 from workers.ec2.emulator.calls import Call
 from workers.ec2.emulator.settings import SpotMarket
 from workers.ec2.emulator.type_pages import find_page, write_page
 
 ACTION: Final = "DescribeSpotPriceHistory"
 PRODUCT: Final = "Linux/UNIX"
-HOUR: Final = 3600.0
 A_CPU: Final = 0.032
 A_GIB: Final = 0.004
 AN_ACCELERATOR: Final = 0.6
@@ -41,32 +39,13 @@ class Quote(msgspec.Struct, frozen=True):
     at: float
 
 
-class _Walk:
-    """The random walk of one price: the share of the on-demand price after a number of steps."""
-
-    def __init__(self, settings: SpotMarket, seed: str) -> None:
-        self._settings, self._random = settings, Random(seed)  # noqa: S311 - a simulation
-        self._share = self._random.uniform(settings.low, settings.high)
-        self._done = 0
-
-    def advance(self, steps: int) -> float:
-        """Return the share after this number of steps from the start."""
-        settings = self._settings
-        change = settings.volatility * sqrt(settings.step_seconds / HOUR)
-        for _ in range(self._done, steps):
-            moved = self._share * exp(self._random.gauss(0.0, change))
-            self._share = min(settings.high, max(settings.low, moved))
-        self._done = max(self._done, steps)
-        return self._share
-
-
 class SpotPrices:
     """The spot prices of all instance types and zones. Not thread-safe; the middleware uses it under its lock."""
 
     def __init__(self, settings: SpotMarket, seed: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._settings, self._seed, self._began = settings, seed, clock()
-        self._walks: dict[tuple[str, str], _Walk] = {}
+        self._walks: dict[tuple[str, str], PriceWalk] = {}
 
     def change(self, settings: SpotMarket, seed: int) -> None:
         """Use these settings. If more than the fixed prices differs, the walks start again."""
@@ -90,8 +69,9 @@ class SpotPrices:
         steps, rest = divmod((self._clock() - self._began) * settings.speed, settings.step_seconds)
         key = kind, zone
         if key not in self._walks:
-            self._walks[key] = _Walk(settings, f"{self._seed}:{kind}:{zone}")
-        price = round(find_on_demand_price(kind) * self._walks[key].advance(int(steps)), 4)
+            shares, step = (settings.low, settings.high), settings.step_seconds
+            self._walks[key] = PriceWalk(*shares, settings.volatility, step, f"{self._seed}:{kind}:{zone}")
+        price = round(find_on_demand_price(kind) * self._walks[key].find_share(int(steps)), 4)
         return Quote(kind, zone, price, time.time() - rest / settings.speed if settings.speed else time.time())
 
     def describe(self, call: Call) -> Response:

@@ -1,0 +1,67 @@
+"""How the slots of a pool divide among the markets, and which market its next launch is to have.
+
+Source: EC2 Auto Scaling (`OnDemandBaseCapacity`, `OnDemandPercentageAboveBaseCapacity`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from scheduler.model.market_rules import MarketRules
+from scheduler.model.slots import Market
+from scheduler.model.transitions import IN_FLIGHT
+
+_STAYING: Final = IN_FLIGHT | {"ready"}
+"""States of the slots that count: slots that drain or terminate are leaving, and their machines must be replaced."""
+_DIGITS: Final = 9
+"""Decimals to which a share of slots is rounded before it is rounded up: 0.1 × 30 is a little more than 3 as a float.
+"""
+
+
+@dataclass(slots=True)
+class MarketMix:
+    """The number of slots of a pool that stay, and how many of them are on-demand. A slot without a market counts as
+    one that is not on-demand.
+    """
+
+    slots: int = 0
+    on_demand: int = 0
+
+    def add(self, market: str, count: int = 1) -> None:
+        """Count slots of this market, or with a negative number take them out."""
+        self.slots += count
+        self.on_demand += count * (market == "on-demand")
+
+
+def count_mix(found: Iterable[tuple[str, str]]) -> MarketMix:
+    """Return the mix of slots that are given as (state, market)."""
+    mix = MarketMix()
+    for state, market in found:
+        if state in _STAYING:
+            mix.add(market)
+    return mix
+
+
+def find_turn(rules: MarketRules, mix: MarketMix) -> Market | None:
+    """Return the market that the next launch of a pool is to have; None if the price decides.
+
+    With the next slot, `on_demand_base` slots have to be on-demand and, of those above, the share `on_demand_share`,
+    rounded up. If fewer are, the next launch is on-demand. Otherwise it is spot if there is a share.
+    """
+    number, share = mix.slots + 1, rules.on_demand_share
+    above = max(0, number - rules.on_demand_base)
+    if mix.on_demand < number - above + ceil(round(above * (share or 0.0), _DIGITS)):
+        return "on-demand"
+    return None if share is None else "spot"
+
+
+def describe_turn(rules: MarketRules, mix: MarketMix) -> str | None:
+    """Return as text which market the next launch is to have, and why; None if the price decides."""
+    turn = find_turn(rules, mix)
+    if turn is None:
+        return None
+    keys = [f"on_demand_base {rules.on_demand_base}"] if rules.on_demand_base else []
+    keys += [] if rules.on_demand_share is None else [f"on_demand_share {rules.on_demand_share:g}"]
+    counts = f"{mix.on_demand} of {mix.slots} slots are on-demand"
+    return f"the next machine is to be {turn}: {counts} ({', '.join(keys)})"

@@ -1,0 +1,166 @@
+"""The simulated market: instance types, prices that move, shortages of spot machines, and what machines cost."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from math import inf
+from random import Random
+from typing import Final
+
+from scheduler.model.market import InstanceType, Price
+from scheduler.model.price_walk import HOUR, PriceWalk
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Market, Slot
+from scheduler.operations.market.refresh import refresh_market, save_market
+from scheduler.ports import Store
+from scheduler.simulation.cloud_documents import MarketDocument, TypeDocument
+
+ANY_ZONE: Final = "simulated"
+"""The zone of the market if the rules name none."""
+_DIGITS: Final = 6
+"""Decimals of a price in dollars per hour."""
+
+
+class SimulatedMarket:
+    """EC2's market on a virtual clock, with the port MarketSource. All zones have the same prices.
+
+    Everything is a function of the document and the time, so that all policies meet the same prices and shortages.
+    """
+
+    def __init__(self, document: MarketDocument, rules: Rules) -> None:
+        self.document = document
+        self.refreshes = 0
+        """How often the prices were read."""
+        zones = {zone for pool in rules.pools.values() for zone in pool.zones}
+        zones |= {each.zone for pool in rules.pools.values() for each in pool.offerings if each.zone}
+        self._zones = tuple(sorted(zones)) or (ANY_ZONE,)
+        self._types = {each.name: each for each in document.types}
+        steps = sorted(document.prices, key=lambda each: each.at)
+        self._steps: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        for each in steps:
+            self._steps.setdefault((each.type, each.market), []).append((each.at, each.price))
+        self._walks = {name: self._make_walk(each) for name, each in self._types.items() if each.on_demand is not None}
+        self._shortages: dict[str, _Shortages] = {}
+
+    def _make_walk(self, kind: TypeDocument) -> PriceWalk:
+        each = self.document
+        return PriceWalk(each.low, each.high, each.volatility, each.step, f"{each.seed}:{kind.name}")
+
+    def find_price(self, kind: str, market: str, now: float) -> float | None:
+        """Return the price of a type in dollars per hour at `now`; None if it has none."""
+        steps = self._steps.get((kind, market), [])
+        begun = bisect_right(steps, (now, inf))
+        if begun:
+            return steps[begun - 1][1]
+        usual = self._types[kind].on_demand if kind in self._types else None
+        if usual is None or market == "on-demand":
+            return usual
+        return round(usual * self._walks[kind].find_share(int(now // self.document.step)), _DIGITS)
+
+    def sum_price(self, kind: str, market: str, begin: float, end: float) -> float | None:
+        """Return what a machine of this type costs from `begin` to `end`, in dollars, at the price of each moment, as
+        EC2 bills it; None if the type has no price in the market at some time.
+        """
+        total, at = 0.0, begin
+        while at < end:
+            price, following = self.find_price(kind, market, at), min(end, self._find_next_change(kind, market, at))
+            if price is None:
+                return None
+            total += price * (following - at) / HOUR
+            at = following
+        return total
+
+    def _find_next_change(self, kind: str, market: str, now: float) -> float:
+        """Return when the price of a type may change next."""
+        steps, step = self._steps.get((kind, market), []), self.document.step
+        begun = bisect_right(steps, (now, inf))
+        first = steps[begun][0] if begun < len(steps) else inf
+        return first if begun or market == "on-demand" else min(first, (now // step + 1) * step)
+
+    def is_short(self, kind: str, market: str, now: float) -> bool:
+        """Return whether EC2 has no machines of this type in the market at `now`."""
+        if not self.document.shortage_rate or market == "on-demand":
+            return False
+        if kind not in self._shortages:
+            self._shortages[kind] = _Shortages(self.document, kind)
+        return self._shortages[kind].include(now)
+
+    def refuses(self, slot: Slot, rules: Rules, now: float) -> bool:
+        """Return whether the launch of this slot is refused, because its type is short."""
+        kind = find_type(slot, rules)
+        return kind is not None and self.is_short(kind, slot.market or "spot", now)
+
+    def read_types(self, seen_at: float) -> list[InstanceType]:
+        """Return all instance types of the market. See MarketSource."""
+        return [
+            InstanceType(
+                name=each.name,
+                cpus=each.cpus,
+                memory_mib=each.memory_mib,
+                architectures=(each.architecture,),
+                accelerators=each.accelerators,
+                zones=self._zones,
+                seen_at=seen_at,
+            )
+            for each in self._types.values()
+        ]
+
+    def read_spot_prices(self, types: Sequence[str], zones: Sequence[str], seen_at: float) -> list[Price]:
+        """Return the present spot prices. See MarketSource."""
+        return list(self._list_prices(types, "spot", zones or self._zones, seen_at))
+
+    def _list_prices(self, types: Sequence[str], market: Market, zones: Sequence[str], now: float) -> Iterator[Price]:
+        for kind in types:
+            amount = self.find_price(kind, market, now)
+            for zone in zones if amount is not None else ():
+                source = "spot-history" if market == "spot" else "price-list"
+                yield Price(type=kind, zone=zone, market=market, price=amount, seen_at=now, source=source)  # type: ignore[arg-type]
+
+    def refresh(self, store: Store, rules: Rules) -> bool:
+        """Read the prices into the database, as the beat's task does in production. Return whether any changed.
+        `rules`: the rules as written, with their requirements.
+        """
+        self.refreshes += 1
+        known = sorted({*self._types, *(kind for kind, _ in self._steps)})
+        usual = list(self._list_prices(known, "on-demand", self._zones, store.now()))
+        changed = save_market(store, prices=usual)
+        return refresh_market(store, self, rules, catalogue_age=inf).changed or changed
+
+    def list_reads(self) -> list[float]:
+        """Return when prices have to be read because of a step in `prices`, in seconds from the start."""
+        return sorted({each.at for each in self.document.prices})
+
+    @property
+    def moves(self) -> bool:
+        """Whether spot prices move by themselves, so that they have to be read again and again."""
+        return bool(self._walks and self.document.volatility)
+
+
+class _Shortages:
+    """The times at which one type is short, drawn as they are needed."""
+
+    def __init__(self, document: MarketDocument, kind: str) -> None:
+        self._document, self._random = document, Random(f"{document.seed}:shortage:{kind}")
+        self._begins: list[float] = []
+        self._ends: list[float] = []
+        self._drawn_until = 0.0
+
+    def include(self, now: float) -> bool:
+        """Return whether one of the shortages lasts at `now`."""
+        while self._drawn_until <= now:
+            begin = self._drawn_until + self._random.expovariate(self._document.shortage_rate / HOUR)
+            mean = self._document.shortage_seconds
+            end = begin + (self._random.expovariate(1 / mean) if mean else 0.0)
+            self._begins.append(begin)
+            self._ends.append(end)
+            self._drawn_until = end
+        at = bisect_right(self._begins, now) - 1
+        return at >= 0 and now < self._ends[at]
+
+
+def find_type(slot: Slot, rules: Rules) -> str | None:
+    """Return the instance type of a slot's offering; None if it is not known."""
+    pool = rules.pools.get(slot.pool)
+    offering = pool.offering_by_key.get(slot.offering or "") if pool is not None else None
+    if offering is not None:
+        return offering.instance_type
+    return (slot.offering or "").partition("/")[0] or None
