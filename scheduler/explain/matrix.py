@@ -32,7 +32,8 @@ from scheduler.policy.queueing.starvation_guard import has_waited_too_long
 from scheduler.policy.quota.step import lacks_quota
 from scheduler.policy.scaling.launch import TrialLaunch
 from scheduler.policy.scaling.launch_codes import DETAILS
-from scheduler.policy.scaling.launch_limits import LaunchLimits, list_choices
+from scheduler.policy.scaling.launch_limits import LaunchLimits
+from scheduler.policy.scaling.offerings import list_choices
 
 MOST_NAMED: Final = 5
 """The most slots, pools or texts that the evidence of one condition names."""

@@ -9,7 +9,8 @@ from scheduler.policy.lifecycle.heal import heal
 from scheduler.policy.lifecycle.timers import expire
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.quota.step import charge
-from scheduler.policy.scaling.launch_limits import LaunchLimits, list_choices
+from scheduler.policy.scaling.launch_limits import LaunchLimits
+from scheduler.policy.scaling.offerings import list_choices
 
 
 def replay(view: View, rules: Rules, now: float, planned: Plan) -> tuple[CycleState, LaunchLimits]:

@@ -106,7 +106,7 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.scaling.launch_limits": {
+    "scheduler.policy.scaling.offerings": {
         "list_eligible": [
             Change("without choices no price is compared with this number", "0.0", "1.0"),
         ],

@@ -13,6 +13,7 @@ from tests.reference_model.fleets import (
     a_config,
     a_slot_record,
     add_lives,
+    add_tiers,
     list_slots,
     offering_key,
     some,
@@ -39,6 +40,7 @@ def make_scenario(seed: int) -> Document:
     known = [*some_holders(random, config, slots), *some_waiting(random, config)]
     lives = Random(f"lives {seed}")
     add_lives(lives, config, slots)
+    delays = add_tiers(Random(f"stopped {seed}"), config, slots)
     story = Story(random, deepcopy(config), [each["id"] for each in known], lives)
     story.hosts = [each["id"] for each in slots if each["pool"] == "h"]
     timeline = [each for _ in range(random.randint(10, 45)) for each in story.go_on()]
@@ -47,6 +49,7 @@ def make_scenario(seed: int) -> Document:
         "boot": random.choice([0, 3, 9]),
     }
     cloud |= some(random, 0.3, bind=[1, 4], terminate=[4, 20], quota=[0, 1, 2, 3])
+    cloud |= delays
     if "budgets" in config:
         spend(Random(-seed), slots, timeline)
     return {
@@ -224,6 +227,9 @@ class Story:
             self.config["pools"]["p"]["offerings"] = pool["offerings"] = [
                 {"name": "t1", "price": 1, "resources": {"cpus": 4, "memory_mib": 200}}
             ]
+            if "stopped_slots" in self.config["pools"]["p"]:
+                pool["offerings"][0]["market"] = "spot"
+                pool["offerings"].append(pool["offerings"][0] | {"market": "on-demand", "price": 1.2})
         pool |= some(self.lives, 0.3, ec2=[{"image": "ami-1"}, {"image": "ami-2"}])
         if pool:
             pool["min_slots"] = 0

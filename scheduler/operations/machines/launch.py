@@ -17,7 +17,7 @@ from scheduler.model.transitions import INACTIVE
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.scaling.launch_limits import list_choices
+from scheduler.policy.scaling.offerings import list_choices
 from scheduler.ports import Category, CloudError, ClusterRow, LaunchOrder
 
 MOST_ATTEMPTS = 5

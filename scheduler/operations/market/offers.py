@@ -14,7 +14,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Market
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.market.resolve import find_price, list_types, make_offering, resolve_rules
-from scheduler.policy.scaling.launch_limits import Choice, list_choices, list_eligible
+from scheduler.policy.scaling.offerings import Choice, list_choices, list_eligible
 from scheduler.ports import Store
 
 

@@ -18,7 +18,8 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.scaling.launch_limits import LaunchLimits, list_configured
+from scheduler.policy.scaling.launch_limits import LaunchLimits
+from scheduler.policy.scaling.offerings import list_configured
 
 ON_HOLD: Final[Reason] = ("on_hold", "on hold until it is resumed, or its priority is above 0")
 """The reason of each reservation on hold."""

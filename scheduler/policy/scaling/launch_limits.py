@@ -1,19 +1,15 @@
-"""The offerings that a launch may choose, and the reasons that prevent launches: `max_slots`, EC2's refusals, failed
-boots.
+"""The reasons that prevent launches: `max_slots`, EC2's refusals, failed boots.
 
-Sources: the autoscaler's tick (counting), Arvados (back-offs, choice of an instance type).
+Sources: the autoscaler's tick (counting), Arvados (back-offs).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from types import MappingProxyType
 from typing import Final
 
-from scheduler.model.decisions import Launch
+from scheduler.model.decisions import Launch, Start
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.pools import Pool
-from scheduler.model.resources import Labels, Resources
 from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.gang import has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
@@ -24,79 +20,8 @@ from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
 from scheduler.policy.scaling.by_pool import ByPool
 from scheduler.policy.scaling.launch_codes import DETAILS, first_code
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One offering that a launch in a pool may choose. `key` is None if the pool has no offerings."""
-
-    key: str | None
-    market: str
-    price: float
-    capacity: Resources | None
-    labels: Labels
-    is_for_sale: bool = True
-
-    @property
-    def rank(self) -> tuple[float, float, float, str]:
-        """The sort key of an offering: cheapest first, then more memory, then more cpus, then by name."""
-        held = self.capacity or {}
-        return (self.price, -held.get("memory_mib", 0), -held.get("cpus", 0), self.key or "")
-
-
-def list_choices(pool: Pool) -> list[Choice]:
-    """Return the offerings that a new slot of this pool could be, in the order in which they are tried.
-
-    A pool without offerings counts as one offering. Offerings that are not for sale, because their type or price is
-    unknown or their price too high, are missing.
-    """
-    return [choice for choice in list_configured(pool) if choice.is_for_sale]
-
-
-def list_configured(pool: Pool) -> list[Choice]:
-    """Return all offerings of a pool in the order of choice, also those that are not for sale."""
-    if not pool.offerings:
-        return [Choice(None, "", 0.0, pool.resources, pool.labels)]
-    choices = [
-        Choice(
-            key=key,
-            market=offering.market,
-            price=offering.price,
-            capacity=pool.resources if offering.resources is None else offering.resources,
-            labels={**pool.labels, **(offering.labels or {})},
-            is_for_sale=offering.is_for_sale,
-        )
-        for key, offering in pool.offering_by_key.items()
-    ]
-    return sorted(choices, key=lambda choice: choice.rank)
-
-
-def list_eligible(choices: list[Choice], pool: Pool) -> list[Choice]:
-    """Return the choices that cost at most `price_factor` times as much as the cheapest one, which is the first.
-
-    The cheapest one sets the price even while a back-off prevents its launch.
-    """
-    most = choices[0].price * max(1.0, pool.price_factor) if choices else 0.0
-    return [choice for choice in choices if choice.price <= most]
-
-
-def list_alternatives(pool: Pool, chosen: Choice, held: Collection[str]) -> list[Choice]:
-    """Return `chosen` and the other choices of its market that a launch may get in its place, best first.
-
-    An alternative has at least the resources and the labels of the chosen one, so that it serves all reservations for
-    which the slot is meant. It costs at most `price_factor` times as much as the cheapest of them. `held`: the keys of
-    the offerings that a launch back-off pauses.
-    """
-    alike = [each for each in list_choices(pool) if each.market == chosen.market and _covers(each, chosen)]
-    return [chosen, *(each for each in list_eligible(alike, pool) if each.key not in {chosen.key, *held})]
-
-
-def _covers(choice: Choice, other: Choice) -> bool:
-    if (choice.capacity is None) != (other.capacity is None) or not other.labels.items() <= choice.labels.items():
-        return False
-    amounts = choice.capacity or {}
-    return all(amounts.get(name, 0.0) >= amount for name, amount in (other.capacity or {}).items())
-
+from scheduler.policy.scaling.offerings import Choice, list_choices, list_eligible
+from scheduler.policy.scaling.stopped_slots import find_own_choice, list_resized, list_startable
 
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 
@@ -114,6 +39,7 @@ class LaunchLimits:
         self.next_end = inf
         """When the first of the back-offs ends that held a launch back in this cycle; infinity if there is none."""
         self._launches_in = dict.fromkeys(cycle.pools, 0)
+        self._starts_in = dict.fromkeys(cycle.pools, 0)
         # Speed: a tick that considers no launch counts no slots. After the repairs, only launches change whether a slot
         # is active, empty, or cordoned and ready, so that a later count finds the same slots.
         self._active = ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
@@ -134,6 +60,7 @@ class LaunchLimits:
         self._empty = ByPool(
             lambda name: [p for p in reversed(cycle.pools[name]) if p.state == "empty" and not p.slot.cordoned]
         )
+        self._startable = ByPool(lambda name: list_startable(cycle.pools[name], cycle.now))
 
     def _list_bounds(self, name: str) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield each `max_slots` that limits a pool, as (maximum, the pools whose slots count)."""
@@ -213,11 +140,12 @@ class LaunchLimits:
 
     def _find_code_behind(self, name: str, choice: Choice, account: str) -> str | None:
         code = self.find_code(name, choice, account)
-        if code is None and any(
+        return "behind_queue" if code is None and self._is_reserved(name, choice) else code
+
+    def _is_reserved(self, name: str, choice: Choice) -> bool:
+        return any(
             name in need.given and need.could_hold(name, choice.capacity, choice.labels) for need in self._reserved
-        ):
-            return "behind_queue"
-        return code
+        )
 
     def _find_eligible(self, demand: Demand, need: InstanceRequest) -> list[tuple[str, Choice]]:
         wanted = (need, demand.impatient)
@@ -266,14 +194,61 @@ class LaunchLimits:
         slot_info.labels, slot_info.market, slot_info.price = choice.labels, choice.market, choice.price
         return slot_info
 
+    def find_start(
+        self, pools: Iterable[str], need: InstanceRequest | None = None, account: str = ""
+    ) -> tuple[str, SlotInfo, Choice] | None:
+        """Return the stopped slot to start for an instance (None: for any one) as (pool, slot, choice as which it is
+        started); None if there is none.
+
+        Pools are in this order, and in each the cheapest slot goes first. Whatever prevents a launch of its offering
+        prevents a start too, except `max_slots`. While EC2 has no capacity for its offering, a pool with
+        `resize_stopped` starts it as another one.
+        """
+        for name in pools:
+            for slot_info in self._startable[name] if self._cycle.rules.pools[name].stopped_slots else ():
+                own = find_own_choice(slot_info)
+                code = self._find_start_code(name, own, need, account)
+                choices = list_resized(slot_info) if code == "capacity" else [own] if code is None else []
+                for choice in choices:
+                    if choice is own or self._find_start_code(name, choice, need, account) is None:
+                        return name, slot_info, choice
+        return None
+
+    def _find_start_code(self, name: str, choice: Choice, need: InstanceRequest | None, account: str) -> str | None:
+        if need is not None and not need.could_hold(name, choice.capacity, choice.labels):
+            return "no_capacity"
+        if self._is_reserved(name, choice):
+            return "behind_queue"
+        return "at_quota" if self.is_at_quota(name, choice.market) else self._find_refusal(name, choice, account)
+
+    def start(self, name: str, slot_info: SlotInfo, choice: Choice, reason: str, account: str | None = None) -> None:
+        """Decide to start a stopped slot that `find_start` returned, as this choice. The slot is in flight now."""
+        self._startable[name].remove(slot_info)
+        self.launches += 1
+        self._starts_in[name] += 1
+        started = Start(slot=slot_info.slot.id, pool=name, offering=choice.key, reason=reason, account=account)  # type: ignore[arg-type]
+        self._cycle.decide(started)
+        self.budgets.add(name, choice.price, account or "")
+        slot_info.state = "booting"
+        slot_info.capacity = slot_info.free = choice.capacity
+        slot_info.labels, slot_info.price = choice.labels, choice.price
+
     def count_launches(self, pools: Iterable[str]) -> int:
-        """Return how many launches this cycle has decided in these pools."""
-        return sum(self._launches_in[name] for name in pools)
+        """Return how many launches and starts this cycle has decided in these pools."""
+        return sum(self._launches_in[name] + self._starts_in[name] for name in pools)
 
     def undo(self, name: str, slot_info: SlotInfo) -> None:
-        """Undo the last launch of this cycle. No other decision may have been made since."""
+        """Undo the last launch or start of this cycle. No other decision may have been made since."""
         launched = self._cycle.decisions.pop()
         self.budgets.add(name, -slot_info.price, getattr(launched, "account", None) or "")
+        if isinstance(launched, Start):
+            self.launches -= 1
+            self._starts_in[name] -= 1
+            own = find_own_choice(slot_info)
+            slot_info.state, slot_info.labels, slot_info.price = "stopped", own.labels, own.price
+            slot_info.capacity = slot_info.free = own.capacity
+            self._startable[name] = list_startable(self._cycle.pools[name], self._cycle.now)
+            return
         self._active[name] -= 1
         self.launches -= 1
         self._launches_in[name] -= 1

@@ -9,7 +9,7 @@ from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
 from scheduler.policy.scaling.launch_codes import DETAILS
-from scheduler.policy.scaling.launch_limits import list_choices
+from scheduler.policy.scaling.offerings import list_choices
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 
 GPU = {"gpu": "yes"}
