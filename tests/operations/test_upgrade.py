@@ -94,7 +94,11 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path, redis_client: redis.
     upgraded.store.close()
 
 
-LATER = {"slots": {"batch": None, "launched_for": None, "meter": None, "launched_at": None, "launch_digest": None}}
+LATER = {
+    "slots": dict.fromkeys(
+        ("batch", "launched_for", "meter", "launched_at", "launch_digest", "power", "storage_price"),
+    )
+}
 """Kind of row → the fields that were added after the recording, with the values that recorded rows get."""
 
 
