@@ -167,7 +167,7 @@ OF_SCALING: Final[Changes] = {
             Change("the dearest stopped slot goes first", "-each.price", "each.price"),
         ],
         "_stop_surplus": [
-            Change("longest idle first", "(each.idle_since, each.order)", "(0.0, each.order)"),
+            Change("the longest idle slot is stopped first", "(each.idle_since, each.order)", "(0.0, each.order)"),
             Change("no stop below the minimum", "min(lacking, count_spare(slot_infos, pool))", "lacking"),
         ],
         "may_be_stopped": [

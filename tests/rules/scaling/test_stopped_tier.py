@@ -299,6 +299,27 @@ def test_the_tier_gets_no_machine_while_launches_for_reservations_are_withheld()
     assert found == [["r1 waits at_max_slots"]]
 
 
+def test_a_start_needs_quota_and_not_a_slot() -> None:
+    """EC2's quota counts running machines, and a stopped slot has its place within `max_slots` already."""
+    hold = {"pool": "linux", "kind": "quota", "subject": "on-demand", "until": 500}
+    parts: Document = {"pool": a_tier(max_slots=1), "slots": [stopped("linux-1")]}
+    assert play(submit(0, "r1"), tick(0), **parts, holds=[hold]) == [["r1 waits at_max_slots"]]
+    assert play(submit(0, "r1"), tick(0), **parts)[0][0] == "start linux-1 small demand"
+
+
+def test_the_tier_waits_for_launches_that_quota_withholds() -> None:
+    big = SPOT | {"name": "big", "resources": {"cpus": 8}}
+    hold = {"pool": "linux", "kind": "quota", "subject": "spot", "until": 500}
+    found = play(
+        submit(0, "r1", resources={"cpus": 4}),
+        tick(0),
+        pool=a_tier(2, offerings=[SMALL, big]),
+        slots=[idle("linux-1")],
+        holds=[hold],
+    )
+    assert found == [["drain linux-1 at_quota", "r1 waits at_quota"]]
+
+
 def test_elastic_instances_and_systems_of_other_pools_start_nothing_here() -> None:
     pools = {"linux": a_tier(), "mac": a_pool(system="aarch64-darwin", max_slots=1)}
     document = a_scenario(
