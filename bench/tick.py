@@ -59,6 +59,10 @@ class CountingDispatcher(QuietDispatcher):
         """See QuietDispatcher. Each termination is a message."""
         self.messages += len(slots)
 
+    def send_power(self, slots: Sequence[Slot]) -> None:
+        """See QuietDispatcher. Each start or stop is a message."""
+        self.messages += len(slots)
+
     def send_checks(self, slots: Sequence[str]) -> None:
         """See QuietDispatcher. Each check is a message."""
         self.messages += len(slots)

@@ -67,6 +67,7 @@ STEPS: Final = (
     ("place", "leases on ready slots"),
     ("launch", "slots for the rest"),
     ("warm pool", "minimum and reserve"),
+    ("stopped tier", "machines stop for later"),
     ("scale in", "idle slots drain"),
     ("replacement", "old machines drain"),
     ("headroom", "room for launches"),

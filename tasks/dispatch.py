@@ -15,13 +15,24 @@ from kombu.exceptions import OperationalError
 
 from scheduler.model.slots import Slot, list_batches
 from scheduler.ports import OutboxMessage
-from tasks.queues import CHECK, LAUNCH_BATCH, LAUNCH_SLOT, TERMINATE_SLOT, TERMINATE_SLOTS, TICK
+from tasks.queues import (
+    CHECK,
+    LAUNCH_BATCH,
+    LAUNCH_SLOT,
+    START_SLOTS,
+    STOP_SLOTS,
+    TERMINATE_SLOT,
+    TERMINATE_SLOTS,
+    TICK,
+)
 from workers.logs import get_logger
 
 log = get_logger(__name__)
 
 MOST_TERMINATED: Final = 500
 """The most slots in one message that requests terminations."""
+MOST_POWERED: Final = 250
+"""The most slots in one message that requests starts or stops."""
 LEAST_WAIT: Final = 0.02
 """The least seconds until an alarm (a timer that requests a tick), so that work that stays due does not cause ticks
 without a pause.
@@ -59,6 +70,15 @@ class CeleryDispatcher:
             self._send(TERMINATE_SLOT, pairs, self._slow_expires)
         lists = [pairs[first : first + MOST_TERMINATED] for first in range(0, len(pairs), MOST_TERMINATED)]
         self._send(TERMINATE_SLOTS, [[each] for each in lists if len(pairs) > 1], self._slow_expires)
+
+    def send_power(self, slots: Sequence[Slot]) -> None:
+        """Send messages with lists of these slots: to the queue `launch` for starts, to `terminate` for stops. A worker
+        then starts or stops the machines that the slots have in their present epochs.
+        """
+        for power, task in (("start", START_SLOTS), ("stop", STOP_SLOTS)):
+            pairs = [[slot.id, slot.epoch] for slot in slots if slot.power == power]
+            lists = [pairs[first : first + MOST_POWERED] for first in range(0, len(pairs), MOST_POWERED)]
+            self._send(task, [[each] for each in lists], self._slow_expires)
 
     def send_checks(self, slots: Sequence[str]) -> None:
         """Send one message to the queue `health`: a worker then checks the machines of the slots with these ids."""

@@ -1,5 +1,5 @@
-"""The tasks of the queues `launch`, `health` and `terminate`: they launch, check and end machines, and repeat lost
-work.
+"""The tasks of the queues `launch`, `health` and `terminate`: they launch, start, stop, check and end machines, and
+repeat lost work.
 
 Launches run in threads, because a call may take up to a minute. Terminations have a queue of their own, so that they do
 not wait behind launches.
@@ -16,6 +16,8 @@ from scheduler.operations.machines.check import check, record_refused, recover, 
 from scheduler.operations.machines.interrupt import handle_notices
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
+from scheduler.operations.machines.start import start_all
+from scheduler.operations.machines.stop import stop_all
 from scheduler.operations.machines.terminate import terminate, terminate_all
 from scheduler.operations.market.refresh import refresh_market
 from scheduler.operations.market.resolve import uses_market
@@ -32,6 +34,8 @@ from tasks.queues import (
     PRUNE,
     RECONCILE,
     RECOVER,
+    START_SLOTS,
+    STOP_SLOTS,
     SWEEP,
     TERMINATE_SLOT,
     TERMINATE_SLOTS,
@@ -168,6 +172,26 @@ def launch_slots(batch: str) -> str:
     sentence = "Launched a batch." if result == "success" else "A batch was not launched."
     log.info(sentence, action=f"launch.{result}", batch=batch)
     return result
+
+
+@app.task(name=START_SLOTS)
+def start_slots(slots: list[tuple[str, int]]) -> str:
+    """Start the stopped machines that these slots have in these epochs, given as pairs (slot, epoch)."""
+    outcomes = start_all(services.ports, [(slot, epoch) for slot, epoch in slots])
+    for result, count in Counter(outcomes.values()).items():
+        sentence = "The starts of machines were requested." if result == "asked" else "Machines were not started."
+        log.info(sentence, action=f"start.{result}", slots=count)
+    return ", ".join(sorted(set(outcomes.values())))
+
+
+@app.task(name=STOP_SLOTS)
+def stop_slots(slots: list[tuple[str, int]]) -> str:
+    """Stop the machines that these slots have in these epochs, given as pairs (slot, epoch)."""
+    outcomes = stop_all(services.ports, [(slot, epoch) for slot, epoch in slots])
+    for result, count in Counter(outcomes.values()).items():
+        sentence = "The stops of machines were requested." if result == "asked" else "Machines were not stopped."
+        log.info(sentence, action=f"stop.{result}", slots=count)
+    return ", ".join(sorted(set(outcomes.values())))
 
 
 @app.task(name=TERMINATE_SLOTS)

@@ -9,6 +9,8 @@ from leasehold.common.names import GATHERED, HEALTH, LAUNCH, QUEUE_NAMES, RESERV
 TICK: Final = task_name(TICKS, "tick")
 LAUNCH_SLOT: Final = task_name(LAUNCH, "slot")
 LAUNCH_BATCH: Final = task_name(LAUNCH, "batch")
+START_SLOTS: Final = task_name(LAUNCH, "start")
+STOP_SLOTS: Final = task_name(TERMINATE, "stop")
 TERMINATE_SLOT: Final = task_name(TERMINATE, "slot")
 TERMINATE_SLOTS: Final = task_name(TERMINATE, "slots")
 CHECK: Final = task_name(HEALTH, "check")

@@ -16,7 +16,17 @@ SECONDS: Final = 0.6
 CONNECT_SECONDS: Final = 0.3
 MOST: Final = 200
 PHASES: Final = ("pending", "leased", "revoking", "released", "cancelled", "expired", "failed")
-SLOT_STATES: Final = ("empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error")
+SLOT_STATES: Final = (
+    "empty",
+    "launching",
+    "booting",
+    "binding",
+    "ready",
+    "draining",
+    "terminating",
+    "error",
+    "stopped",
+)
 _HELD: Final = frozenset({"leased", "revoking"})
 _ROWS_A_CALL: Final = 1000
 _LIVE: Final = frozenset({"pending", *_HELD})

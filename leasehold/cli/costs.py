@@ -94,18 +94,20 @@ def _show_costs(store: "Store", way: str, since: float, chosen: str) -> None:
         print_document(msgspec.to_builtins(document), chosen)
     elif chosen == "csv":
         header = [way, "dollars", "seconds", "unpriced_seconds", *(f"{kind}_seconds" for kind in _KINDS)]
-        print_csv([*header, *(f"{kind}_dollars" for kind in _KINDS)], map(_list_fields, sums))
+        header += [*(f"{kind}_dollars" for kind in _KINDS), "stopped_seconds", "stopped_dollars"]
+        print_csv(header, map(_list_fields, sums))
     else:
         show = print_wide if chosen == "wide" else print_table
+        kinds = (*_KINDS, "stopped") if total.seconds_by_kind["stopped"] else _KINDS
         columns = [
             Column(way),
             Column("dollars"),
-            *(Column(kind, rank=2) for kind in _KINDS),
+            *(Column(kind, rank=2) for kind in kinds),
             Column("no price", rank=1),
         ]
-        rows = [_row(each, way) for each in sums]
+        rows = [_row(each, way, kinds) for each in sums]
         empty = f"no machine has run since {show_time(begin_of_hour(since))}"
-        show(columns, [*rows, *([_row(total, way, "total")] if len(rows) > 1 else [])], empty)
+        show(columns, [*rows, *([_row(total, way, kinds, "total")] if len(rows) > 1 else [])], empty)
         if rows:
             print_thing(f"dollars since {show_time(begin_of_hour(since))}; times of machines by what they did")
 
@@ -113,12 +115,12 @@ def _show_costs(store: "Store", way: str, since: float, chosen: str) -> None:
 def _list_fields(each: "CostSum") -> Sequence[Any]:
     seconds, dollars = each.seconds_by_kind, each.dollars_by_kind
     amounts = [each.dollars, each.seconds, each.unpriced_seconds, *(seconds[kind] for kind in _KINDS)]
-    return [each.name, *amounts, *(dollars[kind] for kind in _KINDS)]
+    return [each.name, *amounts, *(dollars[kind] for kind in _KINDS), seconds["stopped"], dollars["stopped"]]
 
 
-def _row(each: "CostSum", way: str, name: str | None = None) -> tuple[str, ...]:
+def _row(each: "CostSum", way: str, kinds: Sequence["CostKind"], name: str | None = None) -> tuple[str, ...]:
     shown = each.name or f"(no {way})"
-    times = (show_seconds(each.seconds_by_kind[kind]) if each.seconds_by_kind[kind] else "" for kind in _KINDS)
+    times = (show_seconds(each.seconds_by_kind[kind]) if each.seconds_by_kind[kind] else "" for kind in kinds)
     unpriced = show_seconds(each.unpriced_seconds) if each.unpriced_seconds else ""
     return (name or shown, f"{each.dollars:.2f}", *times, unpriced)
 

@@ -26,6 +26,7 @@ _STYLES: Final = {
     **dict.fromkeys(("leased", "ready", "ok"), "green"),
     **dict.fromkeys(("pending", "launching", "booting", "binding"), "yellow"),
     **dict.fromkeys(("revoking", "draining", "degraded"), "magenta"),
+    "stopped": "blue",
     **dict.fromkeys(("failed", "expired", "error", "down"), "red"),
     **dict.fromkeys(("released", "cancelled", "empty", "terminating"), "dim"),
 }

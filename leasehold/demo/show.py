@@ -23,6 +23,7 @@ COLOURS = {
     "draining": "magenta",
     "terminating": "red",
     "error": "bright_red",
+    "stopped": "blue",
 }
 
 

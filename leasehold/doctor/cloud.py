@@ -3,7 +3,7 @@ launched or terminated.
 """
 
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Final, Literal
@@ -12,6 +12,8 @@ from leasehold.doctor.findings import Finding, failure, ok, skipped
 from leasehold.doctor.rules import judge_permission
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import SlotState
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.market.resolve import load_resolved, uses_market
 from scheduler.ports import CloudError, LaunchOrder, StoreUnavailableError
@@ -54,8 +56,10 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
         yield _look_at_interruptions(settings, permissions)
     if "launch" in abilities:
         yield from _look_at_launches(pools, rules, settings, permissions)
+        yield from _look_at_starts(pools, settings, permissions)
     if "terminate" in abilities:
         yield _look_at_terminate(settings, permissions)
+        yield from _look_at_stops(pools, settings, permissions)
 
 
 def _read_rules(configuration: Configuration) -> tuple[Rules, bool]:
@@ -108,16 +112,48 @@ def _look_at_interruptions(settings: Settings, permissions: Permissions) -> Find
     return judge_permission(check, _try(lambda: permissions.look_at_queue(queue)), "interruptions")
 
 
-def _look_at_terminate(settings: Settings, permissions: Permissions) -> Finding:
-    """Return whether EC2 permits to terminate one machine of this cluster, tried with DryRun. The check needs a real
-    machine, because the permission depends on the machine's tags.
+def _find_machine(settings: Settings, states: Sequence[SlotState], pools: Collection[str] | None = None) -> Slot | None:
+    """Return a slot with a machine of this cluster to try a call on; None if there is none. A permission may depend on
+    the tags of a real machine.
     """
     try:
         with closing(open_store(settings.database_url)) as store:
-            slots = store.find_slots(states=["booting", "binding", "ready", "draining"])
+            slots = store.find_slots(states=states)
     except (StoreUnavailableError, InvalidInputError):
         slots = []
-    instance = next((slot.instance_id for slot in slots if slot.instance_id), None)
+    return next((slot for slot in slots if slot.instance_id and (pools is None or slot.pool in pools)), None)
+
+
+def _look_at_starts(pools: dict[str, Pool], settings: Settings, permissions: Permissions) -> Iterator[Finding]:
+    """Yield whether EC2 permits to start a stopped machine, if a pool has a stopped tier, tried with DryRun."""
+    with_tier = {name for name, pool in pools.items() if pool.stopped_slots}
+    if not with_tier:
+        return
+    slot = _find_machine(settings, ["stopped"], with_tier)
+    if slot is None or slot.instance_id is None:
+        yield skipped("aws start", "there is no stopped machine of this cluster to try it on")
+        return
+    resized = slot.instance_type if pools[slot.pool].resize_stopped else None
+    error = _try(partial(permissions.try_start, slot.instance_id, resized))
+    yield judge_permission("aws start", error, "start")
+
+
+def _look_at_stops(pools: dict[str, Pool], settings: Settings, permissions: Permissions) -> Iterator[Finding]:
+    """Yield whether EC2 permits to stop a machine, if a pool has a stopped tier, tried with DryRun."""
+    with_tier = {name for name, pool in pools.items() if pool.stopped_slots}
+    if not with_tier:
+        return
+    slot = _find_machine(settings, ["ready", "stopped"], with_tier)
+    if slot is None or slot.instance_id is None:
+        yield skipped("aws stop", "there is no machine of a pool with a stopped tier to try it on")
+        return
+    yield judge_permission("aws stop", _try(partial(permissions.try_stop, slot.instance_id)), "stop")
+
+
+def _look_at_terminate(settings: Settings, permissions: Permissions) -> Finding:
+    """Return whether EC2 permits to terminate one machine of this cluster, tried with DryRun."""
+    slot = _find_machine(settings, ["booting", "binding", "ready", "draining"])
+    instance = None if slot is None else slot.instance_id
     if instance is None:
         return skipped("aws terminate", "there is no machine of this cluster to try it on")
     return judge_permission("aws terminate", _try(lambda: permissions.try_terminate(instance)), "terminate")

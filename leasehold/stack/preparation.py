@@ -30,6 +30,9 @@ class QuietDispatcher:
     def send_terminations(self, slots: Sequence[Slot]) -> None:
         """Send nothing: the terminate worker later finds the terminations of these slots' machines in the database."""
 
+    def send_power(self, slots: Sequence[Slot]) -> None:
+        """Send nothing: the workers later find the starts and stops of these slots' machines in the database."""
+
     def send_checks(self, slots: Sequence[str]) -> None:
         """Send nothing: the health worker later finds in the database the slots to check."""
 
@@ -85,7 +88,7 @@ def forget_machines(ports: Ports) -> None:
     """Record in the database that the machines of all slots are gone. In the next tick the reservations on these slots
     fail or are requeued.
     """
-    states = ["booting", "binding", "ready", "draining", "terminating"]
+    states = ["booting", "binding", "ready", "draining", "terminating", "stopped"]
     names = [slot.id for slot in ports.store.find_slots(states=states)]
     if not names:
         return

@@ -122,25 +122,27 @@ def _draw_pools(pools: Mapping[str, PoolCounts], height: int | None) -> Table:
     """Return the table of pools, with a line of sums. Pools beyond half of the height are summed up in one line."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("Pool", no_wrap=True, overflow="ellipsis", min_width=6)
-    for name in ("busy", *STATES, "cordoned"):
+    # A column more for fleets with stopped slots.
+    states = (*STATES, "stopped") if any(pool.states.get("stopped") for pool in pools.values()) else STATES
+    for name in ("busy", *states, "cordoned"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("load", no_wrap=True, min_width=4)
     most = len(pools) if height is None else max(1, height // 2 - 3)
     names = list(pools)
     for name in names[:most]:
-        table.add_row(*_draw_pool(make_visible(name), [pools[name]], pools[name].load))
+        table.add_row(*_draw_pool(make_visible(name), [pools[name]], pools[name].load, states))
     if names[most:]:
         rest = [pools[name] for name in names[most:]]
-        table.add_row(*_draw_pool(f"{len(rest)} more", rest, None))
+        table.add_row(*_draw_pool(f"{len(rest)} more", rest, None, states))
     if len(names) > 1:
-        table.add_row(*_draw_pool("all", list(pools.values()), None), style="bold")
+        table.add_row(*_draw_pool("all", list(pools.values()), None, states), style="bold")
     return table
 
 
-def _draw_pool(name: str, pools: Sequence[PoolCounts], load: float | None) -> list[Text]:
-    counts = [sum(pool.states.get(state, 0) for pool in pools) for state in STATES]
+def _draw_pool(name: str, pools: Sequence[PoolCounts], load: float | None, states: Sequence[str]) -> list[Text]:
+    counts = [sum(pool.states.get(state, 0) for pool in pools) for state in states]
     cells = [Text(name), _count(sum(pool.busy for pool in pools))]
-    cells += [_count(count, find_style(state)) for state, count in zip(STATES, counts, strict=True)]
+    cells += [_count(count, find_style(state)) for state, count in zip(states, counts, strict=True)]
     return [*cells, _count(sum(pool.cordoned for pool in pools), "magenta"), _draw_load(load)]
 
 

@@ -39,6 +39,7 @@ _REASONS: Final = {
     "aged": "its machine is older than max_age",
     "drifted": "its machine differs from what the pool launches now",
     "consolidated": "a cheaper offering can replace it",
+    "surplus": "the stopped tier of its pool has enough slots",
 }
 
 
@@ -111,6 +112,10 @@ def _describe_way(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
     if slot.state in IN_FLIGHT:
         most = find_timeout(slot.state, pool) if pool else None
         yield f"{slot.state} for {show_span(now - slot.since)}" + (f" of {show_span(most)} at most" if most else "")
+    if slot.power == "start":
+        yield "its stopped machine is started"
+    if slot.state == "stopped":
+        yield "its machine stops, and cannot be started yet" if slot.power else "its machine is started for demand"
     if slot.launch_reason == ADOPTED and slot.state in IN_FLIGHT:
         yield "its machine was found by the cluster's tags and adopted"
     if slot.state == "error":

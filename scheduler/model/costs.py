@@ -10,10 +10,10 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-CostKind = Literal["used", "booting", "idle", "draining", "interrupted"]
+CostKind = Literal["used", "booting", "idle", "draining", "interrupted", "stopped"]
 """What a machine did: `used` = it had a lease; `booting` = it was not ready yet; `idle` = it was ready without a lease;
 `draining` = it took no more leases, until the cloud reported its end; `interrupted` = after the notice of an
-interruption, with or without leases.
+interruption, with or without leases; `stopped` = it was stopped, and only its storage costs something.
 """
 COST_KINDS: Final[tuple[CostKind, ...]] = get_args(CostKind)
 HOUR: Final = 3600.0

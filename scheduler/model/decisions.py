@@ -158,9 +158,31 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch", 
     slot: str
     pool: str
     offering: str | None
-    reason: Literal["demand", "minimum", "warm"]
+    reason: Literal["demand", "minimum", "warm", "stopped"]
     account: str | None = None
     gang: str | None = None
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="start", tag_field="do"):
+    """Decision to start the machine of a stopped slot. `offering`: the offering as which it is started, which may
+    differ from that of the slot. `account`: the account whose demand causes the start.
+    """
+
+    slot: str
+    pool: str
+    offering: str | None
+    reason: Literal["demand", "minimum", "warm"]
+    account: str | None = None
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="stop", tag_field="do"):
+    """Decision to stop the machine of a ready slot without leases, and to keep it in the stopped tier of its pool.
+
+    `idle`: the slot was idle for longer than `idle_scale_down`; `booted`: it was launched for the tier.
+    """
+
+    slot: str
+    reason: Literal["idle", "booted"]
 
 
 SlotReason = Literal[
@@ -182,6 +204,7 @@ SlotReason = Literal[
     "timeout",
     "lost",
     "cooled_down",
+    "surplus",
 ]
 
 
@@ -220,6 +243,8 @@ Decision = (
     | Grant
     | Revoke
     | Launch
+    | Start
+    | Stop
     | Drain
     | Terminate
     | Reset
@@ -284,6 +309,8 @@ def describe_decision(decision: Decision) -> dict[str, Any]:
         document["leases"] = [{"component": lease["component"], "slot": lease["slot"]} for lease in document["leases"]]
     if document.get("level", 0) is None:
         del document["level"]
+    if isinstance(decision, Launch | Start):
+        del document["account"]
     if isinstance(decision, Launch):
-        del document["account"], document["gang"]
+        del document["gang"]
     return document

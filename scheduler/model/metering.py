@@ -8,9 +8,9 @@ from scheduler.model.costs import Cost, CostKind, Meter, measure
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, WITH_MACHINE
 
-METERED: Final = WITH_MACHINE | {"terminating"}
+METERED: Final = WITH_MACHINE | {"terminating", "stopped"}
 """States in which a slot's machine costs money: from the cloud's answer to the launch until the cloud reported the end
-of the machine.
+of the machine. A stopped machine costs its storage.
 """
 
 
@@ -30,6 +30,8 @@ def find_kind(slot: Slot) -> CostKind | None:
             return "idle"
         case "draining" | "terminating":
             return "draining"
+        case "stopped":
+            return "stopped" if slot.power is None else "draining"
         case _:
             return "booting"
 
@@ -44,7 +46,8 @@ def meter_slot(slot: Slot, now: float) -> tuple[Slot, list[Cost]]:
     at = now if known is None else max(now, known.since)
     meter = None
     if kind is not None:
-        meter = Meter(at, kind, slot.offering or "", slot.launched_for or "", slot.price)
+        price = slot.storage_price if kind == "stopped" else slot.price
+        meter = Meter(at, kind, slot.offering or "", slot.launched_for or "", price)
         if known is not None and msgspec.structs.replace(meter, since=known.since) == known:
             return slot, []
     elif known is None:

@@ -28,6 +28,8 @@ from scheduler.model.validation import (
 
 _MARKETS: Final = 2
 """Number of markets: spot and on-demand."""
+HOURS_OF_MONTH: Final = 730
+"""Hours of an average month, by which a price per month is a price per hour."""
 
 
 class Pool(Document):
@@ -43,6 +45,18 @@ class Pool(Document):
     """Maximum number of slots; required for an `ec2` pool."""
     target_warm_slots: Count = 0
     """Number of ready slots that are kept without a lease, in addition to the slots in use."""
+    stopped_slots: Count = 0
+    """Number of slots whose machines booted once, were stopped, and are started for demand, which is faster than a
+    launch; 0 = none. Only on-demand machines are stopped. They count towards `max_slots`.
+    """
+    resize_stopped: bool = False
+    """Whether a stopped machine may be started as another on-demand offering of the pool, with another instance type,
+    while EC2 has no capacity for its own.
+    """
+    storage_price: Amount = 0.0
+    """Price of a GiB of storage per month in dollars, by which the cost ledger books stopped machines with
+    `ec2.volume_gib`; 0 = unknown.
+    """
     max_leases_per_slot: Positive | None = None
     """Maximum number of leases per slot; default: as many as fit, or 1 in a pool without `resources` and
     `offerings`.
@@ -140,6 +154,11 @@ class Pool(Document):
         return max(self.max_slots or 0, *(each.max_slots or 0 for each in self.schedules), 0)
 
     @cached_property
+    def stopped_price(self) -> float | None:
+        """The price of the storage of a stopped machine in dollars per hour; None: it is unknown."""
+        return (self.ec2.volume_gib or 0) * self.storage_price / HOURS_OF_MONTH or None
+
+    @cached_property
     def launch_digest(self) -> str:
         """The hashes of the template, image, user data, network and tags from which machines are launched now."""
         return digest_launch(self.ec2)
@@ -189,6 +208,7 @@ def _pool_conflicts(pool: Pool) -> Iterator[Fault]:
         yield Fault("max_slots", "a whole number >= 0 (an ec2 pool needs it)", show(None))
     if pool.max_slots is not None and pool.min_slots > pool.max_slots:
         yield Fault("min_slots", f"at most max_slots ({pool.max_slots})", show(pool.min_slots))
+    yield from _stopped_conflicts(pool)
     if pool.provider == "static" and pool.replacement.is_on:
         got = pool.replacement.model_dump(exclude_defaults=True)
         yield Fault("replacement", "nothing in a static pool (its machines are not launched)", show(got))
@@ -217,6 +237,18 @@ def _market_conflicts(pool: Pool) -> Iterator[Fault]:
         yield Fault(f"market.{key}", "a pool with spot and on-demand offerings", got)
     if rules.spot_again_after and not pool.on_demand_after:
         yield Fault("market.spot_again_after", "0 in a pool without `on_demand_after`", f"{rules.spot_again_after:g}")
+
+
+def _stopped_conflicts(pool: Pool) -> Iterator[Fault]:
+    if not pool.stopped_slots:
+        return
+    if pool.provider == "static":
+        yield Fault("stopped_slots", "0 in a static pool (its machines are not launched)", show(pool.stopped_slots))
+    elif not any(offering.market == "on-demand" for offering in pool.offerings):
+        wanted = "0 in a pool without an on-demand offering (a spot machine is never stopped)"
+        yield Fault("stopped_slots", wanted, show(pool.stopped_slots))
+    elif pool.max_slots is not None and pool.stopped_slots > pool.max_slots:
+        yield Fault("stopped_slots", f"at most max_slots ({pool.max_slots})", show(pool.stopped_slots))
 
 
 def slot_ids(name: str, pool: Pool) -> Iterable[str]:

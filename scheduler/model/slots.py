@@ -20,7 +20,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine as the cloud reports it: a copy of the state and the tags of an EC2 instance."""
 
     id: str
-    state: Literal["pending", "running", "stopping", "terminated"]
+    state: Literal["pending", "running", "stopping", "stopped", "terminated"]
     address: str | None = None
     type: str | None = None
     zone: str | None = None
@@ -144,6 +144,12 @@ class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
     """
     launched_for: str | None = None
     """The account whose demand caused the launch; None: no account did, or the machine was not launched for demand."""
+    power: Literal["start", "stop"] | None = None
+    """What was decided about the machine and is not confirmed by the cloud yet: `stop` in the state `stopped`, `start`
+    in the state `booting`. It is stored before the cloud is called. None: nothing is to be confirmed.
+    """
+    storage_price: float | None = None
+    """Price of the storage of a stopped machine in dollars per hour; None: it is unknown."""
     meter: Meter | None = None
     """The open interval of the cost ledger; None: the slot has no machine. Only the unit of work changes it."""
 
@@ -214,6 +220,8 @@ def without_machine(slot: Slot) -> dict[str, Any]:
         "uses": 0,
         "launched_at": None,
         "launch_digest": None,
+        "power": None,
+        "storage_price": None,
         "failed_probes": 0,
         "unconfirmed": 0,
         "stranger": None,

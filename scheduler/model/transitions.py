@@ -7,7 +7,7 @@ docs/reference/states.md is generated from these tables.
 
 from typing import Final, Literal
 
-SlotState = Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error"]
+SlotState = Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error", "stopped"]
 Phase = Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"]
 Cause = Literal["tick", "holder", "operator", "cloud"]
 
@@ -20,6 +20,7 @@ SLOT_STATES: Final[tuple[SlotState, ...]] = (
     "draining",
     "terminating",
     "error",
+    "stopped",
 )
 PHASES: Final[tuple[Phase, ...]] = (
     "pending",
@@ -35,6 +36,8 @@ IN_FLIGHT: Final = frozenset[SlotState]({"launching", "booting", "binding"})
 """States of a slot whose machine is expected to become ready."""
 INACTIVE: Final = frozenset[SlotState]({"empty", "error"})
 """States in which a slot does not count towards `max_slots`."""
+UNPAID: Final = INACTIVE | frozenset[SlotState]({"stopped"})
+"""States in which a slot has no machine that is paid by the hour."""
 WITH_MACHINE: Final = frozenset[SlotState]({"booting", "binding", "ready", "draining"})
 """States in which a slot is assumed to have a running machine."""
 HOLDING: Final = frozenset[SlotState]({"ready", "draining"})
@@ -55,7 +58,7 @@ SLOT_MOVES: Final[Edges] = {
     ("booting", "binding"): {"cloud": "the machine runs"},
     ("booting", "terminating"): {
         "tick": "timed out, interrupted or no longer needed",
-        "cloud": "the cloud lacks other machines of its gang (`gang_incomplete`)",
+        "cloud": "its stopped machine cannot be started, or the cloud lacks other machines of its gang",
     },
     ("booting", "empty"): {"cloud": "its machine is gone"},
     ("binding", "ready"): {"cloud": "the probe found it ready to serve"},
@@ -66,12 +69,20 @@ SLOT_MOVES: Final[Edges] = {
         "operator": "drained by an operator",
         "cloud": "EC2 recommends to replace its machine (`rebalance`)",
     },
+    ("ready", "stopped"): {"tick": "not needed, and kept in the stopped tier of its pool"},
     ("ready", "terminating"): {"tick": "its machine is terminated at once"},
     ("ready", "empty"): {"cloud": "its machine is gone"},
     ("draining", "terminating"): {"tick": "drained, or drained for too long"},
     ("draining", "empty"): {"cloud": "its machine is gone", "tick": "a static host has drained"},
     ("terminating", "empty"): {"cloud": "its machine is gone"},
     ("error", "empty"): {"tick": "cooled down"},
+    ("stopped", "booting"): {"tick": "the start of its machine was decided"},
+    ("booting", "stopped"): {"cloud": "the cloud refused to start its machine: capacity, quota, throttled, auth"},
+    ("stopped", "terminating"): {
+        "tick": "old, drifted, drained, not configured or more than the tier needs, or its machine does not stop",
+        "cloud": "its machine cannot be stopped",
+    },
+    ("stopped", "empty"): {"cloud": "its machine is gone"},
 }
 
 RESERVATION_MOVES: Final[Edges] = {

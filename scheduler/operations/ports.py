@@ -151,7 +151,7 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
 
 
 def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
-    """Send the launches and terminations that a committed change requested, as tasks to their queues."""
+    """Send the launches, terminations, starts and stops that a committed change requested, as tasks to their queues."""
     slots = {row.id: row for row in change_set.rows if isinstance(row, Slot)}
     moved = {event.slot: event.name for event in change_set.events if event.slot}
     if not moved:
@@ -160,6 +160,9 @@ def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
     ports.dispatcher.send_terminations(
         [slots[s] for s, name in moved.items() if name in {"slot_terminating", ASKED_AGAIN} and s in slots]
     )
+    powered = [slots[s] for s, name in moved.items() if name in {"slot_stopped", "slot_booting"} and s in slots]
+    if powered := [slot for slot in powered if slot.power is not None]:
+        ports.dispatcher.send_power(powered)
 
 
 def _send_notices(ports: Ports, change_set: ChangeSet) -> None:

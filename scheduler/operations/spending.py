@@ -10,7 +10,7 @@ import msgspec
 from scheduler.model.budgets import Budget, Spent, begin_of_day, begin_of_month
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import INACTIVE
+from scheduler.model.transitions import UNPAID
 from scheduler.ports import PoolCost, Store
 
 REFRESH_SECONDS: Final = 30.0
@@ -62,7 +62,7 @@ def _add(budget: Budget, costs: Iterable[PoolCost]) -> float:
 
 def describe_budgets(rules: Rules, slots: Collection[Slot]) -> list[BudgetStatus]:
     """Return the status of each budget. `rules`: with the spent amounts; `slots`: all slots."""
-    active = [slot for slot in slots if slot.state not in INACTIVE and slot.price]
+    active = [slot for slot in slots if slot.state not in UNPAID and slot.price]
     return [
         BudgetStatus(
             budget=name,

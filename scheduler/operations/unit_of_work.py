@@ -45,8 +45,14 @@ class ChangeSet:
 
     @property
     def turned_slots(self) -> bool:
-        """Return whether a slot became ready or empty in this transaction: then a tick should run at once."""
-        return any(event.name in {"slot_ready", "slot_empty"} for event in self.events)
+        """Return whether a slot became ready, empty or stopped in this transaction: then a tick should run at once."""
+        return any(event.name in {"slot_ready", "slot_empty", "slot_stopped", STOP_DONE} for event in self.events)
+
+
+STOP_DONE = "slot_stop_done"
+"""Name of the event that the cloud reports the machine of a stopped slot as stopped. The state of the slot does not
+change; from now on its machine may be started.
+"""
 
 
 class UnitOfWork:

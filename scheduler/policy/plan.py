@@ -26,6 +26,7 @@ from scheduler.policy.scaling.launch import launch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.pool_size import fill_warm_pools, find_headroom, make_headroom, scale_in
 from scheduler.policy.scaling.replacement import replace
+from scheduler.policy.scaling.stopped_tier import keep_tiers
 
 
 def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> Plan:
@@ -50,7 +51,8 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     shortfall = launch(healed, unplaced, limits)  # slots for reservations that fit on nothing ready or in flight
     headroom = find_headroom(healed, shortfall, limits)  # launches that EC2's quota or max_slots withholds
     warm = fill_warm_pools(healed, headroom, limits)  # the minimum and the warm reserve of each pool
-    scaled_in = scale_in(warm)  # slots that were idle for too long
+    tiered, to_stop = keep_tiers(warm, headroom, limits)  # stopped machines for faster starts
+    scaled_in = scale_in(tiered, to_stop)  # slots that were idle for too long
     replaced = replace(scaled_in, limits)  # machines that are too old, drifted or expensive
     roomy = make_headroom(replaced, headroom)  # unneeded slots end, so that withheld launches can run
     scaled = drain_over_budget(roomy)  # machines that a budget does not allow any more

@@ -84,8 +84,8 @@ class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fleet(Protocol):
-    """The port through which operations launch, list, tag and terminate the machines of the cloud account. Every method
-    except `freeze` calls the cloud and may raise CloudError.
+    """The port through which operations launch, list, tag, stop, start and terminate the machines of the cloud account.
+    Every method except `freeze` calls the cloud and may raise CloudError.
     """
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
@@ -128,6 +128,19 @@ class Fleet(Protocol):
 
     def terminate(self, machines: Sequence[str]) -> None:
         """Terminate the machines with these ids. Repeating the call is harmless; unknown ids are ignored."""
+
+    def stop(self, machines: Sequence[str]) -> None:
+        """Stop the machines with these ids; their storage is kept. Repeating the call is harmless; unknown ids are
+        ignored. If the cloud refuses one of several machines, the call fails, and any of them may be stopping.
+        """
+
+    def start(self, machines: Sequence[str]) -> None:
+        """Start the stopped machines with these ids. Repeating the call is harmless; unknown ids are ignored. If the
+        cloud refuses one of several machines, the call fails, and any of them may be starting.
+        """
+
+    def resize(self, machine: str, instance_type: str) -> None:
+        """Change the instance type of a stopped machine. Repeating the call is harmless."""
 
 
 class Images(Protocol):

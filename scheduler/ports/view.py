@@ -354,6 +354,11 @@ class Dispatcher(Protocol):
         epoch.
         """
 
+    def send_power(self, slots: Sequence[Slot]) -> None:
+        """For each of these slots, send a task that starts the slot's machine (`power` of the slot is `start`) to the
+        launch queue, or one that stops it (`stop`) to the terminate queue. Slots without `power` are ignored.
+        """
+
     def send_checks(self, slots: Sequence[str]) -> None:
         """Send tasks to the health queue that check the machines of these slots."""
 

@@ -53,6 +53,8 @@ class _Machine:
     runs_at: float
     serves_at: float
     gone_at: float = inf
+    stopped_at: float = inf
+    """When the machine is stopped; infinity: it is not to stop."""
     pool: str | None = None
     offering: str | None = None
 
@@ -69,15 +71,17 @@ class SimulatedCloud:
         """Launch id -> the machine that this launch created."""
         self._strangers = count(1)
         self.verdicts: dict[str, Category] = {}
-        """Launch id of a launch under way -> the reason for which the simulated cloud will refuse the launch."""
+        """Launch id of a launch under way, or instance id of a start -> the reason for which the simulated cloud will
+        refuse it.
+        """
         self.outages: list[OutageDocument] = list(delays.outages)
         self.calls = 0
         self.market: SimulatedMarket | None = None
         """The market; None if the simulation has none."""
 
     def judge(self, slots: Sequence[Slot], machines: int, rules: Rules) -> None:
-        """Decide for the launch of each of these slots whether the cloud refuses it. `machines`: the number of machines
-        before these launches.
+        """Decide for the launch or start of each of these slots whether the cloud refuses it. `machines`: the number of
+        machines before these launches, without the stopped ones.
         """
         for slot in slots:
             verdict = self._find_outage(slot)
@@ -88,7 +92,7 @@ class SimulatedCloud:
             if verdict is None:
                 machines += 1
             else:
-                self.verdicts[slot.launch_id or ""] = verdict
+                self.verdicts[(slot.instance_id if slot.power else slot.launch_id) or ""] = verdict
 
     def _find_outage(self, slot: Slot) -> Category | None:
         for outage in self.outages:
@@ -152,6 +156,8 @@ class SimulatedCloud:
     def _describe(self, name: str) -> Machine:
         machine, now = self._machines[name], self._event_queue.now
         state = "terminated" if now >= machine.gone_at else "running" if now >= machine.runs_at else "pending"
+        if machine.stopped_at < inf and state != "terminated":
+            state = "stopped" if now >= machine.stopped_at else "stopping"
         return Machine(
             id=name,
             state=state,  # type: ignore[arg-type]
@@ -180,6 +186,31 @@ class SimulatedCloud:
             if name in self._machines:
                 self.end(name, self._event_queue.now + self.delays.terminate)
 
+    def stop(self, machines: Sequence[str]) -> None:
+        """Stop these machines after the simulated delay. See Fleet."""
+        for name in machines:
+            if name in self._machines and self._machines[name].stopped_at == inf:
+                self._machines[name].stopped_at = self._event_queue.now + self.delays.stop
+
+    def put_stopped(self, name: str) -> None:
+        """Let the machine `name` be stopped from now on."""
+        self._machines[name].stopped_at = self._event_queue.now
+
+    def start(self, machines: Sequence[str]) -> None:
+        """Start these machines; raise CloudError if one of them is refused. See Fleet."""
+        self.calls += 1
+        refused = next((name for name in machines if name in self.verdicts), None)
+        if refused is not None:
+            verdict = self.verdicts[refused] if len(machines) > 1 else self.verdicts.pop(refused)
+            raise CloudError(verdict, verdict, "the simulated cloud refuses this start")
+        for machine in (self._machines[name] for name in machines if name in self._machines):
+            if machine.stopped_at <= self._event_queue.now:
+                machine.stopped_at, machine.runs_at = inf, self._event_queue.now + self.delays.start
+                machine.serves_at = machine.runs_at + self.delays.bind
+
+    def resize(self, machine: str, instance_type: str) -> None:
+        """Do nothing: simulated machines have no instance type. See Fleet."""
+
     def end(self, name: str, gone_at: float) -> None:
         """End the machine at the time `gone_at`, unless it ends earlier anyway."""
         machine = self._machines.get(name)
@@ -198,12 +229,12 @@ class SimulatedCloud:
         return slot.pool in rules.pools and self._event_queue.now >= self._machines[machine.id].serves_at
 
     def next_turns(self, name: str) -> list[float]:
-        """Return the times in the future at which the machine `name` runs, serves or is gone. If all are past, return
-        [now]; for an unknown machine, [].
+        """Return the times in the future at which the machine `name` runs, serves, is stopped or gone. If all are past,
+        return [now]; for an unknown machine, [].
         """
         machine = self._machines.get(name)
         if machine is None:
             return []
         now = self._event_queue.now
-        turns = {machine.runs_at, machine.serves_at, machine.gone_at}
+        turns = {machine.runs_at, machine.serves_at, machine.gone_at, machine.stopped_at}
         return sorted(at for at in turns if now <= at < inf) or [now]

@@ -132,6 +132,10 @@ class CloudDocument(Document):
     """Seconds from the time when the machine runs until it serves."""
     terminate: Seconds = 0.0
     """Seconds until a machine that is terminated is gone."""
+    stop: Seconds = 0.0
+    """Seconds until a machine that is to stop is stopped."""
+    start: Seconds = 0.0
+    """Seconds from the start of a stopped machine until it runs."""
     quota: Count | None = None
     """The most machines that may exist at a time: EC2 refuses a launch beyond it."""
     outages: tuple[PlannedOutage, ...] = ()

@@ -17,12 +17,14 @@ from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.resources import merge
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
+from scheduler.model.transitions import ENDED, HOLDING, INACTIVE, UNPAID
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.submit import Submission, new_reservation, submit
 from scheduler.operations.machines.check import check
 from scheduler.operations.machines.launch import launch
+from scheduler.operations.machines.start import start_all
+from scheduler.operations.machines.stop import stop_all
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.market.refresh import save_market
 from scheduler.operations.ports import Ports, announce
@@ -57,6 +59,10 @@ class SimulatedDispatcher:
         """Carry out the launch of this slot's machine, as a worker does in production."""
         return launch(self.ports, slot_id, launch_id)
 
+    def start(self, slot_id: str, epoch: int) -> str:
+        """Start the stopped machine of this slot, as a worker does in production. Return the outcome as one word."""
+        return start_all(self.ports, [(slot_id, epoch)])[slot_id]
+
     def send_launches(self, slots: Sequence[Slot]) -> None:
         """Start the launches of these slots. See Dispatcher.
 
@@ -79,8 +85,8 @@ class SimulatedDispatcher:
         if slots:
             rules = self.ports.rules()
             pools = rules.pools
-            active = (slot for slot in self.ports.store.find_slots() if slot.state not in INACTIVE)
-            # The machines in EC2, from launching to terminating.
+            active = (slot for slot in self.ports.store.find_slots() if slot.state not in UNPAID)
+            # The machines in EC2, from launching to terminating, without the stopped ones.
             machines = sum(slot.pool not in pools or pools[slot.pool].is_elastic for slot in active)
             self._cloud.judge(slots, machines - len(slots) - len(self._cloud.verdicts), rules)
         return slots
@@ -101,6 +107,21 @@ class SimulatedDispatcher:
         for slot in slots:
             wait = 0.0 if slot.instance_id else self._cloud.delays.terminate
             self._event_queue.note(self._event_queue.now + wait, partial(terminate, self.ports, slot.id, slot.epoch))
+
+    def send_power(self, slots: Sequence[Slot]) -> None:
+        """Schedule the starts and stops of these slots' machines. See Dispatcher.
+
+        Whether the simulated cloud refuses a start is decided now.
+        """
+        now = self._event_queue.now
+        for slot in self._judge([slot for slot in slots if slot.power == "start"]):
+            self._event_queue.note(now, partial(self._start, slot.id, slot.epoch))
+        for slot in slots:
+            if slot.power == "stop":
+                self._event_queue.note(now, partial(stop_all, self.ports, [(slot.id, slot.epoch)]))
+
+    def _start(self, slot_id: str, epoch: int) -> None:
+        self.start(slot_id, epoch)
 
     def send_checks(self, slots: Sequence[str]) -> None:
         """Schedule a check of each slot for each time at which its machine changes its state. See Dispatcher."""
@@ -313,6 +334,7 @@ def _make_slot(cluster: SimulatedCluster, given: SlotRecord, known: Slot | None,
         last_seen=now if given.last_seen is None else given.last_seen,
         uses=len(given.leases),
         launch_id=f"given-{given.id}-{epoch}" if has_machine else None,
+        storage_price=pool.stopped_price if given.state == "stopped" else None,
         launched_at=since if has_machine else None,
         launch_digest=("image:other" if given.drifted else pool.launch_digest) if has_machine else None,
         instance_id=f"i-{given.id}-{epoch}" if has_machine and given.state != "launching" else None,
@@ -393,6 +415,8 @@ def _go_on(cluster: SimulatedCluster, slot: Slot) -> None:
     serves_at = runs_at + (delays.bind if slot.state in {"booting", "binding"} else 0.0)
     name = slot.instance_id or ""
     cluster.cloud.put(name, slot.id, slot.launch_id, runs_at, serves_at)
+    if slot.state == "stopped":
+        cluster.cloud.put_stopped(name)
     if slot.state == "terminating":
         cluster.cloud.end(name, slot.since + delays.terminate)
     if slot.state not in HOLDING:

@@ -12,6 +12,7 @@ from scheduler.model.accounts import NOTHING
 from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.launch_backoff import Kind
 from scheduler.model.slots import Market
+from scheduler.model.transitions import SlotState
 from scheduler.model.validation import (
     Amount,
     Count,
@@ -48,7 +49,7 @@ class SlotRecord(Document):
 
     id: Name
     pool: Name
-    state: Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error"] = "ready"
+    state: SlotState = "ready"
     resources: ResourceMap | None = None
     labels: LabelMap | None = None
     leases: tuple[LeaseRecord, ...] = ()

@@ -23,7 +23,7 @@ from scheduler.operations.commands.reports import REPORT_COMMANDS
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.ports import announce
 from scheduler.operations.tick.tick import Ticked
-from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.operations.unit_of_work import STOP_DONE, UnitOfWork
 from scheduler.policy.quota.accounting import settle
 from scheduler.simulation.actions import make_document
 from scheduler.simulation.bill import Bill
@@ -47,7 +47,8 @@ Line = dict[str, Any]
 PRINTED = frozenset(
     {
         *(f"slot_{state}" for state in ("launching", "booting", "binding", "ready", "draining")),
-        *(f"slot_{state}" for state in ("terminating", "empty", "error", "adopted")),
+        *(f"slot_{state}" for state in ("terminating", "empty", "error", "adopted", "stopped")),
+        STOP_DONE,
         "register_refused",
         "reservation_submitted",
         *(f"reservation_{phase}" for phase in ("leased", "revoking", "released", "cancelled")),

@@ -24,7 +24,7 @@ from scheduler.simulation.metrics import HOUR, Curve, CurveRecorder, Spread, spr
 
 MOST_LONG_WAITS: Final = 20
 """The number of reservations with the longest waits that are kept."""
-USES: Final = ("busy", "idle", "launching", "booting", "binding", "draining", "terminating", "error")
+USES: Final = ("busy", "idle", "launching", "booting", "binding", "draining", "terminating", "error", "stopped")
 """What a slot is used for: its state, where `ready` is `busy` with a lease and `idle` without one."""
 CURVES: Final = (*USES, "waiting", "load", "machines", "launches", "price")
 BOUNDS: Final = (1.0, 10.0, 60.0, 600.0, HOUR, 6 * HOUR, 24 * HOUR, inf)

@@ -72,6 +72,7 @@ def _histogram(
 
 _ALL: Final = (
     _counter("leasehold_launches_total", "Attempts at launches by outcome", "pool", "offering", "result"),
+    _counter("leasehold_starts_total", "Attempts at starts of stopped machines", "pool", "offering", "result"),
     _counter(
         "leasehold_boot_outcomes_total",
         "Outcomes of machines between their launch and their first service",

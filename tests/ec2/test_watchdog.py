@@ -29,7 +29,11 @@ class Machine:
         (folder / "script").write_text(script, encoding="utf-8")
         self.process = subprocess.Popen(
             ["/bin/sh", str(folder / "script")],
-            env={"PATH": f"{programs}:/usr/bin:/bin", "LEASEHOLD_RUN": str(self.run)},
+            env={
+                "PATH": f"{programs}:/usr/bin:/bin",
+                "LEASEHOLD_RUN": str(self.run),
+                "LEASEHOLD_PER_BOOT": str(folder / "per-boot"),
+            },
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -97,3 +101,25 @@ def test_at_0_there_is_no_watchdog(boot: Boot) -> None:
     assert not machine.is_watched
     assert not machine.is_off
     assert "pool=linux" in (machine.run / "machine").read_text(encoding="utf-8")
+
+
+def test_the_script_runs_at_each_further_boot_too(boot: Boot, tmp_path: Path) -> None:
+    """cloud-init runs user data once, and each script in the folder `per-boot` at every boot."""
+    (tmp_path / "per-boot").mkdir()
+    boot(boot_timeout=1, self_end_after=0)
+    script = tmp_path / "per-boot" / "leasehold"
+    assert script.read_text(encoding="utf-8") == (tmp_path / "script").read_text(encoding="utf-8")
+    assert os.access(script, os.X_OK)
+    again = subprocess.run(
+        [str(script)],
+        env={
+            "PATH": "/usr/bin:/bin",
+            "LEASEHOLD_RUN": str(tmp_path / "run"),
+            "LEASEHOLD_PER_BOOT": str(tmp_path / "per-boot"),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert again.stdout == "leasehold: a machine of pool linux of cluster blue has booted\n"
+    assert again.stderr == ""

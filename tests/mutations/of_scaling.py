@@ -32,15 +32,16 @@ OF_SCALING: Final[Changes] = {
                 "True",
             ),
         ],
-        "LaunchLimits.launch": [
+        "LaunchLimits._decide": [
             Change(
                 "each launch of a cycle counts for the market of the next one",
-                "self._mixes[name].add(choice.market)",
+                "self.imagine(name, choice.market, 1)",
                 "",
             ),
         ],
         "LaunchLimits.undo": [
-            Change("an undone launch does not count for the mix", "self._mixes[name].add(slot_info.market, -1)", ""),
+            Change("what is not started is stopped as before", "'stopped'", "'empty'"),
+            Change("an undone launch does not count for the mix", "self.imagine(name, slot_info.market, -1)", ""),
         ],
         "LaunchLimits.is_probing": [
             Change(
@@ -78,6 +79,10 @@ OF_SCALING: Final[Changes] = {
         ],
         "LaunchLimits.choose_code": [
             Change("cordoned slots with capacity are the reason, not max_slots", "code != 'at_max_slots'", "code"),
+        ],
+        "LaunchLimits._find_start_code": [
+            Change("a slot that is too small is not started", "need is not None", "False"),
+            Change("a start needs EC2's quota", "self.is_at_quota(name, choice.market)", "False"),
         ],
     },
     "scheduler.policy.scaling.offerings": {
@@ -180,6 +185,39 @@ OF_SCALING: Final[Changes] = {
                 "sum((slot_info.state in {'draining', 'terminating'} for slot_info in slot_infos))",
                 "0",
             ),
+        ],
+    },
+    "scheduler.policy.scaling.stopped_slots": {
+        "list_startable": [
+            Change("the cheapest stopped slot first", "each.slot.price or 0.0", "0.0"),
+        ],
+        "is_in_tier": [
+            Change(
+                "a slot is not started before its stop is confirmed", "is_settled_stop(slot, slot_info.pool)", "True"
+            ),
+        ],
+        "list_resized": [
+            Change("a slot is resized only if its pool permits it", "not pool.resize_stopped", "False"),
+        ],
+    },
+    "scheduler.policy.scaling.stopped_tier": {
+        "keep_tiers": [
+            Change("cordoned slots do not count", "not each.slot.cordoned", "True"),
+            Change("slots that are to be stopped do not drain", "min(lacking, stoppable)", "0"),
+            Change("withheld launches go first", "not headroom.launches.get(name)", "True"),
+        ],
+        "_end_surplus": [
+            Change("the dearest stopped slot goes first", "-each.price", "each.price"),
+        ],
+        "_stop_surplus": [
+            Change("the longest idle slot is stopped first", "(each.idle_since, each.order)", "(0.0, each.order)"),
+            Change("no stop below the minimum", "min(lacking, count_spare(slot_infos, pool))", "lacking"),
+        ],
+        "may_be_stopped": [
+            Change("a spot machine is never stopped", "slot_info.market == 'on-demand'", "True"),
+        ],
+        "_launch": [
+            Change("slots in flight or idle count before machines are launched", "min(stoppable, spare)", "0"),
         ],
     },
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import msgspec
@@ -19,6 +19,8 @@ from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import reconcile
+from scheduler.operations.machines.start import start_all
+from scheduler.operations.machines.stop import stop_all
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports
 from scheduler.operations.tick.leader import Leader
@@ -53,6 +55,10 @@ class CountingFleet:
         self.errors: list[CloudError] = []
         """The errors of the next launches, in order."""
         self.terminations: list[str] = []
+        self.powered: list[tuple[str, ...]] = []
+        """The calls that stopped, started or resized machines: the name of the call, then its arguments."""
+        self.refused: dict[str, CloudError] = {}
+        """Machine -> the error with which the cloud refuses to stop or start it."""
         self.answers: dict[str, BatchAnswer] = {}
         """Client token -> the answer to the request of a batch."""
         self.most: int | None = None
@@ -158,6 +164,27 @@ class CountingFleet:
             if name in self.machines:
                 self.machines[name] = msgspec.structs.replace(self.machines[name], state="terminated")
 
+    def stop(self, machines: Sequence[str]) -> None:
+        """See Fleet. A machine is stopped at once."""
+        self._power("stop", machines, "stopped")
+
+    def start(self, machines: Sequence[str]) -> None:
+        """See Fleet."""
+        self._power("start", machines, "running")
+
+    def _power(self, call: str, machines: Sequence[str], state: Literal["stopped", "running"]) -> None:
+        self.powered.append((call, *machines))
+        if error := next((self.refused[name] for name in machines if name in self.refused), None):
+            raise error
+        for name in machines:
+            if name in self.machines and self.machines[name].state != "terminated":
+                self.machines[name] = msgspec.structs.replace(self.machines[name], state=state)
+
+    def resize(self, machine: str, instance_type: str) -> None:
+        """See Fleet."""
+        self.powered.append(("resize", machine, instance_type))
+        self.machines[machine] = msgspec.structs.replace(self.machines[machine], type=instance_type)
+
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
         """See Probe."""
         return machine.state == "running"
@@ -180,6 +207,12 @@ class Mailbox:
         """See Dispatcher."""
         self.tasks += [("terminate", (slot.id, slot.epoch)) for slot in slots]
 
+    def send_power(self, slots: Sequence[Slot]) -> None:
+        """See Dispatcher."""
+        for power in ("start", "stop"):
+            if pairs := [(slot.id, slot.epoch) for slot in slots if slot.power == power]:
+                self.tasks.append((power, (pairs,)))
+
     def send_checks(self, slots: Sequence[str]) -> None:
         """See Dispatcher."""
         self.tasks.append(("check", (list(slots),)))
@@ -197,6 +230,8 @@ TASKS: dict[str, Callable[..., object]] = {
     "launch": launch,
     "launch_batch": launch_batch,
     "terminate": terminate,
+    "start": start_all,
+    "stop": stop_all,
     "check": check,
 }
 

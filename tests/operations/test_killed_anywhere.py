@@ -144,7 +144,43 @@ class OrphanRun(Run):
         assert [row for row in harness.store.read_rows() if isinstance(row, Hold) and row.kind == "strangers"] == []
 
 
-@pytest.mark.parametrize("kind", [Run, BatchRun, OrphanRun])
+class StoppedRun(Run):
+    """A machine of the stopped tier is launched, stopped, started for a reservation, and ended when another one is in
+    the tier.
+    """
+
+    config = {
+        "pools": {
+            "linux": {
+                **CONFIG["pools"]["linux"],
+                "stopped_slots": 1,
+                "offerings": [{"name": "small", "market": "on-demand"}],
+            }
+        }
+    }
+
+    def play(self) -> "Run":
+        """Wait until a machine is stopped, then do as with a machine that is launched."""
+        self.pass_time(50)
+        return super().play()
+
+    def check_end(self) -> None:
+        """Check that there were two machines, two stops and one start, and that one stopped machine is left."""
+        harness = self.harness
+        events = [event.name for event in harness.events]
+        assert harness.phase() == "released"
+        assert sorted(slot.state for slot in harness.store.find_slots()) == ["empty", "stopped"]
+        assert [slot.power for slot in harness.store.find_slots()] == [None, None]
+        assert [harness.fleet.machines[name].state for name in harness.fleet.running] == ["stopped"]
+        assert len(harness.fleet.machines) == 2
+        assert events.count("slot_launching") == events.count("slot_stopped") == 2
+        assert events.count("slot_booting") == 3
+        assert events.count("reservation_leased") == events.count("slot_terminating") == 1
+        view = harness.ports.view_cache.catch_up() or harness.ports.view_cache.load()
+        assert view is None or view.slots == {slot.id: slot for slot in harness.store.find_slots()}
+
+
+@pytest.mark.parametrize("kind", [Run, BatchRun, OrphanRun, StoppedRun])
 def test_the_run_ends_as_expected_without_a_kill(kind: type[Run]) -> None:
     run = kind(Saboteur(0, afterwards=False)).play()
     run.check_end()
@@ -171,7 +207,7 @@ def list_calls(kind: type[Run] = Run) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("afterwards", [False, True])
-@pytest.mark.parametrize(("kind", "least"), [(Run, 30), (BatchRun, 30), (OrphanRun, 25)])
+@pytest.mark.parametrize(("kind", "least"), [(Run, 30), (BatchRun, 30), (OrphanRun, 25), (StoppedRun, 30)])
 def test_the_run_ends_as_expected_wherever_the_process_is_killed(kind: type[Run], least: int, afterwards: bool) -> None:
     """The process is killed before or after each of these calls took effect."""
     calls = list_calls(kind)

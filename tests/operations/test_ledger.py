@@ -49,6 +49,8 @@ class Lives:
             changes = {"price": PRICE, "instance_id": f"i-{name}", **changes}
         elif to == "ready":
             changes |= {"idle_since": self.now}
+        elif to == "stopped":
+            changes |= {"storage_price": PRICE}
         with self.store.transaction() as transaction:
             work = UnitOfWork(transaction, cause)
             work.move_slot(slot, to, **changes)

@@ -24,7 +24,7 @@ from workers.ec2.requests import TAG_CLUSTER, TAG_CLUSTER_ID
 ROOT: Final = Path(__file__).parents[2]
 IAM: Final = ROOT / "docs" / "iam"
 CHAPTER: Final = (ROOT / "docs" / "how-to" / "aws.md").read_text(encoding="utf-8")
-POLICIES: Final = ("launch", "look", "terminate", "interruptions", "claim", "images")
+POLICIES: Final = ("launch", "look", "terminate", "start", "stop", "interruptions", "claim", "images")
 SERVICES: Final = ("ec2", "sqs", "ssm", "sts")
 
 ACTIONS: Final = {
@@ -46,6 +46,9 @@ FLEET_POLICIES: Final = {
     "sweep": "look",
     "terminate": "terminate",
     "claim": "claim",
+    "start": "start",
+    "resize": "start",
+    "stop": "stop",
 }
 """Method of the Fleet port -> the policy that it needs."""
 
@@ -204,6 +207,17 @@ def test_only_the_machines_role_is_handed_on_and_only_to_ec2() -> None:
 
 def test_only_instances_with_the_clusters_tag_are_terminated() -> None:
     (statement,) = with_action("terminate", "ec2:TerminateInstances")
+    assert statement["Condition"] == {"StringEquals": {f"aws:ResourceTag/{TAG_CLUSTER}": "leasehold"}}
+    assert find_kinds(statement) == {"instance"}
+
+
+@pytest.mark.parametrize(
+    ("name", "actions"),
+    [("start", {"ec2:StartInstances", "ec2:ModifyInstanceAttribute"}), ("stop", {"ec2:StopInstances"})],
+)
+def test_only_instances_with_the_clusters_tag_are_started_and_stopped(name: str, actions: set[str]) -> None:
+    (statement,) = statements(name)
+    assert actions_of(name) == actions
     assert statement["Condition"] == {"StringEquals": {f"aws:ResourceTag/{TAG_CLUSTER}": "leasehold"}}
     assert find_kinds(statement) == {"instance"}
 

@@ -33,9 +33,12 @@ def find_left(picture: Picture, name: str) -> float:
 def sum_running(picture: Picture, budget: Budget, *, with_leaving: bool) -> float:
     """The prices of the machines that count."""
     leaving = () if with_leaving else ("draining", "terminating")
+    # A machine that this tick stops still counts, and one that was stopped and ends does not.
+    paid = [site for site in picture.sites if site.is_new or site.row.state != "stopped"]
+    paid = [site for site in paid if with_leaving or site.state != "stopped"]
     return sum(
         site.price
-        for site in picture.sites
+        for site in paid
         if site.is_active and site.state not in leaving and is_in(budget, site.name, site.account)
     )
 

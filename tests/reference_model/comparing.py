@@ -4,7 +4,20 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scheduler.model.decisions import Assign, Cores, Decision, Drain, Launch, Plan, Requeue, Reset, Restart, Terminate
+from scheduler.model.decisions import (
+    Assign,
+    Cores,
+    Decision,
+    Drain,
+    Launch,
+    Plan,
+    Requeue,
+    Reset,
+    Restart,
+    Start,
+    Stop,
+    Terminate,
+)
 from tests.reference_model.expiring import list_wrong_expiries
 from tests.reference_model.holding import History
 from tests.reference_model.recording import Recorder
@@ -71,9 +84,9 @@ def _describe(decision: Decision) -> str:
         case Assign():
             given = (f"{each.component}={each.slot}{_sorted(each.resources)}" for each in decision.leases)
             words = ["assign", decision.reservation, *given]
-        case Launch():
-            words = ["launch", decision.slot, decision.offering or "-", decision.reason]
-        case Drain() | Terminate() | Reset():
+        case Launch() | Start():
+            words = [type(decision).__name__.lower(), decision.slot, decision.offering or "-", decision.reason]
+        case Drain() | Terminate() | Reset() | Stop():
             words = [type(decision).__name__.lower(), decision.slot, decision.reason]
         case Cores():
             words = ["cores", decision.reservation, decision.component, decision.slot, f"{decision.cpus:.9g}"]

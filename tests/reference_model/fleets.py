@@ -109,6 +109,28 @@ def add_markets(random: Random, config: Document) -> None:
             pool["market"] = rules
 
 
+def add_tiers(random: Random, config: Document, slots: list[Document]) -> Document:
+    """Give some pools with on-demand offerings a stopped tier, and let some of their slots be stopped. Return the
+    delays of the cloud.
+
+    `random` is not that of the rest of the scenario, which stays as it is.
+    """
+    for pool in config["pools"].values():
+        markets = {each["market"] for each in pool.get("offerings", ()) if "market" in each}
+        if "on-demand" in markets and random.random() < 0.45:
+            pool["stopped_slots"] = min(random.choice([1, 1, 2]), pool["max_slots"])
+            pool.update(some(random, 0.5, resize_stopped=True))
+    for slot in slots:
+        pool = config["pools"][slot["pool"]]
+        is_stoppable = "stopped_slots" in pool and not slot.get("leases")
+        offerings = pool.get("offerings", [])
+        keys = [offering_key(each, offerings) for each in offerings if each.get("market") == "on-demand"]
+        if is_stoppable and keys and random.random() < 0.5:
+            slot |= {"state": "stopped", "offering": random.choice(keys)}
+            slot.pop("idle_since", None)
+    return some(random, 0.6, stop=[1, 3], start=[1, 2])
+
+
 def a_schedule(random: Random, pool: Document) -> Document:
     """A schedule whose windows are a part of each minute."""
     values = some(random, 0.5, target_warm_slots=[0, 1, 2], disruption_budget=[0, 3])

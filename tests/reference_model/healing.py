@@ -136,6 +136,8 @@ def time_out(picture: Picture, site: Site) -> None:
             terminate(picture, site, "timeout")
         elif site.row.drain_reason:  # an operator's drain, or a recommendation of EC2, of a slot in flight
             terminate(picture, site, "rebalance" if site.row.drain_reason == "rebalance" else "requested")
+    elif site.state == "stopped":
+        end_stopped(picture, site)
     elif site.state == "terminating" and picture.now >= since + pool.terminating_timeout:
         terminate(picture, site, "timeout")  # "asked once more"
     elif site.state == "draining":
@@ -143,6 +145,19 @@ def time_out(picture: Picture, site: Site) -> None:
     elif site.state == "error" and picture.now >= since + pool.error_cooldown:
         picture.decide("reset", site.id, "cooled_down")
         site.state = "empty"
+
+
+def end_stopped(picture: Picture, site: Site) -> None:
+    """Rule: a machine that does not stop within `terminating_timeout` is terminated; so is a stopped one that an
+    operator drains, or whose pool has no stopped tier any more.
+    """
+    row, pool = site.row, site.pool
+    if row.power == "stop" and picture.now >= row.since + pool.terminating_timeout:
+        terminate(picture, site, "timeout")
+    elif row.drain_reason:
+        terminate(picture, site, "requested")
+    elif not pool.stopped_slots and not row.cordoned:
+        terminate(picture, site, "surplus")
 
 
 def terminate(picture: Picture, site: Site, reason: str) -> None:
@@ -222,7 +237,7 @@ def retire(picture: Picture, site: Site) -> None:
         if reason:
             picture.decide("drain", site.id, reason)
             site.state = "draining"
-    elif site.is_coming and not is_configured(site.row, site.pool):
+    elif (site.is_coming or site.state == "stopped") and not is_configured(site.row, site.pool):
         picture.decide("terminate", site.id, "unconfigured")
         site.state = "terminating"
 

@@ -1,6 +1,7 @@
 """Minimum, warm and idle slots, and headroom at quota. Sources: the autoscaler's tick, Arvados."""
 
 from collections import Counter
+from collections.abc import Callable
 from copy import deepcopy
 from math import inf
 
@@ -38,66 +39,78 @@ def count_reserve(picture: Picture, name: str) -> int:
     return sum(site.is_idle or (site.is_serving and site.is_coming and not site.is_in_use) for site in sites)
 
 
-def keep(picture: Picture, name: str) -> None:
+Started = Callable[[Picture, str, str, set[str]], bool]
+"""Starts a stopped slot of a pool for a reason, if its offering is one of these keys."""
+
+
+def keep(picture: Picture, name: str, started: Started) -> None:
     """Rule: "While serving < `min_slots`: launch, reason `minimum`"; "while reserve < `target_warm_slots`: launch,
     reason `warm`"; each as far as `max_slots` and the holds allow.
     """
     pool = picture.rules.pools[name]
-    while count_serving(picture, name) < pool.min_slots and start_any(picture, name, "minimum"):
+    while count_serving(picture, name) < pool.min_slots and start_any(picture, name, "minimum", started):
         pass
-    while count_reserve(picture, name) < pool.target_warm_slots and start_any(picture, name, "warm"):
+    while count_reserve(picture, name) < pool.target_warm_slots and start_any(picture, name, "warm", started):
         pass
 
 
-def start_any(picture: Picture, name: str, reason: str) -> bool:
-    """Launch the first eligible offering that does not pause; return whether there was one. Only a pool that divides
-    its slots among the markets falls back to on-demand.
+def start_any(picture: Picture, name: str, reason: str, started: Started) -> bool:
+    """Start a stopped slot of an eligible offering, or launch the first eligible offering that does not pause; return
+    whether there was one. Only a pool that divides its slots among the markets falls back to on-demand.
     """
     pool = picture.rules.pools[name]
     offers = choose_eligible(list_offers(name, pool), pool)
     if pool.market.on_demand_base or pool.market.on_demand_share is not None:
         offers = choose_by_turn(picture, pool, list_offers(name, pool), find_turn(picture, name))
+    if started(picture, name, reason, {offer.key for offer in offers}):
+        return True
     offer = next((offer for offer in offers if not find_code(picture, offer)), None)
     if offer is not None:
         start(picture, offer, reason)
     return offer is not None
 
 
-def shrink(picture: Picture, name: str) -> None:
+def shrink(picture: Picture, name: str, to_stop: int) -> None:
     """Rule: "A ready, uncordoned slot without leases is drained, reason `idle`, when now - `idle_since` is
     strictly greater than `idle_scale_down`. Only while serving > `min_slots` and reserve > `target_warm_slots`;
-    longest idle first."
+    longest idle first." Slots that are to be stopped later are kept, too.
     """
     pool = picture.rules.pools[name]
     for site in sorted(picture.list_in_pool(name), key=lambda site: site.idle_since):
         spare = min(
             count_serving(picture, name) - pool.min_slots, count_reserve(picture, name) - pool.target_warm_slots
         )
-        if site.is_idle and spare > 0 and picture.now - site.idle_since > pool.idle_scale_down:
+        if site.is_idle and spare > to_stop and picture.now - site.idle_since > pool.idle_scale_down:
             picture.decide("drain", site.id, "idle")
             site.state = "draining"
 
 
-def release(picture: Picture, name: str, withheld: int, spared: set[str]) -> None:
+def release(picture: Picture, name: str, withheld: int, spared: set[str], beyond: int) -> None:
     """Rule: "For each launch withheld from a waiting reservation in this tick one unneeded slot of this pool goes,
     reason `at_quota`: without leases and with nothing set against it, not cordoned; in flight before ready, then
-    longest idle, then slot order. … Slots already draining or terminating count as room being made."
+    longest idle, then slot order. … Slots already draining or terminating count as room being made." Stopped slots go
+    first, but only for launches `beyond` `max_slots`: they use nothing of EC2's quota.
     """
     going = sum(site.state in ("draining", "terminating") for site in picture.list_in_pool(name))
     unneeded = [site for site in list_unneeded(picture, name) if site.id not in spared]
+    stopped = [site for site in unneeded if site.state == "stopped"]
+    unneeded = stopped[:beyond] + [site for site in unneeded if site not in stopped]
     for site in unneeded[: max(0, withheld - going)]:
         picture.decide("drain" if site.state == "ready" else "terminate", site.id, "at_quota")
         site.state = "draining" if site.state == "ready" else "terminating"
 
 
 def list_unneeded(picture: Picture, name: str) -> list[Site]:
-    """In the order in which they drain; slots that this tick launches are not among them."""
+    """In the order in which they drain; slots that this tick launches are not among them. Stopped ones are first."""
     sites = [
         site
         for site in picture.list_in_pool(name)
-        if site.is_idle or (site.is_coming and not site.is_new and not site.row.cordoned and not site.is_in_use)
+        if site.is_idle
+        or (site.state == site.row.state == "stopped" and not site.row.cordoned)
+        or (site.is_coming and not site.is_new and not site.row.cordoned and not site.is_in_use)
     ]
-    return sorted(sites, key=lambda site: (site.state == "ready", site.idle_since if site.state == "ready" else 0))
+    order = {"stopped": 0, "ready": 2}
+    return sorted(sites, key=lambda site: (order.get(site.state, 1), site.idle_since if site.state == "ready" else 0))
 
 
 def _list_unchanging(picture: Picture) -> dict[int, object]:
@@ -127,7 +140,11 @@ class Imagined:
 
     def count(self, name: str) -> int:
         """The number of launches that are withheld in that pool."""
-        return self.by_quota[name] + max(0, self.by_limit[name] - count_left(self.real, name))
+        return self.by_quota[name] + self.count_beyond(name)
+
+    def count_beyond(self, name: str) -> int:
+        """Those of them that `max_slots` withholds."""
+        return max(0, self.by_limit[name] - count_left(self.real, name))
 
     def list_spared(self) -> set[str]:
         """Slots that pending reservations would also use."""

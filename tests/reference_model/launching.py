@@ -9,7 +9,7 @@ from scheduler.model.reservations import Component, Reservation
 from tests.reference_model.budgeting import is_over_budget
 from tests.reference_model.fitting import find_need, fits, has_labels
 from tests.reference_model.holding import find_refusal_for_quota, is_lasting
-from tests.reference_model.picture import IN_FLIGHT, Amounts, Picture, Site, serving_pools
+from tests.reference_model.picture import IN_FLIGHT, Amounts, Picture, Site, find_capacity, serving_pools
 
 CODES = ("behind_queue", "at_max_slots", "at_quota", "over_budget", "capacity", "throttled", "misconfigured")
 """If several codes apply, the first is reported."""
@@ -256,6 +256,16 @@ def start(picture: Picture, offer: Offer, reason: str, account: str = "") -> Sit
 
 
 def stop(picture: Picture, site: Site) -> None:
-    """Take the last launch back."""
+    """Take the last launch or start back."""
     picture.decisions.pop()
-    site.state, site.is_new = "empty", False
+    site.state, site.is_new = "stopped" if site.row.state == "stopped" else "empty", False
+    if site.state == "stopped":
+        offer = own_offer(site)
+        site.price, site.capacity, site.labels = offer.price, offer.capacity, dict(offer.labels)
+
+
+def own_offer(site: Site) -> Offer:
+    """What a stopped slot was launched as."""
+    row = site.row
+    capacity = find_capacity(row, site.pool)
+    return Offer(site.name, row.offering or "", row.market or "", row.price or 0, capacity, tuple(row.labels.items()))

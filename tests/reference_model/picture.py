@@ -70,6 +70,13 @@ class Site:
         return self.state not in INACTIVE
 
     @property
+    def is_in_tier(self) -> bool:
+        """A stopped slot that counts: the cloud has confirmed the stop, and nothing ends it."""
+        row = self.row
+        is_quiet = row.power is None and not row.drain_reason and not row.cordoned
+        return self.state == row.state == "stopped" and is_quiet and self.pool.stopped_slots > 0
+
+    @property
     def is_serving(self) -> bool:
         """*Serving* = ready or in flight, not cordoned."""
         return (self.state == "ready" or self.is_coming) and not self.row.cordoned
@@ -118,7 +125,7 @@ class Picture:
             name=slot.pool,
             pool=pool,
             state=slot.state,
-            capacity=_capacity(slot, pool),
+            capacity=find_capacity(slot, pool),
             labels=slot.labels,
             idle_since=slot.since if slot.idle_since is None else slot.idle_since,
             market=slot.market or "",
@@ -168,7 +175,7 @@ def _in_order(slots: list[Slot], pool: str) -> list[Slot]:
     return sorted((slot for slot in slots if slot.pool == pool), key=lambda slot: slot_order(slot.id))
 
 
-def _capacity(slot: Slot, pool: Pool) -> Amounts | None:
+def find_capacity(slot: Slot, pool: Pool) -> Amounts | None:
     """A slot record without `resources` takes its offering's, else its pool's; None: leases are counted only."""
     if slot.resources is not None:
         return slot.resources

@@ -18,6 +18,7 @@ from tests.reference_model.launching import (
     stop,
 )
 from tests.reference_model.picture import Picture, Site, list_essential, serving_pools, settings_of, system_of
+from tests.reference_model.starting import find_start, start_stopped
 
 
 def sort_queue(picture: Picture, reservations: list[Reservation]) -> list[Reservation]:
@@ -217,7 +218,7 @@ class Pass:
         self.note_wait(each, code)
         if attempt.served:
             return
-        first = attempt.offers[0] if attempt.offers else None
+        first = attempt.offers[0] if attempt.offers and attempt.sites[0].row.state == "empty" else None
         attempt.undo()
         if each.id in self.kept and len(list_essential(each)) > 1:
             self.awaited.append(each)
@@ -264,9 +265,22 @@ class Attempt:
         return self.held or self.find_code_without_launch()
 
     def open(self, component: Component) -> Site | None:
-        """Rule: "The first eligible one without a hold is launched"."""
-        offers = list_eligible(self.picture, self.each, component)
+        """Rule: "A stopped slot that fits is started, else the first eligible one without a hold is launched"."""
         account = self.each.request.account or ""
+
+        def may_be(offer: Offer) -> bool:
+            pool = self.picture.rules.pools[offer.pool]
+            is_fitting = has_labels(dict(offer.labels), self.each, component) and fits(
+                find_need(component, pool), offer.capacity
+            )
+            return is_fitting and not self.find_code_behind(offer)
+
+        found = find_start(self.picture, serving_pools(self.picture.rules, self.each), may_be, account)
+        if found is not None:
+            self.offers.append(found[1])
+            self.sites.append(start_stopped(self.picture, *found, "demand", account))
+            return self.sites[-1]
+        offers = list_eligible(self.picture, self.each, component)
         self.codes = [find_code(self.picture, offer, account) or self.find_code_behind(offer) for offer in offers]
         for offer, code in zip(offers, self.codes, strict=True):
             if not code:
@@ -282,7 +296,8 @@ class Attempt:
         for gang in self.placing.awaited:
             if offer.pool in serving_pools(self.picture.rules, gang):
                 for _, component in list_essential(gang):
-                    if offer in list_fitting(offer.pool, pool, gang, component):
+                    is_fitting = has_labels(dict(offer.labels), gang, component)
+                    if is_fitting and fits(find_need(component, pool), offer.capacity):
                         return "behind_queue"
         return ""
 

@@ -26,6 +26,8 @@ class Recorder:
         self._cluster = cluster = player.cluster
         player.make_mark = lambda: len(self.history)
         self._answer, self._open = cluster.dispatcher.launch, cluster.store.transaction
+        self._start = cluster.dispatcher.start
+        cluster.dispatcher.start = self._note_start  # type: ignore[method-assign]
         cluster.dispatcher.launch = self._note_answer  # type: ignore[method-assign]
         cluster.store.transaction = self._transaction  # type: ignore[method-assign,assignment]
 
@@ -35,6 +37,8 @@ class Recorder:
         for row in seen.after:
             if isinstance(row, Slot) and row.state == "launching" and row.launch_id is not None:
                 self._decided.setdefault(row.launch_id, self._ticks)
+            elif isinstance(row, Slot) and row.power == "start":
+                self._decided.setdefault(f"{row.id} at {row.since}", self._ticks)
 
     @contextmanager
     def _transaction(self) -> Iterator[Transaction]:
@@ -45,8 +49,18 @@ class Recorder:
     def _count(self) -> Counter[str]:
         return Counter(slot.pool for slot in self._cluster.store.find_slots() if slot.state not in INACTIVE)
 
+    def _note_start(self, slot_id: str, epoch: int) -> str:
+        slot, result = self._cluster.find_slot(slot_id), self._start(slot_id, epoch)
+        if slot is not None and slot.power == "start":
+            self._note(slot, "success" if result == "asked" else result, f"{slot.id} at {slot.since}")
+        return result
+
     def _note_answer(self, slot_id: str, launch_id: str) -> object:
         slot, result = self._cluster.find_slot(slot_id), str(self._answer(slot_id, launch_id))
+        self._note(slot, result, launch_id)
+        return result
+
+    def _note(self, slot: Slot | None, result: str, decided: str) -> None:
         pool = self._cluster.ports.rules().pools.get(slot.pool) if slot is not None else None
         if slot is not None and pool is not None:
             self.history.append(
@@ -56,9 +70,8 @@ class Recorder:
                     pool=slot.pool,
                     market=slot.market or "",
                     result=result,
-                    decided_in=self._decided.get(launch_id, 0),
+                    decided_in=self._decided.get(decided, 0),
                     ticks=self._ticks,
                     quota_hold=pool.quota_hold,
                 )
             )
-        return result

@@ -23,6 +23,11 @@ def replace(picture: Picture, name: str) -> None:
     expensive ones.
     """
     rules = picture.rules.pools[name].replacement
+    for site in sorted(picture.list_in_pool(name), key=lambda each: find_birth(each.row)):
+        is_stopped = site.state == site.row.state == "stopped" and not site.row.cordoned
+        if is_stopped and (reason := find_end_of_life(picture, site)):  # "it costs no capacity": without a budget
+            picture.decide("terminate", site.id, reason)
+            site.state = "terminating"
     old = [(site, reason) for site in picture.list_in_pool(name) if (reason := find_end(picture, site))]
     old.sort(key=lambda each: (not each[0].is_idle, find_birth(each[0].row)))
     free = max(0, count_allowed(picture, name) - count_under_way(picture, name))
@@ -63,9 +68,20 @@ def find_birth(row: Slot) -> float:
 
 def find_end(picture: Picture, site: Site) -> str:
     """Why the machine of a ready slot is to be replaced; "" if it is not."""
-    rules, row = site.pool.replacement, site.row
+    row = site.row
     if site.state != "ready" or row.cordoned or row.stranger or site.is_useless or site.is_in_use:
         return ""
+    return find_end_of_life(picture, site)
+
+
+def is_too_old(picture: Picture, site: Site) -> bool:
+    """Whether the machine is to be replaced, whatever the state of its slot."""
+    return bool(find_end_of_life(picture, site))
+
+
+def find_end_of_life(picture: Picture, site: Site) -> str:
+    """Why a machine is to be replaced; "" if it is not."""
+    rules, row = site.pool.replacement, site.row
     if rules.drift == "replace" and row.launch_digest not in (None, site.pool.launch_digest):
         return "drifted"
     shorter = rules.max_age * rules.max_age_jitter * crc32(f"{row.id}/{row.epoch}".encode()) / 2**32

@@ -14,6 +14,7 @@ from tests.reference_model.fleets import (
     a_slot_record,
     add_lives,
     add_markets,
+    add_tiers,
     list_slots,
     offering_key,
     some,
@@ -41,6 +42,7 @@ def make_scenario(seed: int) -> Document:
     lives = Random(f"lives {seed}")
     add_lives(lives, config, slots)
     add_markets(Random(f"markets {seed}"), config)
+    delays = add_tiers(Random(f"stopped {seed}"), config, slots)
     story = Story(random, deepcopy(config), [each["id"] for each in known], lives)
     story.hosts = [each["id"] for each in slots if each["pool"] == "h"]
     timeline = [each for _ in range(random.randint(10, 45)) for each in story.go_on()]
@@ -49,6 +51,7 @@ def make_scenario(seed: int) -> Document:
         "boot": random.choice([0, 3, 9]),
     }
     cloud |= some(random, 0.3, bind=[1, 4], terminate=[4, 20], quota=[0, 1, 2, 3])
+    cloud |= delays
     if "budgets" in config:
         spend(Random(-seed), slots, timeline)
     return {
@@ -228,6 +231,9 @@ class Story:
             ]
             if "market" in self.config["pools"]["p"]:
                 pool["market"] = {"on_demand_base": 0, "on_demand_share": None}
+            if "stopped_slots" in self.config["pools"]["p"]:
+                pool["offerings"][0]["market"] = "spot"
+                pool["offerings"].append(pool["offerings"][0] | {"market": "on-demand", "price": 1.2})
         pool |= some(self.lives, 0.3, ec2=[{"image": "ami-1"}, {"image": "ami-2"}])
         if pool:
             pool["min_slots"] = 0

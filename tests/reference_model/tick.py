@@ -13,6 +13,8 @@ from tests.reference_model.picture import Picture
 from tests.reference_model.placing import Pass, sort_queue
 from tests.reference_model.replacing import replace
 from tests.reference_model.sharing import share
+from tests.reference_model.starting import start_for_reserve
+from tests.reference_model.stopping import keep_tier
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,12 @@ def let_go(picture: Picture, placing: Pass) -> None:
     withheld, spared = {name: imagined.count(name) for name in elastic}, imagined.list_spared()
     for name in elastic:
         if not withheld[name]:
-            keep(picture, name)
+            keep(picture, name, start_for_reserve)
+    to_stop = {name: keep_tier(picture, name, may_launch=not withheld[name]) for name in elastic}
     for name in elastic:
-        shrink(picture, name)
+        shrink(picture, name, to_stop[name])
     for name in elastic:
         replace(picture, name)
     for name in elastic:
-        release(picture, name, withheld[name], spared)
+        release(picture, name, withheld[name], spared, imagined.count_beyond(name))
     save(picture)

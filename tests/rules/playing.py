@@ -176,11 +176,11 @@ def _describe_decision(decision: Document) -> str:
             words += [decision["reservation"], decision["slot"], "of", *decision["victims"], f"at {decision['level']}"]
         case "relevel":
             words += [decision["reservation"], f"{decision['from']} to {decision['to']}"]
-        case "launch":
+        case "launch" | "start":
             words += [decision["slot"], decision["offering"] or "", decision["reason"]]
         case "grant" | "revoke":
             words += [decision["reservation"], decision["component"], decision["slot"], decision["reason"]]
-        case "drain" | "terminate" | "reset":
+        case "drain" | "terminate" | "reset" | "stop":
             words += [decision["slot"], decision["reason"]]
         case _:
             words += [decision["reservation"], decision["reason"]]

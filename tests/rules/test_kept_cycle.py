@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from scheduler.model.accounts import Account
-from scheduler.model.decisions import Assign, Decision, Drain, Expire, Plan
+from scheduler.model.decisions import Assign, Decision, Drain, Expire, Plan, Start, Terminate
 from scheduler.model.reservations import Reservation
 from scheduler.model.transitions import SlotState
 from scheduler.model.view import ROW_TYPES, Gone, Row, View
@@ -227,3 +227,53 @@ def test_under_quota_an_account_that_comes_to_another_level_changes_the_order() 
     assert [each.reservation for each in found.waiting] == ["r2", "r3", "r1"]
     found = ticks.tick(replace(accounts[0], version=1, balance=(0.0, 0.0, 9.0, 0.0, 0.0)))
     assert [each.reservation for each in found.waiting] == ["r1", "r2", "r3"]
+
+
+def _of_tier(name: str, state: SlotState = "ready", **changes: Any) -> Row:
+    """Return a slot of the pool in TIER."""
+    fields = {"market": "on-demand", "offering": "small", "resources": {"cpus": 2}, "instance_id": f"i-{name}"}
+    return a_slot(name, state=state, **{**fields, **changes})
+
+
+TIER: dict[str, Any] = {
+    "pools": {
+        "linux": {
+            "stopped_slots": 1,
+            "idle_scale_down": 60,
+            "offerings": [{"name": "small", "market": "on-demand", "resources": {"cpus": 2}}],
+        }
+    }
+}
+
+
+def test_a_kept_cycle_goes_on_beside_a_full_stopped_tier() -> None:
+    ticks = Ticks(_of_tier("linux-1"), _of_tier("linux-2", "stopped"), **TIER)
+    found = ticks.tick(a_reservation("r1", resources={"cpus": 1}))
+    assert [type(each) for each in found.decisions if isinstance(each, Assign)] == [Assign]
+    assert ticks.has_gone_on
+
+
+def test_a_kept_cycle_does_not_go_on_for_demand_that_a_stopped_slot_serves() -> None:
+    ticks = Ticks(_of_tier("linux-1"), _of_tier("linux-2", "stopped"), **TIER)
+    found = ticks.tick(a_reservation("r1", resources={"cpus": 2}), a_reservation("r2", resources={"cpus": 2}))
+    assert any(isinstance(each, Start) for each in found.decisions)
+    assert not ticks.has_gone_on
+
+
+@pytest.mark.parametrize("seconds", [0, 59, 60, 61, 3600])
+def test_a_kept_cycle_does_not_go_on_while_the_stopped_tier_lacks_or_exceeds_its_number(seconds: float) -> None:
+    """The comparison with a new cycle is in `Ticks.tick`."""
+    ready = [_of_tier(f"linux-{number}") for number in (1, 2)]
+    for others in ([], [_of_tier("linux-3", "stopped"), _of_tier("linux-4", "stopped")]):
+        ticks = Ticks(*ready, *others, **TIER)
+        ticks.now += seconds
+        ticks.tick()
+        assert not ticks.has_gone_on
+
+
+def test_a_stop_that_is_not_confirmed_times_out_in_a_kept_cycle_too() -> None:
+    ticks = Ticks(_of_tier("linux-1"), _of_tier("linux-2", "stopped", power="stop"), **TIER)
+    for seconds in (10, 289, 1):
+        ticks.now += seconds
+        found = ticks.tick()
+    assert Terminate(slot="linux-2", reason="timeout") in found.decisions

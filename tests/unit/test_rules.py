@@ -115,6 +115,29 @@ def scheduler(**keys: Any) -> dict[str, Any]:
             "config.pools.linux.max_slots: expected a whole number >= 0 (an ec2 pool needs it), got null",
         ),
         (a_pool(min_slots=3), "config.pools.linux.min_slots: expected at most max_slots (2), got 3"),
+        # only on-demand machines are stopped
+        (
+            a_pool(stopped_slots=1),
+            (
+                "config.pools.linux.stopped_slots: expected 0 in a pool without an on-demand offering"
+                " (a spot machine is never stopped), got 1"
+            ),
+        ),
+        (
+            a_pool(stopped_slots=1, offerings=[{"name": "a", "market": "spot"}]),
+            (
+                "config.pools.linux.stopped_slots: expected 0 in a pool without an on-demand offering"
+                " (a spot machine is never stopped), got 1"
+            ),
+        ),
+        (
+            a_pool(stopped_slots=3, offerings=[{"name": "a", "market": "on-demand"}]),
+            "config.pools.linux.stopped_slots: expected at most max_slots (2), got 3",
+        ),
+        (
+            a_pool(stopped_slots=1, provider="static"),
+            "config.pools.linux.stopped_slots: expected 0 in a static pool (its machines are not launched), got 1",
+        ),
         (
             a_pool(offerings=[{"name": "a"}, {"name": "a"}]),
             'config.pools.linux.offerings: expected offerings that differ in name, market or zone, got "a/spot/any"',
@@ -210,6 +233,9 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "provider": "ec2",
         "min_slots": 0,
         "target_warm_slots": 0,
+        "stopped_slots": 0,
+        "resize_stopped": False,
+        "storage_price": 0,
         "max_leases_per_slot": None,
         "launch_for_elastic": False,
         "default_resources": {},

@@ -53,6 +53,11 @@ CODES: Final[Mapping[str, Category]] = {
 follows from the HTTP status.
 """
 
+POWER_REFUSALS: Final = frozenset({"IncorrectInstanceState", "UnsupportedOperation", "OperationNotPermitted"})
+"""Codes with which EC2 refuses to stop, start or resize a machine for a reason of this machine. There they have the
+category `misconfigured`.
+"""
+
 _PREFIXES: Final = tuple((code[:-1], category) for code, category in CODES.items() if code.endswith("*"))
 
 _FAILURES: Final[Sequence[tuple[tuple[type[Exception], ...], Category]]] = (
@@ -138,6 +143,18 @@ def cloud_errors() -> Iterator[None]:
         yield
     except (aws.ClientError, aws.BotoCoreError, ResponseParserError) as error:
         raise describe_failure(error) from error
+
+
+@contextmanager
+def power_errors() -> Iterator[None]:
+    """Within this context, turn each exception of boto3 into a CloudError: `misconfigured` for POWER_REFUSALS."""
+    try:
+        with cloud_errors():
+            yield
+    except CloudError as error:
+        if error.code not in POWER_REFUSALS:
+            raise
+        raise CloudError("misconfigured", error.code, error.message) from error
 
 
 def describe_shortfall(errors: Sequence[Mapping[str, Any]]) -> CloudError:

@@ -5,8 +5,6 @@ machines are described by their ids, at most 100 in a call, and the search for a
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -14,9 +12,10 @@ import msgspec
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Market
 from scheduler.ports import BatchAnswer, BatchOrder, CloudError, LaunchOrder, Refusal
+from workers.ec2.batches import MOST_IDS, each_batch, read_pages
 from workers.ec2.budget import CallBudget
 from workers.ec2.clients import LAUNCH_READ_SECONDS, Ec2Access, make_client
-from workers.ec2.errors import cloud_errors, describe_shortfall
+from workers.ec2.errors import cloud_errors, describe_shortfall, power_errors
 from workers.ec2.requests import (
     TAG_BATCH,
     TAG_CLUSTER,
@@ -35,23 +34,21 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import InstanceStatusTypeDef, InstanceTypeDef
 
-MOST_IDS: Final = 100
-"""The most instances in one call that describes them by id."""
 MOST_ENDED: Final = 250
-"""The most instances in one call that terminates them. EC2 takes up to 1,000."""
+"""The most instances in one call that terminates, stops or starts them. EC2 takes up to 1,000."""
 MOST_STATUSES: Final = 1000
 """The most status checks on one page of EC2's list of all of them."""
 PAGE_SIZE: Final = 500
 ALIVE: Final = ("pending", "running", "shutting-down", "stopping", "stopped")
-STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "terminated"]]] = {
+STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "stopped", "terminated"]]] = {
     "pending": "pending",
     "running": "running",
     "stopping": "stopping",
-    "stopped": "stopping",
+    "stopped": "stopped",
     "shutting-down": "stopping",
     "terminated": "terminated",
 }
-"""State of an instance in EC2 → state of a Machine. A stopped instance cannot serve, so it counts as stopping."""
+"""State of an instance in EC2 → state of a Machine. A terminated instance is first shutting down."""
 
 
 MOST_DIGITS: Final = 16
@@ -135,7 +132,7 @@ class Ec2Fleet:
         those in `checked`. An id that EC2 does not know is missing.
         """
         client = self._client
-        described = self._each_batch(
+        described = each_batch(
             machines, lambda ids: list(read_machines(client.describe_instances(InstanceIds=ids)["Reservations"]))
         )
         found = {machine.id: machine for machine in described}
@@ -152,13 +149,13 @@ class Ec2Fleet:
         """
         client = self._client
         if len(machines) <= MOST_IDS:
-            yield from self._each_batch(
+            yield from each_batch(
                 machines, lambda ids: client.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
             )
             return
         pages = client.get_paginator("describe_instance_status").paginate(PaginationConfig={"PageSize": MOST_STATUSES})
         wanted = set(machines)
-        for page in _read_pages(pages):
+        for page in read_pages(pages):
             yield from (status for status in page["InstanceStatuses"] if status["InstanceId"] in wanted)
 
     def find_launch(self, launch_id: str) -> list[Machine]:
@@ -180,16 +177,34 @@ class Ec2Fleet:
             self._client.create_tags(Resources=ids, Tags=[{"Key": TAG_CLUSTER_ID, "Value": cluster_id}])
             return ids
 
-        for _ in self._each_batch(machines, tag):
+        for _ in each_batch(machines, tag):
             pass
 
     def terminate(self, machines: Sequence[str]) -> None:
         """Terminate the machines with these ids, 250 in one call. If EC2 does not know one of the ids, each half of
         them is terminated by a call of its own, and so on.
         """
-        ended = self._each_batch(machines, lambda ids: [self._client.terminate_instances(InstanceIds=ids)], MOST_ENDED)
+        ended = each_batch(machines, lambda ids: [self._client.terminate_instances(InstanceIds=ids)], MOST_ENDED)
         for _ in ended:
             pass
+
+    def stop(self, machines: Sequence[str]) -> None:
+        """Stop the machines with these ids, 250 in one call."""
+        self._power(self._client.stop_instances, machines)
+
+    def start(self, machines: Sequence[str]) -> None:
+        """Start the stopped machines with these ids, 250 in one call."""
+        self._power(self._client.start_instances, machines)
+
+    def resize(self, machine: str, instance_type: str) -> None:
+        """Change the instance type of a stopped machine."""
+        with power_errors():
+            self._client.modify_instance_attribute(InstanceId=machine, InstanceType={"Value": instance_type})
+
+    def _power(self, call: Callable[..., object], machines: Sequence[str]) -> None:
+        with power_errors():
+            for _ in each_batch(machines, lambda ids: [call(InstanceIds=ids)], MOST_ENDED):
+                pass
 
     def _run_instances(self, parameters: Mapping[str, Any]) -> Machine:
         with cloud_errors():
@@ -214,39 +229,8 @@ class Ec2Fleet:
             Filters=[{"Name": name, "Values": values} for name, values in wanted.items()],
             PaginationConfig={"PageSize": self._page_size},
         )
-        for page in _read_pages(pages):
+        for page in read_pages(pages):
             yield from read_machines(page["Reservations"])
-
-    def _each_batch(
-        self, ids: Sequence[str], call: Callable[[list[str]], list[Answer]], size: int = MOST_IDS
-    ) -> Iterator[Answer]:
-        """Call `call` with batches of `size` ids, and yield its answers.
-
-        If EC2 does not know one id, it refuses the whole batch. Each half of the ids is then sent by itself, and so on
-        until the unknown id is alone and has no answer.
-        """
-        unread = iter(dict.fromkeys(ids))
-        while batch := list(islice(unread, size)):
-            try:
-                with cloud_errors():
-                    answers = call(batch)
-                yield from answers
-            except CloudError as error:
-                if error.category != "not_found":
-                    raise
-                if len(batch) > 1:
-                    yield from self._each_batch(batch, call, size=ceil(len(batch) / 2))
-
-
-def _read_pages(pages: Iterable[Page]) -> Iterator[Page]:
-    """Yield the pages of a list that EC2 returns. Raises CloudError if a call fails."""
-    unread = iter(pages)
-    while True:
-        with cloud_errors():
-            page = next(unread, None)
-        if page is None:
-            return
-        yield page
 
 
 def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None) -> Ec2Fleet:

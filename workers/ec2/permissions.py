@@ -1,5 +1,5 @@
-"""Find out which calls the AWS credentials of this process permit: launches and terminations by DryRun, reading calls
-by making each once.
+"""Find out which calls the AWS credentials of this process permit: launches, terminations, starts and stops by DryRun,
+reading calls by making each once.
 
 EC2 answers a call with DryRun by the error DryRunOperation if the call is permitted.
 """
@@ -63,6 +63,21 @@ class Permissions:
         The instance must exist, because the permission may depend on its tags.
         """
         _expect_refusal(lambda: self._ec2.terminate_instances(InstanceIds=[instance], DryRun=True))
+
+    def try_start(self, instance: str, instance_type: str | None = None) -> None:
+        """Try with DryRun to start this instance, and with `instance_type` also to change its type. Raises CloudError
+        if EC2 refuses it.
+        """
+        if instance_type is not None:
+            kind: Any = {"Value": instance_type}
+            _expect_refusal(
+                lambda: self._ec2.modify_instance_attribute(InstanceId=instance, InstanceType=kind, DryRun=True)
+            )
+        _expect_refusal(lambda: self._ec2.start_instances(InstanceIds=[instance], DryRun=True))
+
+    def try_stop(self, instance: str) -> None:
+        """Try with DryRun to stop this instance. Raises CloudError if EC2 refuses it."""
+        _expect_refusal(lambda: self._ec2.stop_instances(InstanceIds=[instance], DryRun=True))
 
     def look(self, cluster: str) -> int:
         """Try the two calls that read machines: read up to five instances with the cluster's tag, and a few status

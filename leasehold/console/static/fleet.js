@@ -8,7 +8,7 @@
   const legend = document.getElementById("legend");
   const announce = document.getElementById("announce");
   const pulse = document.getElementById("pulse");
-  const STATES = ["ready", "launching", "booting", "binding", "draining", "terminating", "error", "empty"];
+  const STATES = ["ready", "launching", "booting", "binding", "draining", "terminating", "stopped", "error", "empty"];
   const CORDONED = 1, INTERRUPTED = 2;
   const ACCOUNTS = 8;
 
@@ -325,6 +325,13 @@
       context.strokeStyle = context.fillStyle;
       context.lineWidth = 1;
       context.strokeRect(x + 0.5, y + 0.5, box - 1, box - 1);
+    } else if (state === "stopped") {
+      context.globalAlpha *= 0.55;
+      context.fillRect(x, y, box, box);
+      context.globalAlpha /= 0.55;
+      context.strokeStyle = colours.stopped;
+      context.lineWidth = box >= 16 ? 2 : 1;
+      context.strokeRect(x + 1, y + 1, box - 2, box - 2);
     } else context.fillRect(x, y, box, box);
     if (state === "error") {
       context.strokeStyle = colours.surface;

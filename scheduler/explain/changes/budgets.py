@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from scheduler.explain.search import Search, Suggestion, count_wanted, list_pools
 from scheduler.model.budgets import NOTHING_SPENT, Budget, Spent, find_allowed
-from scheduler.model.transitions import INACTIVE
+from scheduler.model.transitions import UNPAID
 
 _CENTS: Final = 100
 """Suggested amounts are whole cents."""
@@ -51,7 +51,7 @@ def _list_limiting(search: Search) -> Iterator[str]:
 def _find_most(search: Search, names: list[str]) -> int:
     """Return a rise in cents with which every launch that could be wanted is within these budgets."""
     prices = [each.price for _, pool in list_pools(search) for each in pool.offerings]
-    running = sum(slot.price or 0.0 for slot in search.view.slots.values() if slot.state not in INACTIVE)
+    running = sum(slot.price or 0.0 for slot in search.view.slots.values() if slot.state not in UNPAID)
     return ceil(_CENTS * (running + count_wanted(search) * max(prices, default=0.0))) + len(names)
 
 

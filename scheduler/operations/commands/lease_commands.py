@@ -305,20 +305,21 @@ def _set_cordon(work: UnitOfWork, name: str, *, cordoned: bool) -> Slot:
 def drain(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
     """Drain a slot (let it end when its leases are over) at the command of an operator.
 
-    A ready slot drains at once. A slot whose machine is not ready yet drains in the next tick. Slots in other states do
-    not change.
+    A ready slot drains at once. A slot whose machine is not ready yet, or is stopped, ends in the next tick. Slots in
+    other states do not change.
     """
     return start_draining(work, find_slot(work, document.slot), "requested", "operator")
 
 
 def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
-    """Drain a slot for this reason: at once if it is ready, or in the next tick if its machine is not ready yet.
+    """Drain a slot for this reason: at once if it is ready, or in the next tick if its machine is not ready yet, or if
+    it is stopped and an operator drains it.
 
     Slots in other states do not change.
     """
     if slot.state == "ready":
         slot = work.move_slot(slot, "draining", cause=by, reason=reason, drain_reason=reason)
-    elif slot.state in IN_FLIGHT and slot.drain_reason is None:
+    elif slot.state in IN_FLIGHT | ({"stopped"} if by == "operator" else set()) and slot.drain_reason is None:
         slot = msgspec.structs.replace(slot, drain_reason=reason)
         work.put(slot)
     return slot

@@ -32,6 +32,7 @@ from scheduler.operations.machines.launch import (
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.operations.writers.slots import describe_choice
 from scheduler.policy.scaling.offerings import Choice, find_end, list_alternatives, list_configured
 from scheduler.ports import BatchAnswer, BatchOrder, CloudError, ClusterRow, Refusal
 
@@ -250,12 +251,7 @@ def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine) -> 
     choice = _find_choice(pool, machine.offering) if machine.offering != slot.offering else None
     changes: dict[str, Any] = {}
     if choice is not None:
-        changes = {
-            "offering": choice.key,
-            "price": choice.price,
-            "resources": None if choice.capacity is None else dict(choice.capacity),
-            "labels": dict(choice.labels),
-        }
+        changes = describe_choice(choice)
     work.move_slot(
         slot,
         "booting",

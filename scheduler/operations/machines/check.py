@@ -16,7 +16,7 @@ from scheduler.model.transitions import WITH_MACHINE
 from scheduler.operations.commands.lease_commands import INTERRUPTED, interrupt
 from scheduler.operations.machines.launch import is_put_off
 from scheduler.operations.ports import Ports, announce, send_callbacks
-from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.operations.unit_of_work import STOP_DONE, UnitOfWork
 from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_good_boot
 from scheduler.ports import RefusedMessage, StoreUnavailableError
 
@@ -128,6 +128,12 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
     if machine.state == "stopping" and machine.interrupted:
         interrupt(work, slot.id, work.now)
         return
+    if slot.state == "stopped" or (machine.state == "stopped" and slot.power is None):
+        _mirror_power(work, slot, machine)
+        return
+    if slot.power == "start" and machine.state in {"pending", "running"}:
+        slot = msgspec.structs.replace(slot, power=None)
+        work.put(slot)
     if machine.state == "running" and slot.state == "booting":
         slot = work.move_slot(slot, "binding", missed=0, **_whereabouts(machine))
     if serves and slot.state == "binding":
@@ -135,6 +141,33 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
         note_good_boot(work, slot)
     elif slot.missed:
         work.put(msgspec.structs.replace(slot, missed=0))
+
+
+def _mirror_power(work: UnitOfWork, slot: Slot, machine: Machine) -> None:
+    """Compare a stopped slot with its machine, or another slot with its stopped machine.
+
+    A decided stop is done when the machine is stopped. A stopped slot whose machine runs although no start was decided
+    is stopped again. A machine that is stopped although no stop was decided counts as interrupted now: its leases end,
+    and it is terminated. Both need several checks in a row, because the cloud may report an earlier state.
+    """
+    is_stopped = machine.state == "stopped"
+    if slot.state == "stopped" and is_stopped:
+        if slot.power is not None:
+            work.put(msgspec.structs.replace(slot, power=None, attempts=0, not_before=0.0, missed=0))
+            detail: dict[str, Any] = {"epoch": slot.epoch}
+            work.add_event(Event(at=work.now, name=STOP_DONE, cause="cloud", slot=slot.id, detail=detail))
+        elif slot.missed:
+            work.put(msgspec.structs.replace(slot, missed=0))
+        return
+    if slot.power is not None or slot.state == "terminating":
+        return
+    missed = slot.missed + 1
+    if missed < MOST_MISSES:
+        work.put(msgspec.structs.replace(slot, missed=missed))
+    elif is_stopped:
+        interrupt(work, slot.id, work.now)  # promise: stopped-elsewhere
+    else:
+        work.put(msgspec.structs.replace(slot, power="stop", attempts=0, not_before=0.0, sent_at=0.0, missed=0))
 
 
 def _whereabouts(machine: Machine) -> dict[str, Any]:
@@ -170,20 +203,23 @@ RESEND_SECONDS = 10.0
 
 
 def recover(ports: Ports, resend_seconds: float = RESEND_SECONDS) -> int:
-    """Send launches, terminations and callbacks again that are due and were not sent in the last `resend_seconds`.
-    Return the number of messages.
+    """Send launches, terminations, starts, stops and callbacks again that are due and were not sent in the last
+    `resend_seconds`. Return the number of messages.
 
     If the `sent_at` of a slot is in the future, the clock was set back after the write, so its work counts as due.
     """
     now = ports.store.now()
     due = [
         slot
-        for slot in ports.store.find_slots(states=["launching", "terminating"])
+        for slot in ports.store.find_slots(states=["launching", "booting", "terminating", "stopped"])
+        if slot.power is not None or slot.state in {"launching", "terminating"}
         if not is_put_off(slot, now) and not 0 <= now - slot.sent_at < resend_seconds  # promise: lost-work-sent-again
     ]
     claimed = _claim(ports, due, now)
     ports.dispatcher.send_launches([slot for slot in claimed if slot.state == "launching"])
     ports.dispatcher.send_terminations([slot for slot in claimed if slot.state == "terminating"])
+    if powered := [slot for slot in claimed if slot.power is not None]:
+        ports.dispatcher.send_power(powered)
     outgoing = ports.store.find_outgoing(sent_before=now - resend_seconds)
     send_callbacks(ports, outgoing)  # promise: callbacks-sent
     return len(claimed) + len(outgoing)
@@ -210,13 +246,13 @@ def _claim(ports: Ports, due: Sequence[Slot], now: float) -> list[Slot]:
 def sweep(ports: Ports, *, all_machines: bool = False) -> int:
     """Send messages that start checks of slots, in batches. Return the number of slots.
 
-    The slots that boot, bind or terminate are checked, and those that drain because of an interruption. `all_machines`:
-    check every slot that has a machine.
+    The slots that boot, bind or terminate are checked, those whose stop is not confirmed, and those that drain because
+    of an interruption. `all_machines`: check every slot that has a machine.
     """
     probed = ports.store.find_slots(states=["booting", "binding", *(["ready"] if all_machines else [])])
-    going = ports.store.find_slots(states=["terminating", "draining"])
+    going = ports.store.find_slots(states=["terminating", "draining", "stopped"])
     if not all_machines:
-        going = [slot for slot in going if slot.state == "terminating" or slot.interrupted_at is not None]
+        going = [slot for slot in going if slot.state == "terminating" or slot.interrupted_at is not None or slot.power]
     return _send_checks(ports, [*probed, *going])
 
 

@@ -107,7 +107,7 @@ def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
     answered: set[str] = set()
     by_merit = sorted(
         (each for each in machines if each.id not in in_place and each.batch not in unsettled),
-        key=lambda each: (each.state == "stopping", each.launched_at or 0.0, each.id),
+        key=lambda each: (each.state in {"stopping", "stopped"}, each.launched_at or 0.0, each.id),
     )
     for machine in by_merit:
         slot = by_launch.get(machine.launch_id or "")
@@ -182,7 +182,7 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
     if current.instance_id == machine.id:
         return True
     is_its_slot = wanted.get(current.id) == machine.pool == current.pool
-    if current.state != "empty" or not is_its_slot or machine.state == "stopping":
+    if current.state != "empty" or not is_its_slot or machine.state in {"stopping", "stopped"}:
         return False
     work.move_slot(
         current,

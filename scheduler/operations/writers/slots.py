@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.decisions import Drain, Launch, Reset, SlotReason, Terminate
+from scheduler.model.decisions import Drain, Launch, Reset, SlotReason, Start, Stop, Terminate
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.lives import find_drift, find_end_of_life
@@ -20,7 +20,7 @@ from scheduler.model.transitions import IN_FLIGHT
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.slot_info import count_uses_left, is_configured, is_unhealthy
 from scheduler.policy.cycle.deadlines import has_timed_out
-from scheduler.policy.scaling.offerings import list_choices
+from scheduler.policy.scaling.offerings import Choice, list_choices
 
 BOOTING: Final = frozenset({"booting", "binding"})
 ASKED_AGAIN = "slot_asked_again"
@@ -52,7 +52,7 @@ class SlotWriter:
         self._launched: dict[tuple[str, str | None, str | None], list[str]] = {}
         """(pool, offering) -> the slots that were launched in this transaction, for which one request can ask."""
 
-    def write(self, decision: Launch | Drain | Terminate | Reset) -> str | None:
+    def write(self, decision: Launch | Start | Stop | Drain | Terminate | Reset) -> str | None:
         """Test one decision about a slot on the current row and write it. Return as text why it was skipped, or None if
         it was written.
         """
@@ -62,6 +62,10 @@ class SlotWriter:
         match decision:
             case Launch():
                 return self._launch(current, decision)
+            case Start():
+                return self._start(current, decision)
+            case Stop():
+                return self._stop(current, decision)
             case Drain():
                 return self._drain(current, decision)
             case Terminate():
@@ -89,11 +93,8 @@ class SlotWriter:
             "launching",
             reason=decision.reason,
             epoch=current.epoch + 1,
-            offering=choice.key,
             market=choice.market or None,
-            price=choice.price,
-            resources=None if choice.capacity is None else dict(choice.capacity),
-            labels=dict(choice.labels),
+            **describe_choice(choice),
             launch_id=self.new_id(),
             launch_reason=decision.reason,
             launched_for=decision.account,
@@ -104,6 +105,64 @@ class SlotWriter:
         )
         if not pool.ec2.names_slot:
             self._launched.setdefault((current.pool, choice.key, decision.gang), []).append(current.id)
+        return None
+
+    def _start(self, current: Slot, decision: Start) -> str | None:
+        pool = self.rules.pools.get(current.pool)
+        if pool is None:
+            return "the rules have changed since the plan"
+        if current.state != "stopped" or current.power is not None:
+            return f"{current.id} is {current.state if current.power is None else 'not stopped yet'}"
+        if current.cordoned or current.drain_reason:
+            return f"{current.id} is {'cordoned' if current.cordoned else 'to be drained'}"
+        changes: dict[str, Any] = {}
+        if decision.offering != current.offering:
+            choice = next((each for each in list_choices(pool) if each.key == decision.offering), None)
+            if choice is None or not pool.resize_stopped:
+                return "the offering is not configured any more"
+            changes = describe_choice(choice)
+        self.work.move_slot(
+            current,
+            "booting",
+            reason=decision.reason,
+            power="start",  # promise: start-stored-first
+            launch_reason=decision.reason,
+            launched_for=decision.account,
+            batch=None,
+            last_seen=self.now,
+            missed=0,
+            failed_probes=0,
+            unconfirmed=0,
+            **self._call_soon(),
+            **changes,
+        )
+        return None
+
+    def _call_soon(self) -> dict[str, Any]:
+        """Return the field values of a slot for which a call of the cloud was decided: it is due and is sent now."""
+        return {"attempts": 0, "not_before": self.now, "sent_at": self.now}
+
+    def _stop(self, current: Slot, decision: Stop) -> str | None:
+        pool = self.rules.pools.get(current.pool)
+        if pool is None or not pool.stopped_slots:
+            return "the rules have changed since the plan"
+        if current.state != "ready" or current.market != "on-demand":
+            return f"{current.id} is {current.state if current.state != 'ready' else 'no on-demand machine'}"
+        if current.cordoned or current.drain_reason or current.interrupted_at is not None:
+            return f"{current.id} is {'cordoned' if current.cordoned else 'to be drained'}"
+        is_new = current.launch_reason == "stopped" and not current.uses
+        if not (is_new if decision.reason == "booted" else True) or not self._is_to_go(current, "idle", is_new=is_new):
+            return f"{current.id} is not idle"
+        self.work.move_slot(
+            current,
+            "stopped",
+            reason=decision.reason,
+            power="stop",  # promise: stop-stored-first
+            storage_price=pool.stopped_price,
+            idle_since=None,
+            missed=0,
+            **self._call_soon(),
+        )
         return None
 
     def form_batches(self) -> None:
@@ -129,15 +188,18 @@ class SlotWriter:
         self.work.move_slot(current, "draining", reason=decision.reason, drain_reason=decision.reason)
         return None
 
-    def _is_to_go(self, current: Slot, reason: SlotReason) -> bool:
-        """Return whether the reason for which the plan drains a slot still holds for the current row of the slot."""
+    def _is_to_go(self, current: Slot, reason: SlotReason, *, is_new: bool = False) -> bool:
+        """Return whether the reason for which the plan drains a slot still holds for the current row of the slot.
+        `is_new`: the machine need not be idle for any time.
+        """
         pool = self.rules.pools.get(current.pool)
         is_free = not self.work.leases.list_on(current) and current.stranger is None
         match reason:
             case "idle":
                 since = current.since if current.idle_since is None else current.idle_since
                 is_idle = is_free and not current.cordoned
-                return pool is not None and is_idle and self.now - since > pool.idle_scale_down
+                is_past = pool is not None and self.now - since > pool.idle_scale_down
+                return is_idle and (is_past or is_new)
             case "interrupted":
                 return current.interrupted_at is not None
             case "at_quota":
@@ -158,16 +220,20 @@ class SlotWriter:
                 return current.drain_reason == reason
 
     def _terminate(self, current: Slot, decision: Terminate) -> str | None:
-        if current.state not in IN_FLIGHT | {"draining", "terminating"}:
+        if current.state not in IN_FLIGHT | {"draining", "terminating", "stopped"}:
             return f"{current.id} is {current.state}"
         pool = self.rules.pools.get(current.pool)
+        if decision.reason in {*_REPLACEMENTS, "surplus"} and (current.state != "stopped" or current.cordoned):
+            return f"{current.id} is {current.state}"
         if decision.reason == "timeout" and not has_timed_out(current, pool, self.now):
             return f"{current.id} has not timed out"
         if decision.reason == "drained" and self.work.leases.list_on(current):
             return f"{current.id} still has leases"
         if decision.reason == "timeout" and current.state in BOOTING:
             note_failed_boot(self.work, pool, current, f"timed out while {current.state}")
-        slow_work: dict[str, Any] = {"attempts": 0, "not_before": self.now, "sent_at": self.now}
+        slow_work = {**self._call_soon(), "power": None}
+        if current.state == "stopped" and current.power is None:
+            slow_work["price"] = current.storage_price  # until its end the machine costs only its storage
         if current.state == "terminating":
             # The termination request had no effect. It is sent again, and its timeout starts again.
             self.work.put(msgspec.structs.replace(current, since=self.now, **slow_work))
@@ -177,6 +243,16 @@ class SlotWriter:
                 current, "terminating", reason=decision.reason, drain_reason=decision.reason, **slow_work
             )
         return None
+
+
+def describe_choice(choice: Choice) -> dict[str, Any]:
+    """Return the field values that a slot gets from the offering as which its machine is launched or started."""
+    return {
+        "offering": choice.key,
+        "price": choice.price,
+        "resources": None if choice.capacity is None else dict(choice.capacity),
+        "labels": dict(choice.labels),
+    }
 
 
 def _is_to_be_replaced(slot: Slot, pool: Pool, reason: SlotReason, now: float) -> bool:

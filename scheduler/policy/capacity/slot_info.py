@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from scheduler.model.decisions import SlotReason
+from scheduler.model.lives import find_drift, find_end_of_life
 from scheduler.model.machines import Offering
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Lease
@@ -176,7 +177,7 @@ class CachedSlot(msgspec.Struct, eq=False):
     marks: tuple[Mark, Mark] | None = None
     """The result of `find_marks` for the unchanged slot; None until it is needed."""
     life: tuple[bool, float] | None = None
-    """Whether the machine has drifted, and when it is too old (`scaling/replacement.py`); None until it is needed."""
+    """The result of `find_life`; None until it is needed."""
     may_exceed: bool | None = None
     """Whether the leases may exceed the slot's capacity (`elastic/assignment.py`); None until it is needed."""
 
@@ -254,6 +255,21 @@ def is_unhealthy(pool: Pool, unconfirmed: int, failed_probes: int) -> bool:
     return 0 < pool.unhealthy_after <= max(unconfirmed, failed_probes)
 
 
+def find_life(slot_info: SlotInfo, pool: Pool) -> tuple[bool, float]:
+    """Return whether the slot's machine has drifted, and when it is too old (infinity: never), by the rules of its
+    pool.
+    """
+    cached = slot_info.opened
+    if cached is not None and cached.life is not None:
+        return cached.life
+    rules = pool.replacement
+    has_drifted = rules.drift == "replace" and bool(find_drift(slot_info.slot, pool.launch_digest))
+    life = has_drifted, find_end_of_life(slot_info.slot, rules) if rules.max_age else inf
+    if cached is not None:
+        cached.life = life
+    return life
+
+
 def is_configured(slot: Slot, pool: Pool) -> bool:
     """Return whether the pool still has the offering from which the slot was launched; True if it was launched without
     one.
@@ -301,7 +317,16 @@ def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
     is_at_rest = state in AT_REST and slot.interrupted_at is None
     if is_at_rest and state == "ready":
         is_at_rest = find_reason_to_retire(slot_info) is None
+    elif state == "stopped":
+        is_at_rest = is_settled_stop(slot, pool)
     return CachedSlot(slot_info, is_at_rest, len(found) == len(named))
+
+
+def is_settled_stop(slot: Slot, pool: Pool) -> bool:
+    """Return whether a stopped slot stays as it is until it is started or replaced: the cloud has confirmed the stop,
+    the pool has a stopped tier and the slot's offering, and no drain was requested.
+    """
+    return slot.power is None and slot.drain_reason is None and pool.stopped_slots > 0 and is_configured(slot, pool)
 
 
 def is_sound(view: View, slot: Slot) -> bool:

@@ -88,7 +88,11 @@ def find_timeout(state: SlotState, pool: Pool) -> float:
 
 
 def find_deadline(slot: Slot, pool: Pool) -> float:
-    """Return when a slot that stays in its state times out; infinity for a state without a timeout."""
+    """Return when a slot that stays in its state times out; infinity for a state without a timeout. The stop of a
+    machine that the cloud has not confirmed has the timeout of a termination.
+    """
+    if slot.state == "stopped" and slot.power == "stop":
+        return slot.since + pool.terminating_timeout
     return slot.since + find_timeout(slot.state, pool)
 
 

@@ -2,12 +2,11 @@
 decisions so far.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import compress
 from math import inf
 from operator import attrgetter
-from typing import Final
 
 import msgspec
 
@@ -23,6 +22,7 @@ from scheduler.model.decisions import (
     Restart,
     Revoke,
     RevokeReason,
+    Stop,
     Terminate,
 )
 from scheduler.model.pending_queue import Groups
@@ -41,7 +41,7 @@ from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
-_STATE_AFTER: Final[Mapping[type, SlotState]] = {Drain: "draining", Terminate: "terminating", Reset: "empty"}
+_STATE_AFTER: dict[type, SlotState] = {Drain: "draining", Terminate: "terminating", Reset: "empty", Stop: "stopped"}
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
 _age = attrgetter("created_at", "sequence")
@@ -132,8 +132,8 @@ class CycleState:
         """Append a decision to the plan of this cycle."""
         self.decisions.append(decision)
 
-    def move_slot(self, slot_info: SlotInfo, decision: Drain | Terminate | Reset) -> None:
-        """Decide that a slot drains, terminates or becomes empty. It stays in that state for the rest of the cycle."""
+    def move_slot(self, slot_info: SlotInfo, decision: Drain | Terminate | Reset | Stop) -> None:
+        """Decide that a slot drains, terminates, becomes empty or is stopped. It stays so for the rest of the cycle."""
         self.decide(decision)
         slot_info.state = _STATE_AFTER[type(decision)]
 

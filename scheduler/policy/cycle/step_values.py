@@ -24,6 +24,10 @@ Charged = NewType("Charged", Healed)
 """The cycle's state after quota accounts have earned and paid; `CycleState.balances` has their balances."""
 Warm = NewType("Warm", CycleState)
 """The cycle's state after the launches for the minimum and the warm reserve of each pool."""
+Tiered = NewType("Tiered", CycleState)
+"""The cycle's state after machines were stopped, launched and terminated for the stopped tier of each pool."""
+ToStop = Mapping[str, int]
+"""By pool: how many of its slots in flight or idle will be stopped when they are ready, or idle for long enough."""
 ScaledIn = NewType("ScaledIn", CycleState)
 """The cycle's state after slots that were idle for too long have begun to drain."""
 Replaced = NewType("Replaced", CycleState)
@@ -94,3 +98,5 @@ class Headroom:
     """By pool: how many launches `max_slots` or EC2's quota withholds."""
     spared: Container[str]
     """Ids of slots without leases that must not end: the reservations with withheld launches would use them too."""
+    beyond: Mapping[str, int]
+    """By pool: how many of the launches `max_slots` withholds. EC2's quota withholds the others."""

@@ -176,8 +176,10 @@ def _heal_stuck(cycle: CycleState, restless: Iterable[SlotInfo]) -> FailedBoots:
         deadline = slot.since + pool.error_cooldown if slot.state == "error" else find_deadline(slot, pool)
         if not cycle.is_due(deadline):
             cycle.timers.add(deadline)
-            if slot.state in IN_FLIGHT and slot.drain_reason:
+            if slot.state in IN_FLIGHT | {"stopped"} and slot.drain_reason:
                 _terminate(cycle, slot_info, "rebalance" if slot.drain_reason == "rebalance" else "requested")
+            elif slot.state == "stopped" and not (pool.stopped_slots or slot.cordoned):
+                _terminate(cycle, slot_info, "surplus")
         elif slot.state == "error":
             cycle.move_slot(slot_info, Reset(slot=slot.id, reason="cooled_down"))
         else:
@@ -367,7 +369,9 @@ def retire(cycle: CycleState) -> None:
             reason = find_reason_to_retire(slot_info)
             if reason is not None:
                 cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason=reason))
-        elif slot_info.is_coming and not is_configured(slot_info.slot, slot_info.pool):
+        elif (slot_info.is_coming or slot_info.state == "stopped") and not is_configured(
+            slot_info.slot, slot_info.pool
+        ):
             cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="unconfigured"))
 
 
@@ -377,7 +381,7 @@ def retire_vanished(cycle: CycleState) -> None:
         match slot.state:
             case "ready":
                 cycle.decide(Drain(slot=slot.id, reason="unconfigured"))
-            case "launching" | "booting" | "binding":
+            case "launching" | "booting" | "binding" | "stopped":
                 cycle.decide(Terminate(slot=slot.id, reason="unconfigured"))
             case "draining" if not find_leases(cycle.view, slot):
                 cycle.decide(Terminate(slot=slot.id, reason="drained"))

@@ -19,6 +19,8 @@ from scheduler.model.decisions import (
     Requeue,
     Restart,
     Revoke,
+    Start,
+    Stop,
     Terminate,
 )
 from scheduler.policy.cycle.deadlines import Terms, expiry_of_lease, expiry_of_pending
@@ -92,7 +94,9 @@ def _wake_after(cycle: CycleState, decision: Decision) -> None:
                 wake_for_restart(cycle, reservation)
         case Drain() if decision.slot in cycle.slot_infos and cycle.slot_infos[decision.slot].leases:
             _wake_after_timeout(cycle, cycle.slot_infos[decision.slot].pool.drain_timeout)
-        case Terminate() if decision.slot in cycle.slot_infos:
+        case Start():
+            _wake_after_timeout(cycle, cycle.rules.pools[decision.pool].boot_timeout)
+        case Terminate() | Stop() if decision.slot in cycle.slot_infos:
             _wake_after_timeout(cycle, cycle.slot_infos[decision.slot].pool.terminating_timeout)
         case _:
             pass

@@ -9,12 +9,17 @@ from scheduler.policy.scaling.pool_size import count_serving
 
 
 class IdleSlots:
-    """The idle slots of each elastic pool. All slots of the cycle are ready or empty."""
+    """The idle slots of each elastic pool. All slots of the cycle are ready, stopped or empty."""
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
         self._cycle, self._limits = cycle, limits
         self._serving = {
             name: count_serving(each) for name, each in cycle.pools.items() if each and each[0].pool.is_elastic
+        }
+        self._stopped = {
+            name: sum(each.state == "stopped" and not each.slot.cordoned for each in cycle.pools[name])
+            for name in self._serving
+            if cycle.rules.pools[name].stopped_slots
         }
         self._idle: dict[str, dict[int, SlotInfo]] = {
             name: {each.order: each for each in cycle.pools[name] if each.is_idle} for name in self._serving
@@ -44,6 +49,8 @@ class IdleSlots:
 
     def _stays(self, name: str, withheld: Container[str]) -> bool:
         pool, idle = self._cycle.rules.pools[name], self._idle[name]
+        if pool.stopped_slots and self._stopped[name] != pool.stopped_slots:
+            return False
         spare = min(self._serving[name] - pool.min_slots, len(idle) - pool.target_warm_slots)
         lacks = self._serving[name] < pool.min_slots or len(idle) < pool.target_warm_slots
         if (lacks and self._limits.count_left(name)) or (idle and name in withheld):

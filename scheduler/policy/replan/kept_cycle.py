@@ -168,7 +168,7 @@ class KeptCycle:
         if misfit is not None:
             return Refusal(misfit, is_withheld=False, is_misfit=True)
         held = self._limits.find_launch(demand, demand.needs[0])
-        if not isinstance(held, str):
+        if not isinstance(held, str) or self._limits.find_start(demand.pools, demand.needs[0], demand.payer):
             raise _LeftWayError
         code = choose_code_for_one(demand, held, self._limits)
         reason = (code, self._limits.describe(code, demand.pools))

@@ -2,14 +2,16 @@
 
 from math import inf
 
-from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.capacity.slot_info import SlotInfo, find_life
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.replacement import find_life, list_replaceable
+from scheduler.policy.scaling.replacement import list_replaceable
 
 
 class Lives:
-    """When the first machine of a kept cycle may have to be replaced. All slots of the cycle are ready or empty."""
+    """When the first machine of a kept cycle may have to be replaced. All slots of the cycle are ready, stopped or
+    empty.
+    """
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
         self._cycle, self._limits = cycle, limits
@@ -43,7 +45,7 @@ class Lives:
             if pool.replacement.min_saving:
                 return -inf
             for slot_info in slot_infos:
-                if slot_info.state == "ready":
+                if slot_info.state in {"ready", "stopped"}:
                     has_drifted, end = find_life(slot_info, pool)
                     first = min(first, -inf if has_drifted else end)
         return first

@@ -11,8 +11,8 @@ from scheduler.policy.lifecycle.heal import may_restart_again
 
 _ORDINARY: Final = frozenset({Assign, Cores})
 """Kinds of decisions after which a cycle may be kept: they change only leases on ready slots."""
-_WAITING: Final = frozenset({"draining", "terminating", "error"})
-"""Slot states without capacity."""
+_WAITING: Final = frozenset({"draining", "terminating", "error", "stopped"})
+"""Slot states without ready capacity."""
 
 
 def is_ordinary(cycle: CycleState, outcome: Plan) -> bool:

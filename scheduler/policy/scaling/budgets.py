@@ -6,14 +6,14 @@ from typing import Final
 
 from scheduler.model.budgets import NOTHING_SPENT, Budget, find_allowed, find_next_period
 from scheduler.model.decisions import Drain, Terminate
-from scheduler.model.transitions import INACTIVE
+from scheduler.model.transitions import UNPAID
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Scaled, WithHeadroom
 
 TINY: Final = 1e-6
 """Dollars by which sums of prices may differ from a limit without exceeding it, because floats are rounded."""
-_LEAVING: Final = INACTIVE | {"draining", "terminating"}
+_LEAVING: Final = UNPAID | {"draining", "terminating"}
 
 
 @dataclass(slots=True)
@@ -89,8 +89,8 @@ def _dearest(cycle: CycleState, pool: str) -> float:
 
 
 def active(cycle: CycleState) -> list[SlotInfo]:
-    """Return the slots of a cycle that have, or will have, a machine."""
-    return [each for each in cycle.slot_infos.values() if each.state not in INACTIVE]
+    """Return the slots of a cycle that have, or will have, a machine that is paid by the hour."""
+    return [each for each in cycle.slot_infos.values() if each.state not in UNPAID]
 
 
 def sum_prices(budget: Budget, slot_infos: Iterable[SlotInfo]) -> float:
@@ -132,8 +132,8 @@ def _list_to_go(budget: Budget, staying: list[SlotInfo], *, spares_leases: bool)
         for each in staying
         if each.price > 0 and not each.slot.cordoned and budget.covers(each.slot.pool, find_payer_of(each))
     ]
-    # A slot that this cycle launches has an inactive row, and stays.
-    coming = [each for each in mine if each.is_coming and not each.wanted and each.slot.state not in INACTIVE]
+    # A slot that this cycle launches or starts has an unpaid row, and stays.
+    coming = [each for each in mine if each.is_coming and not each.wanted and each.slot.state not in UNPAID]
     idle = sorted((each for each in mine if each.is_idle), key=lambda each: (each.idle_since, each.order))
     used = [] if spares_leases else [each for each in mine if each.state == "ready" and not each.is_idle]
     return [*coming, *idle, *used]

@@ -1,4 +1,5 @@
-"""Step 6, launch: slots for reservations that fit on nothing that is ready or in flight.
+"""Step 6, launch: slots for reservations that fit on nothing that is ready or in flight. A stopped slot that fits is
+started instead.
 
 Sources: the autoscaler's tick (capacity in flight is used first), Arvados (choice of the offering, back-offs).
 """
@@ -65,16 +66,22 @@ class TrialLaunch:
         return [*self.there, self.cycle.launched]
 
     def _launch(self, need: InstanceRequest) -> SlotInfo | None:
-        """Launch a slot for one instance in the first pool that can, and return the slot.
+        """Start a stopped slot for one instance, or launch one in the first pool that can, and return the slot.
 
         If no pool can, return None and store the code of the reason in `held`.
         """
-        found = self.limits.find_launch(self.demand, need)
-        if isinstance(found, str):
-            self.held, self.lacks_one = found, True
-            return None
-        slot_info = self.limits.launch(*found, "demand", self.account or self.demand.payer or None, self.gang)
-        self.launched.append((*found, slot_info))
+        account = self.account or self.demand.payer or None
+        if (started := self.limits.find_start(self.demand.pools, need, self.demand.payer)) is not None:
+            name, slot_info, choice = started
+            self.limits.start(*started, "demand", account)
+        else:
+            found = self.limits.find_launch(self.demand, need)
+            if isinstance(found, str):
+                self.held, self.lacks_one = found, True
+                return None
+            name, choice = found
+            slot_info = self.limits.launch(name, choice, "demand", account, self.gang)
+        self.launched.append((name, choice, slot_info))
         self.cycle.launched.add(slot_info)
         return slot_info
 
@@ -90,8 +97,8 @@ class TrialLaunch:
         """
         if self.held != "at_quota" or not self.launched:
             return
-        name, choice, _ = self.launched[0]
-        if self.limits.may_probe(name, choice.market):
+        name, choice, slot_info = self.launched[0]
+        if slot_info.state == "empty" and self.limits.may_probe(name, choice.market):
             self.limits.launch(name, choice, "demand", self.account).wanted = True
 
     def find_code(self) -> str:
@@ -286,10 +293,15 @@ def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: Launch
     if slot_info is not None:
         launched.take(slot_info, need)
     else:
-        found = limits.find_launch(demand, need)
-        if isinstance(found, str):
-            return found, choose_code_for_one(demand, found, limits)
-        slot_info = limits.launch(*found, "demand", cycle.view.reservations[name].request.account)
+        account = cycle.view.reservations[name].request.account
+        if (started := limits.find_start(demand.pools, need, demand.payer)) is not None:
+            _, slot_info, _ = started
+            limits.start(*started, "demand", account)
+        else:
+            found = limits.find_launch(demand, need)
+            if isinstance(found, str):
+                return found, choose_code_for_one(demand, found, limits)
+            slot_info = limits.launch(*found, "demand", account)
         launched.add(slot_info, need)
     slot_info.wanted = True
     cycle.wait(name, "booting", f"waits for {slot_info.slot.id} ({slot_info.state})")

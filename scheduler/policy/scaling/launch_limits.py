@@ -3,12 +3,12 @@
 Sources: the autoscaler's tick (counting), Arvados (back-offs).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 
-from scheduler.model.decisions import Launch
+from scheduler.model.decisions import Launch, Start
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.slots import Market
 from scheduler.model.transitions import INACTIVE
@@ -19,6 +19,7 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
+from scheduler.policy.scaling.by_pool import ByPool
 from scheduler.policy.scaling.launch_codes import DETAILS, OF_A_MARKET, first_code
 from scheduler.policy.scaling.market_mix import count_mix, describe_turn, find_turn
 from scheduler.policy.scaling.offerings import (
@@ -29,22 +30,9 @@ from scheduler.policy.scaling.offerings import (
     list_eligible,
     list_fallback,
 )
-
-Value = TypeVar("Value")
+from scheduler.policy.scaling.stopped_slots import find_own_choice, list_resized, list_startable
 
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
-
-
-class ByPool(dict[str, Value]):
-    """A table of values by pool, each of which is computed when it is first needed."""
-
-    def __init__(self, find: Callable[[str], Value]) -> None:
-        super().__init__()
-        self._find = find
-
-    def __missing__(self, name: str) -> Value:
-        value = self[name] = self._find(name)
-        return value
 
 
 class LaunchLimits:
@@ -60,6 +48,7 @@ class LaunchLimits:
         self.next_end = inf
         """When the first of the back-offs ends that held a launch back in this cycle; infinity if there is none."""
         self._launches_in = dict.fromkeys(cycle.pools, 0)
+        self._starts_in = dict.fromkeys(cycle.pools, 0)
         # Speed: a tick that considers no launch counts no slots. After the repairs, only launches change whether a slot
         # is active, empty, or cordoned and ready, so that a later count finds the same slots.
         self._active = ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
@@ -82,6 +71,7 @@ class LaunchLimits:
         self._empty = ByPool(
             lambda name: [p for p in reversed(cycle.pools[name]) if p.state == "empty" and not p.slot.cordoned]
         )
+        self._startable = ByPool(lambda name: list_startable(cycle.pools[name], cycle.now))
 
     def _list_bounds(self, name: str) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield each `max_slots` that limits a pool, as (maximum, the pools whose slots count)."""
@@ -169,11 +159,11 @@ class LaunchLimits:
 
     def _find_code_behind(self, name: str, choice: Choice, account: str) -> str | None:
         code = self.find_code(name, choice, account)
-        if code is None and any(
-            name in need.given and need.could_hold(name, choice.capacity, choice.labels) for need in self._reserved
-        ):
-            return "behind_queue"
-        return code
+        return "behind_queue" if code is None and self._is_reserved(name, choice) else code
+
+    def _is_reserved(self, name: str, choice: Choice) -> bool:
+        there = (need for need in self._reserved if name in need.given)
+        return any(need.could_hold(name, choice.capacity, choice.labels) for need in there)
 
     def _find_eligible(self, demand: Demand, need: InstanceRequest) -> list[tuple[str, Choice]]:
         turns = tuple(map(self._find_turn, demand.pools)) if self._has_mix else ()
@@ -223,7 +213,7 @@ class LaunchLimits:
         return find_turn(rules, self._mixes[name]) if rules.has_mix else None
 
     def imagine(self, name: str, market: str, count: int) -> None:
-        """Count imagined slots of a market, or take them out, for the market of the next launch."""
+        """Count slots of a market, or with a negative number take them out, for the market of the next launch."""
         if self._has_mix:
             self._mixes[name].add(market, count)
 
@@ -235,33 +225,76 @@ class LaunchLimits:
         """
         slot_info = self._empty[name].pop()
         self._active[name] += 1
-        self.launches += 1
         self._launches_in[name] += 1
         slot = slot_info.slot.id
         launched = Launch(slot=slot, pool=name, offering=choice.key, reason=reason, account=account, gang=gang)  # type: ignore[arg-type]
-        self._cycle.decide(launched)
-        self.budgets.add(name, choice.price, account or "")
-        if self._has_mix:
-            self._mixes[name].add(choice.market)
         slot_info.state = "launching"
-        slot_info.capacity = slot_info.free = choice.capacity
-        slot_info.labels, slot_info.market, slot_info.price = choice.labels, choice.market, choice.price
+        self._decide(launched, name, slot_info, choice)
         return slot_info
 
+    def _decide(self, decision: Launch | Start, name: str, slot_info: SlotInfo, choice: Choice) -> None:
+        self.launches += 1
+        self._cycle.decide(decision)
+        self.budgets.add(name, choice.price, decision.account or "")
+        self.imagine(name, choice.market, 1)
+        slot_info.capacity = slot_info.free = choice.capacity
+        slot_info.labels, slot_info.market, slot_info.price = choice.labels, choice.market, choice.price
+
+    def find_start(
+        self, pools: Iterable[str], need: InstanceRequest | None = None, account: str = ""
+    ) -> tuple[str, SlotInfo, Choice] | None:
+        """Return the stopped slot to start for an instance (None: for any one) as (pool, slot, choice as which it is
+        started); None if there is none.
+
+        Pools are in this order, and in each the cheapest slot goes first. Whatever prevents a launch of its offering
+        prevents a start too, except `max_slots`. While EC2 has no capacity for its offering, a pool with
+        `resize_stopped` starts it as another one.
+        """
+        for name in pools:
+            for slot_info in self._startable[name] if self._cycle.rules.pools[name].stopped_slots else ():
+                own = find_own_choice(slot_info)
+                code = self._find_start_code(name, own, need, account)
+                choices = list_resized(slot_info) if code == "capacity" else [own] if code is None else []
+                for choice in choices:
+                    if choice is own or self._find_start_code(name, choice, need, account) is None:
+                        return name, slot_info, choice
+        return None
+
+    def _find_start_code(self, name: str, choice: Choice, need: InstanceRequest | None, account: str) -> str | None:
+        if need is not None and not need.could_hold(name, choice.capacity, choice.labels):
+            return "no_capacity"
+        if self._is_reserved(name, choice):
+            return "behind_queue"
+        return "at_quota" if self.is_at_quota(name, choice.market) else self._find_refusal(name, choice, account)
+
+    def start(self, name: str, slot_info: SlotInfo, choice: Choice, reason: str, account: str | None = None) -> None:
+        """Decide to start a stopped slot that `find_start` returned, as this choice. The slot is in flight now."""
+        self._startable[name].remove(slot_info)
+        self._starts_in[name] += 1
+        started = Start(slot=slot_info.slot.id, pool=name, offering=choice.key, reason=reason, account=account)  # type: ignore[arg-type]
+        slot_info.state = "booting"
+        self._decide(started, name, slot_info, choice)
+
     def count_launches(self, pools: Iterable[str]) -> int:
-        """Return how many launches this cycle has decided in these pools."""
-        return sum(self._launches_in[name] for name in pools)
+        """Return how many launches and starts this cycle has decided in these pools."""
+        return sum(self._launches_in[name] + self._starts_in[name] for name in pools)
 
     def undo(self, name: str, slot_info: SlotInfo) -> None:
-        """Undo the last launch of this cycle. No other decision may have been made since."""
+        """Undo the last launch or start of this cycle. No other decision may have been made since."""
         launched = self._cycle.decisions.pop()
-        self.budgets.add(name, -slot_info.price, getattr(launched, "account", None) or "")
-        self._active[name] -= 1
         self.launches -= 1
+        self.budgets.add(name, -slot_info.price, getattr(launched, "account", None) or "")
+        self.imagine(name, slot_info.market, -1)
+        if isinstance(launched, Start):
+            self._starts_in[name] -= 1
+            own = find_own_choice(slot_info)
+            slot_info.state, slot_info.labels, slot_info.price = "stopped", own.labels, own.price
+            slot_info.capacity = slot_info.free = own.capacity
+            self._startable[name] = list_startable(self._cycle.pools[name], self._cycle.now)
+            return
+        self._active[name] -= 1
         self._launches_in[name] -= 1
         self._empty[name].append(slot_info)
-        if self._has_mix:
-            self._mixes[name].add(slot_info.market, -1)
         slot_info.state = "empty"
 
     def choose_code(self, demand: Demand, code: str) -> str:
@@ -309,10 +342,8 @@ class LaunchLimits:
         """Count the active slots of these pools, and the machines that belong to no slot."""
         if len(pools) == 1 and not self._strangers:
             return self._active[pools[0]]
-        return sum(self._count_active(name) + self._count_strangers(name) for name in pools)
-
-    def _count_active(self, name: str) -> int:
-        return self._active[name] if name in self._cycle.pools else 0
+        known = (self._active[name] for name in pools if name in self._cycle.pools)
+        return sum(known) + sum(map(self._count_strangers, pools))
 
     def _count_strangers(self, name: str) -> int:
         """Count the machines with this pool's tags that belonged to no slot at the last comparison with EC2."""

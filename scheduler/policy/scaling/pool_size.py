@@ -5,7 +5,7 @@ shuts down all idle machines. Leasehold ends only unneeded slots, and only as ma
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -14,18 +14,29 @@ from typing import Final
 from scheduler.model.decisions import Drain, Terminate
 from scheduler.model.pools import Pool
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import INACTIVE
+from scheduler.model.transitions import UNPAID
 from scheduler.policy.capacity.gang import fill
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import Headroom, Healed, Replaced, ScaledIn, Shortfall, Warm, WithHeadroom
+from scheduler.policy.cycle.step_values import (
+    Headroom,
+    Healed,
+    Replaced,
+    ScaledIn,
+    Shortfall,
+    Tiered,
+    ToStop,
+    Warm,
+    WithHeadroom,
+)
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 
 def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:
-    """Launch the slots that each pool lacks of `min_slots`, then of `target_warm_slots`, within its limits.
+    """Launch the slots that each pool lacks of `min_slots`, then of `target_warm_slots`, within its limits. A stopped
+    slot is started instead if its offering could be launched here.
 
     A pool with withheld launches for reservations gets none: its warm slot would be the first to end for headroom.
     """
@@ -39,12 +50,12 @@ def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> 
     return Warm(cycle)
 
 
-def count_serving(slot_infos: list[SlotInfo]) -> int:
+def count_serving(slot_infos: Sequence[SlotInfo]) -> int:
     """Count the slots that are ready or in flight and not cordoned; `min_slots` is compared with this number."""
     return sum(slot_info.is_serving for slot_info in slot_infos)
 
 
-def count_reserve(slot_infos: list[SlotInfo]) -> int:
+def count_reserve(slot_infos: Sequence[SlotInfo]) -> int:
     """Count the idle ready slots and the slots in flight without a reservation that waits for them; cordoned ones do
     not count. `target_warm_slots` is compared with this number.
     """
@@ -59,17 +70,22 @@ def _launch(limits: LaunchLimits, name: str, reason: str, lacking: int) -> None:
     left.
     """
     for _ in range(lacking):
-        free = next((choice for choice in limits.list_next(name) if limits.find_code(name, choice) is None), None)
+        choices = limits.list_next(name)
+        started = limits.find_start([name])
+        if started is not None and any(choice.key == started[2].key for choice in choices):
+            limits.start(*started, reason)
+            continue
+        free = next((choice for choice in choices if limits.find_code(name, choice) is None), None)
         if free is None:
             return
         limits.launch(name, free, reason)
 
 
-def scale_in(cycle: Warm) -> ScaledIn:
+def scale_in(cycle: Tiered, to_stop: ToStop) -> ScaledIn:
     """Drain ready slots that had no lease for longer than (not exactly) `idle_scale_down` seconds.
 
-    A pool keeps `min_slots` slots in service and `target_warm_slots` in reserve. The slot that was idle longest goes
-    first; of equal ones the first in slot order.
+    A pool keeps `min_slots` slots in service, `target_warm_slots` in reserve, and those that are to be stopped later
+    (`to_stop`). The slot that was idle longest goes first; of equal ones the first in slot order.
     """
     for name, slot_infos in cycle.pools.items():
         pool = cycle.rules.pools[name]
@@ -78,7 +94,7 @@ def scale_in(cycle: Warm) -> ScaledIn:
             continue
         idle.sort(key=lambda slot_info: (slot_info.idle_since, slot_info.order))
         spare = min(count_serving(slot_infos) - pool.min_slots, count_reserve(slot_infos) - pool.target_warm_slots)
-        for slot_info in idle[: max(0, spare)]:
+        for slot_info in idle[: max(0, spare - to_stop.get(name, 0))]:
             if cycle.is_past(slot_info.idle_since, pool.idle_scale_down):
                 cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="idle"))
             else:
@@ -99,23 +115,24 @@ def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> 
     Call it before the warm pools are filled, because a pool with withheld launches gets no warm slot.
     """
     if not shortfall.demands or not any(_could_matter(slot_infos, limits) for slot_infos in cycle.pools.values()):
-        return Headroom({}, frozenset())
+        return Headroom({}, frozenset(), {})
     wanted = {slot_info.slot.id for slot_info in cycle.slot_infos.values() if slot_info.wanted}
-    launches = _imagine_launches(cycle, shortfall, limits)
+    launches, beyond = _imagine_launches(cycle, shortfall, limits)
     spared = set()
     for slot_info in cycle.slot_infos.values():
         if slot_info.wanted and slot_info.slot.id not in wanted:
             slot_info.wanted = False
             spared.add(slot_info.slot.id)
-    return Headroom(launches, spared)
+    return Headroom(launches, spared, beyond)
 
 
 def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
     """End one unneeded slot of a pool for each launch that is withheld there.
 
     A slot is unneeded if it is elastic, not cordoned, and has neither a lease nor a reservation that waits for it.
-    Slots in flight end first, then the slot that was idle longest, then slot order. `idle_scale_down`, `min_slots` and
-    `target_warm_slots` protect no slot. Slots that drain or terminate already count.
+    Stopped slots end first, unless the launch is withheld for EC2's quota, which they do not use. Then slots in flight
+    end, then the slot that was idle longest, then slot order. `idle_scale_down`, `min_slots` and `target_warm_slots`
+    protect no slot. Slots that drain or terminate already count.
     """
     for name, slot_infos in cycle.pools.items():
         if not (count := headroom.launches.get(name, 0)):
@@ -123,8 +140,10 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
         under_way = sum(slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
         unneeded = [each for each in slot_infos if _is_unneeded(each) and each.slot.id not in headroom.spared]
         unneeded.sort(key=lambda each: (not each.is_coming, 0.0 if each.is_coming else each.idle_since, each.order))
+        stopped = [each for each in unneeded if each.state == "stopped"][: headroom.beyond.get(name, 0)]
+        unneeded = stopped + [each for each in unneeded if each.state != "stopped"]
         for slot_info in unneeded[: max(0, count - under_way)]:
-            if slot_info.is_coming:
+            if slot_info.is_coming or slot_info.state == "stopped":
                 cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="at_quota"))
             else:
                 cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="at_quota"))
@@ -134,12 +153,14 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
 def _is_unneeded(slot_info: SlotInfo) -> bool:
     """Return whether a slot may end so that a withheld launch can run.
 
-    A slot that this cycle launches may not; its row is still inactive.
+    A slot that this cycle launches or starts may not; its row is still inactive or stopped.
     """
     if slot_info.wanted:
         return False
-    is_coming = slot_info.is_coming and slot_info.slot.state not in INACTIVE and not slot_info.slot.cordoned
-    return slot_info.pool.is_elastic and (slot_info.is_idle or is_coming)
+    slot = slot_info.slot
+    is_coming = slot_info.is_coming and slot.state not in UNPAID and not slot.cordoned
+    is_stopped = slot_info.state == slot.state == "stopped" and not slot.cordoned
+    return slot_info.pool.is_elastic and (slot_info.is_idle or is_coming or is_stopped)
 
 
 def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
@@ -153,8 +174,10 @@ def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
     return any(map(_is_unneeded, slot_infos)) or (keeps and limits.count_left(slot_infos[0].slot.pool) > 0)
 
 
-def _imagine_launches(cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits) -> dict[str, int]:
-    """Return, by pool, the launches that the withheld demands would cause.
+def _imagine_launches(
+    cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return, by pool, the launches that the withheld demands would cause, and those of them beyond `max_slots`.
 
     A demand whose imagined launches failed once is not tried again.
     """
@@ -257,13 +280,12 @@ class _ImaginedLaunches:
         self.markets[slot_info.slot.pool, slot_info.market] += count
         self.limits.imagine(slot_info.slot.pool, slot_info.market, count)
 
-    def count(self) -> dict[str, int]:
-        """Return, by pool, the launches that EC2's quota withholds plus those beyond `max_slots`. From now on the
-        imagined slots do not count for the market of the next launch.
+    def count(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return, by pool, the launches that EC2's quota withholds plus those beyond `max_slots`, and the latter
+        alone. From now on the imagined slots do not count for the market of the next launch.
         """
         for (name, market), number in self.markets.items():
             self.limits.imagine(name, market, -number)
-        return {
-            name: self.by_quota[name] + max(0, self.by_limit[name] - self.limits.count_left(name))
-            for name in {**self.by_quota, **self.by_limit}
-        }
+        names = {**self.by_quota, **self.by_limit}
+        beyond = {name: max(0, self.by_limit[name] - self.limits.count_left(name)) for name in names}
+        return {name: self.by_quota[name] + beyond[name] for name in names}, beyond

@@ -7,12 +7,11 @@ minimum and of the warm reserve. Source: Karpenter (expiration, drift, consolida
 from collections.abc import Iterator
 from math import inf
 
-from scheduler.model.decisions import Drain, SlotReason
-from scheduler.model.lives import find_drift, find_end_of_life
+from scheduler.model.decisions import Drain, SlotReason, Terminate
 from scheduler.model.pools import Pool
 from scheduler.model.slots import Market
 from scheduler.policy.capacity.fits import fits
-from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.capacity.slot_info import SlotInfo, find_life
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Replaced, ScaledIn
 from scheduler.policy.scaling.launch_limits import LaunchLimits
@@ -24,12 +23,13 @@ Due = tuple[SlotInfo, SlotReason]
 
 
 def replace(cycle: ScaledIn, limits: LaunchLimits) -> Replaced:
-    """Drain the slots that `list_replaceable` returns.
+    """Drain the slots that `list_replaceable` returns, and terminate the stopped ones.
 
     If it drains one, the next cycle is due at once: it launches what the minimum or the warm reserve lacks then.
     """
     for slot_info, reason in list_replaceable(cycle, limits):
-        cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason=reason))
+        decide = Terminate if slot_info.state == "stopped" else Drain
+        cycle.move_slot(slot_info, decide(slot=slot_info.slot.id, reason=reason))
         cycle.timers.add(cycle.now)
     return Replaced(cycle)
 
@@ -38,22 +38,24 @@ def list_replaceable(cycle: CycleState, limits: LaunchLimits) -> list[Due]:
     """Return the slots that are to be replaced now, within the disruption budget of each pool, and schedule a cycle for
     the time when the next machine is too old.
 
-    Slots that are too old or have drifted go first, then those that a cheaper offering can replace. Of the first ones,
-    idle slots go before others, then the oldest machine, then slot order.
+    Stopped slots that are too old or have drifted go first, whatever the budget: they have no leases and are no ready
+    capacity. Then the budget counts: ready slots that are too old or have drifted go first, then those that a cheaper
+    offering can replace. Of the first ones, idle slots go before others, then the oldest machine, then slot order.
     """
     found: list[Due] = []
     for name, slot_infos in cycle.pools.items():
         pool = cycle.rules.pools[name]
         if not (pool.is_elastic and pool.replacement.is_on):
             continue
-        free = pool.replacement.count_allowed(sum(each.is_active for each in slot_infos)) - _count_under_way(
-            pool, slot_infos
-        )
         due = sorted(_list_due(cycle, slot_infos, pool), key=_rank)
+        stopped = [each for each in due if each[0].state == "stopped"]
+        due = [each for each in due if each[0].state != "stopped"]
+        under_way = _count_under_way(pool, slot_infos, len(stopped))
+        free = pool.replacement.count_allowed(sum(each.is_active for each in slot_infos)) - under_way
         if free > len(due) and pool.replacement.min_saving:
             chosen = {slot_info.slot.id for slot_info, _ in due}
             due += _list_expensive(limits, [each for each in slot_infos if each.slot.id not in chosen], pool)
-        found += due[: max(0, free)]
+        found += [*stopped, *due[: max(0, free)]]
     return found
 
 
@@ -63,13 +65,14 @@ def _rank(due: Due) -> tuple[bool, float, int]:
     return (not slot_info.is_idle, slot_info.slot.since if launched_at is None else launched_at, slot_info.order)
 
 
-def _count_under_way(pool: Pool, slot_infos: list[SlotInfo]) -> int:
+def _count_under_way(pool: Pool, slot_infos: list[SlotInfo], stopped: int) -> int:
     """Count the replacements of a pool that are not over: the greatest of the number of slots that leave, of slots in
     flight without a reservation that waits for them, and of ready slots that the minimum lacks.
 
-    A slot that leaves and the slot that is launched for it count once, because the greatest number counts.
+    `stopped`: how many stopped slots are to leave in this cycle. A slot that leaves and the slot that is launched for
+    it count once, because the greatest number counts.
     """
-    leaving = sum(each.state in {"draining", "terminating"} for each in slot_infos)
+    leaving = stopped + sum(each.state in {"draining", "terminating"} for each in slot_infos)
     coming = sum(each.is_coming and not each.wanted for each in slot_infos)
     ready = sum(each.state == "ready" and not each.slot.cordoned for each in slot_infos)
     return max(leaving, coming, pool.min_slots - ready)
@@ -79,29 +82,15 @@ def _list_due(cycle: CycleState, slot_infos: list[SlotInfo], pool: Pool) -> Iter
     """Yield the slots whose machine is too old or has drifted. Schedule a cycle for the end of the others' lives."""
     next_end = inf
     for slot_info in slot_infos:
-        if slot_info.state != "ready":
+        is_stopped = slot_info.state == slot_info.slot.state == "stopped"
+        if slot_info.state != "ready" and not is_stopped:
             continue
         has_drifted, end = find_life(slot_info, pool)
         if not has_drifted and not cycle.is_due(end):
             next_end = min(next_end, end)
-        elif _may_leave(slot_info):
+        elif (is_stopped and not slot_info.slot.cordoned) or _may_leave(slot_info):
             yield slot_info, "drifted" if has_drifted else "aged"
     cycle.timers.add(next_end)
-
-
-def find_life(slot_info: SlotInfo, pool: Pool) -> tuple[bool, float]:
-    """Return whether the slot's machine has drifted, and when it is too old (infinity: never), by the rules of its
-    pool.
-    """
-    cached = slot_info.opened
-    if cached is not None and cached.life is not None:
-        return cached.life
-    rules = pool.replacement
-    has_drifted = rules.drift == "replace" and bool(find_drift(slot_info.slot, pool.launch_digest))
-    life = has_drifted, find_end_of_life(slot_info.slot, rules) if rules.max_age else inf
-    if cached is not None:
-        cached.life = life
-    return life
 
 
 def _may_leave(slot_info: SlotInfo) -> bool:

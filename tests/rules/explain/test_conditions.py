@@ -23,6 +23,13 @@ SLOTS: dict[str, tuple[Pool | None, dict[str, Any], list[str]]] = {
         {"state": "booting", "launch_reason": ADOPTED},
         ["booting for 0 s of 10 min at most", "its machine was found by the cluster's tags and adopted"],
     ),
+    "a start": (
+        EC2,
+        {"state": "booting", "power": "start"},
+        ["booting for 0 s of 10 min at most", "its stopped machine is started"],
+    ),
+    "stopped": (EC2, {"state": "stopped"}, ["its machine is started for demand"]),
+    "a stop": (EC2, {"state": "stopped", "power": "stop"}, ["its machine stops, and cannot be started yet"]),
     "error": (
         EC2,
         {"state": "error", "error": "misconfigured"},

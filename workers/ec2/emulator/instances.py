@@ -19,6 +19,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models import instances as moto_instances
 
 from workers.ec2.emulator.calls import Place
+from workers.ec2.emulator.power_switch import PowerSwitch
 from workers.ec2.emulator.settings import EmulatorSettings
 
 PENDING, RUNNING, SHUTTING_DOWN, TERMINATED = 0, 16, 32, 48
@@ -57,6 +58,15 @@ class Life(msgspec.Struct, kw_only=True):
     """The time at which the instance has shut down and no longer costs anything. It may be in the future."""
     cause: Cause | None = None
     """What ended the instance: a call, or an event of EC2; None while it lives."""
+    stopped_at: float | None = None
+    """The time at which the instance is stopped, and costs only its storage; None while it is not to stop."""
+    starts: int = 0
+    """How often the instance was started again."""
+
+    def counts_for_quota(self, now: float) -> bool:
+        """Return whether the instance uses a part of the quota: it is neither terminated nor stopped."""
+        is_stopped = self.stopped_at is not None and now >= self.stopped_at
+        return (self.terminated_at is None or now < self.terminated_at) and not is_stopped
 
 
 class Lives:
@@ -125,7 +135,7 @@ class Lives:
         return None
 
 
-class EmulatedInstance(moto_instances.Instance):
+class EmulatedInstance(PowerSwitch, moto_instances.Instance):
     """An emulated EC2 instance whose state follows the clock. The delays are those that were configured when it was
     launched.
     """
@@ -165,7 +175,7 @@ class EmulatedInstance(moto_instances.Instance):
             return moto_instances.InstanceState("pending", PENDING)
         if self._held.code == TERMINATED and self._ends_at is not None and now < self._ends_at:
             return moto_instances.InstanceState("shutting-down", SHUTTING_DOWN)
-        return self._held
+        return self.find_stopping() or self._held
 
     @property
     def _state(self) -> moto_instances.InstanceState:

@@ -76,11 +76,7 @@ def _find_free(
     For a place with room, return the number of instances that may be launched there, and the error for one more.
     """
     quota, now = lives.settings.quota, time.time()
-    alive = [
-        life
-        for life in lives.all.values()
-        if life.region == call.region and (life.terminated_at is None or now < life.terminated_at)
-    ]
+    alive = [life for life in lives.all.values() if life.region == call.region and life.counts_for_quota(now)]
     rooms: list[tuple[float, FaultRule]] = []
     full: dict[Place, FaultRule] = {}
     for place in places:

@@ -47,8 +47,8 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool
     """Whether the call was carried out, but its answer was lost. `status` and `code` are those of the lost answer."""
     faults: list[str]
-    """The injected faults and limits that applied to the call: `error:CODE`, `place:CODE`, `quota:CODE`, `short`,
-    `throttled`, `lost:WAY`.
+    """The injected faults and limits that applied to the call: `error:CODE`, `place:CODE`, `quota:CODE`, `power:CODE`
+    (of a stop, start or resize), `short`, `throttled`, `lost:WAY`.
     """
 
 

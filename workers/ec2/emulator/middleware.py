@@ -38,6 +38,7 @@ from workers.ec2.emulator.instances import (
 from workers.ec2.emulator.launching import grant_launch
 from workers.ec2.emulator.log import CallLog, find_instances
 from workers.ec2.emulator.notices import make_queue
+from workers.ec2.emulator.power import find_power_error
 from workers.ec2.emulator.settings import FaultRule
 from workers.ec2.emulator.spot_prices import ACTION as SPOT_PRICES
 from workers.ec2.emulator.type_pages import answer_page, is_paged
@@ -175,6 +176,8 @@ class Middleware:
             return _Reply(_refuse(fault), faults=[f"error:{fault.code}"])
         if call.is_dry_run:
             return _Reply(_refuse(FaultRule(code="DryRunOperation", message=_WOULD_DO)))
+        if refused := find_power_error(call, self.control.faults, self.control.lives, now):
+            return _Reply(_refuse(refused), faults=[f"power:{refused.code}"])
         if call.action == SPOT_PRICES:
             return _Reply(self.control.spot_prices.describe(call))
         if is_paged(call):

@@ -190,6 +190,10 @@ class EmulatorSettings(Document):
 
     boot_seconds: Seconds = 0.0
     """Seconds for which a new instance is `pending`."""
+    stop_seconds: Seconds = 0.0
+    """Seconds for which an instance is `stopping` before it is `stopped`."""
+    start_seconds: Seconds = 0.0
+    """Seconds for which a stopped instance is `pending` after its start."""
     status_seconds: Seconds = 0.0
     """Seconds for which the status checks of an instance are `initializing` after it became `running`."""
     terminate_seconds: Seconds = 0.0

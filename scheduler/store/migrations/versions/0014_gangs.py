@@ -1,10 +1,10 @@
-"""Revision 0012: a slot has the id of the gang for whose machines it is launched."""
+"""Revision 0014: a slot has the id of the gang for whose machines it is launched."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0012"
-down_revision = "0011"
+revision = "0014"
+down_revision = "0012"
 branch_labels = None
 depends_on = None
 

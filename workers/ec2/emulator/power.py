@@ -1,0 +1,58 @@
+"""Decide which calls that stop, start or resize emulated instances are refused: by the state of the instances, by
+injected faults, and by the quota.
+"""
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from workers.ec2.emulator.calls import Call, Place
+from workers.ec2.emulator.faults import FaultTable
+from workers.ec2.emulator.instances import EmulatedInstance, Lives, find_instance
+from workers.ec2.emulator.launching import find_remaining
+from workers.ec2.emulator.settings import FaultRule
+
+_FROM: Final = {
+    "StopInstances": frozenset({"running", "stopping", "stopped"}),
+    "StartInstances": frozenset({"pending", "running", "stopped"}),
+    "ModifyInstanceAttribute": frozenset({"stopped"}),
+}
+"""Action → the states of an instance from which EC2 carries it out."""
+
+
+def find_power_error(call: Call, table: FaultTable, lives: Lives, now: float) -> FaultRule | None:
+    """Return the error with which the emulator refuses to stop, start or resize instances; None: it does not, or the
+    call is another one.
+    """
+    states = _FROM.get(call.action)
+    if states is None or (call.action == "ModifyInstanceAttribute" and "InstanceType.Value" not in call.parameters):
+        return None
+    named = call.instances or [call.parameters.get("InstanceId", "")]
+    found = [each for each in map(find_instance, named) if each is not None]
+    for each in found:
+        if call.action == "StopInstances" and each.life.market == "spot":
+            message = f"You can't stop the Spot Instance '{each.id}' because of its one-time Spot Instance request"
+            return FaultRule(code="UnsupportedOperation", message=message)
+        if each.real_state.name not in states:
+            message = f"The instance '{each.id}' is not in a state from which it can be changed ({call.action})"
+            return FaultRule(code="IncorrectInstanceState", message=message)
+    return _find_shortage(call, found, table, lives, now) if call.action == "StartInstances" else None
+
+
+def _find_shortage(
+    call: Call, instances: Iterable[EmulatedInstance], table: FaultTable, lives: Lives, now: float
+) -> FaultRule | None:
+    """Return the error of a start for which capacity or quota is lacking. EC2 then starts none of the instances."""
+    to_start = [each for each in instances if each.real_state.name == "stopped"]
+    places = {Place(each.instance_type, str(each.availability_zone), None) for each in to_start}
+    refused = table.take_for_places(call, places, now)
+    if refused:
+        return next(iter(refused.values()))
+    present = time.time()
+    alive = [life for life in lives.all.values() if life.region == call.region and life.counts_for_quota(present)]
+    for each in to_start:
+        room, code = find_remaining(lives.settings.quota, each.life.market, each.instance_type, alive)
+        if room == 0:
+            return FaultRule(code=code, message="the emulator's quota is used up")
+        alive.append(each.life)
+    return None

@@ -1,0 +1,59 @@
+"""How emulated instances are stopped and started: both take time."""
+
+import copy
+import time
+from typing import TYPE_CHECKING, Final
+
+from moto.ec2.models import instances as moto_instances
+
+if TYPE_CHECKING:
+    from workers.ec2.emulator.instances import Life
+    from workers.ec2.emulator.settings import EmulatorSettings
+
+RUNNING: Final = 16
+STOPPING: Final = 64
+STOPPED: Final = 80
+
+
+class PowerSwitch:
+    """The part of an emulated instance that stops and starts it. The states follow the clock."""
+
+    _settings: "EmulatorSettings"
+    _held: moto_instances.InstanceState
+    _state: moto_instances.InstanceState
+    _stopped_at = 0.0
+    """The time at which the instance is stopped, by the monotonic clock."""
+    life: "Life"
+    runs_at: float
+
+    @property
+    def real_state(self) -> moto_instances.InstanceState:
+        """The state of the instance by the clock."""
+        raise NotImplementedError
+
+    def find_stopping(self) -> moto_instances.InstanceState | None:
+        """Return the state `stopping` while the instance stops; None otherwise."""
+        is_stopping = self._held.code == STOPPED and time.monotonic() < self._stopped_at
+        return moto_instances.InstanceState("stopping", STOPPING) if is_stopping else None
+
+    def stop(self) -> moto_instances.InstanceState:
+        """Begin to stop the instance, and return the state that it had before. A repeated call changes nothing."""
+        before = copy.copy(self._state)
+        if self._held.code == RUNNING:
+            seconds = self._settings.stop_seconds
+            self._held = moto_instances.InstanceState("stopped", STOPPED)
+            self._stopped_at, self.life.stopped_at = time.monotonic() + seconds, time.time() + seconds
+            self._reason = "User initiated"
+            code = "Client.UserInitiatedShutdown"
+            self.state_reason = moto_instances.StateReason(f"{code}: User initiated shutdown", code)
+        return before
+
+    def start(self) -> moto_instances.InstanceState:
+        """Start the stopped instance, and return the state that it had before. A repeated call changes nothing."""
+        before = copy.copy(self._state)
+        if self.real_state.code == STOPPED:
+            self._held = moto_instances.InstanceState("running", RUNNING)
+            self.runs_at = time.monotonic() + self._settings.start_seconds
+            self.life.stopped_at, self.life.starts = None, self.life.starts + 1
+            self._reason, self.state_reason = "", moto_instances.StateReason()
+        return before
