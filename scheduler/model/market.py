@@ -8,8 +8,10 @@ import msgspec
 
 from scheduler.model.slots import Market
 
-Source = Literal["spot-history", "price-list", "file"]
-"""Where a price comes from: EC2's history of spot prices, AWS's price list, or a simple file."""
+Source = Literal["spot-history", "pricing-api", "price-list", "file"]
+"""Where a price comes from: EC2's history of spot prices, AWS's Pricing API, AWS's price list as a file, or a simple
+file.
+"""
 CPUS: Final = "cpus"
 MEMORY: Final = "memory_mib"
 

@@ -50,7 +50,7 @@ class MarketReads(Protocol):
 
 
 class MarketSource(Protocol):
-    """The port to EC2's catalogue and spot prices. Every method calls EC2 and may raise CloudError."""
+    """The port to EC2's catalogue and prices. Every method calls EC2 and may raise CloudError."""
 
     def read_types(self, seen_at: float) -> list[InstanceType]:
         """Return all instance types that EC2 offers in the region, with their zones. `seen_at`: the present time."""
@@ -58,4 +58,9 @@ class MarketSource(Protocol):
     def read_spot_prices(self, types: Sequence[str], zones: Sequence[str], seen_at: float) -> list[Price]:
         """Return the present spot price of each of these instance types in each of these zones (none: in every zone of
         the region). A pair that EC2 has no price for is missing.
+        """
+
+    def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
+        """Return the on-demand price of each of these instance types in the region, from AWS's price list. A type
+        without exactly one price is missing.
         """

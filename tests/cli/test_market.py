@@ -103,6 +103,23 @@ def test_refresh_reads_the_prices_of_the_offerings_of_all_pools(cloud: Emulator,
     assert shown == [("m5dn.large", 0.01, "spot-history"), ("c6id.large", 0.5, "rules")]
 
 
+def test_on_demand_prices_come_from_the_price_list_if_that_is_switched_on(
+    cloud: Emulator, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("apply", "rules.toml").status == 0
+    assert cloud.calls("GetProducts") == []
+    monkeypatch.setenv("LEASEHOLD_MARKET__ON_DEMAND_INTERVAL", "1d")
+    cloud.set_fault(code="AccessDeniedException", message="not authorized", action="GetProducts", count=1)
+    refused = run("prices", "refresh")
+    line = "on-demand prices were not read; imported and known ones remain: the call of the cloud failed"
+    assert (refused.status, len(refused.complaints)) == (0, 1)
+    assert refused.complaints[0].startswith(f"leasehold: {line} (auth: AccessDeniedException)")
+    assert run("prices", "refresh").complaints == []
+    (last,) = [each for each in json.loads(run("offers", "--json").out) if each["key"] == "last"]
+    assert (last["price"], last["source"], last["zone"]) == (0.096, "pricing-api", "us-east-1")
+    assert last["reasons"] == ["costs more than 3 times the cheapest one that fits"]
+
+
 def test_without_ec2_the_stored_catalogue_counts(database: str, run: Run) -> None:
     refused = run("apply", "rules.toml")
     assert refused.status == 2
