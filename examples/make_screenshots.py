@@ -31,6 +31,8 @@ PAGES: Final = {
     "reservation": f"/reservations/{WAITING}",
     "accounts": "/accounts",
     "account": "/accounts/ci?span=1h",
+    "money": "/money",
+    "offers": "/offers",
     "queues": "/queues",
     "events": "/events",
     "what-if": "/what-if",

@@ -23,6 +23,7 @@ RULES: Final[dict[str, Any]] = {
             "max_slots": 14,
             "idle_scale_down": 3600,
             "labels": {"os": "trixie"},
+            "replacement": {"max_age": 86400},
             "offerings": [
                 {"name": name, "market": market, "price": price, "zone": zone, "resources": {"cpus": 8, "gib": 32}}
                 for name, market, price, zone in (
@@ -40,6 +41,11 @@ RULES: Final[dict[str, Any]] = {
             "offerings": [{"name": "m7g.xlarge", "market": "spot", "price": 0.07, "resources": {"cpus": 4, "gib": 16}}],
             "ec2": {"image": IMAGE},
         },
+    },
+    "budgets": {
+        "all": {"per_hour": 6, "per_day": 120, "action": "drain"},
+        "nightly": {"per_month": 150, "accounts": ["nightly"]},
+        "arm": {"per_hour": 0.25, "pools": ["arm"], "action": "warn"},
     },
     "accounts": {
         "ci": {
