@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from base64 import b64decode
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from typing import Final
@@ -20,8 +21,9 @@ from PIL import Image
 from selenium import webdriver
 
 from examples.browser import NoBrowserError, open_browser, resize
-from examples.shown_fleet import EMULATOR, ENVIRONMENT, RULES, WAITING, fill
+from examples.shown_fleet import EMULATOR, ENVIRONMENT, RULES, WAITING, add_prices, fill
 from leasehold.stack import Stack, StackError
+from scheduler.store.opening import open_store
 
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "pictures"
 PAGES: Final = {
@@ -32,7 +34,7 @@ PAGES: Final = {
     "accounts": "/accounts",
     "account": "/accounts/ci?span=1h",
     "money": "/money",
-    "offers": "/offers",
+    "offers": "/offers?pool=arm",
     "queues": "/queues",
     "events": "/events",
     "what-if": "/what-if",
@@ -82,8 +84,10 @@ def _take_all(driver: webdriver.Chrome, stack: Stack, every: Path | None) -> Non
     if stack.console_url is None:
         raise StackError("the extra `console` is not installed")
     origin = stack.console_url.split("/?")[0]
-    with stack.client() as client:
+    url = stack.configuration.environment["LEASEHOLD_DATABASE__URL"]
+    with stack.client() as client, closing(open_store(url)) as store:
         fill(client)
+        add_prices(store)
     driver.get(stack.console_url)
     # Balances are stored once a minute; a curve needs two.
     _await(driver, f"{origin}{PAGES['account']}", "return !!document.querySelector('#curve canvas')", 150)

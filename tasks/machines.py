@@ -120,9 +120,7 @@ def find_images() -> str:
 
 @app.task(name=MARKET)
 def read_market() -> str:
-    """Read the spot prices, and the catalogue of instance types and on-demand prices if they are old, for the pools that
-    use them.
-    """
+    """Read spot prices for the pools that use them, and instance types and on-demand prices if they are old."""
     store, settings = services.ports.store, services.settings.market
     rules = store.load_rules().rules
     if not uses_market(rules):
@@ -162,7 +160,7 @@ def _read_on_demand(rules: Rules) -> int:
 
 @app.task(name=PRUNE)
 def prune() -> str:
-    """Delete events, answers, ended reservations and costs that are older than the settings allow."""
+    """Delete events, answers, ended reservations, costs and price changes that are older than the settings allow."""
     keep, store = services.settings.keep, services.ports.store
     now = store.now()
     count = store.prune(
@@ -171,6 +169,7 @@ def prune() -> str:
         ended_before=now - keep.ended_days * DAY,
     )
     count += store.prune_costs(now - keep.costs_days * DAY)
+    count += store.prune_price_changes(now - keep.prices_days * DAY)
     log.info(
         "Events, answers and ended reservations were deleted, as they were older than `keep` allows.",
         action="prune.done",

@@ -82,6 +82,23 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         return zone == self.zone or zone[:-1] == self.zone
 
 
+class PriceChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The last price of an hour in which the price of an instance type changed, in dollars per hour."""
+
+    type: str
+    zone: str
+    """As in `Price`: an availability zone, or a region."""
+    market: Market
+    hour: float
+    """Begin of the hour, in seconds since the epoch."""
+    price: float
+
+    @property
+    def key(self) -> tuple[str, str, str, float]:
+        """The key of the row: a later change in the same hour replaces this one."""
+        return self.type, self.zone, self.market, self.hour
+
+
 class StoredMarket(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The catalogue of instance types and the prices that the database has. `version` grows whenever a fact or an
     amount changes, and stays if only the times at which they were seen change.

@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.market import InstanceType, Price, StoredMarket
+from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
 
 
 class RulesVersion(msgspec.Struct, frozen=True):
@@ -30,6 +30,9 @@ class MarketWrites(Protocol):
     def save_prices(self, prices: Sequence[Price]) -> None:
         """Insert or replace prices, by `Price.key`. Of several prices with one key the last one counts."""
 
+    def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
+        """Insert or replace changes of prices, by `PriceChange.key`."""
+
     def count_market_change(self) -> None:
         """Increase the version of the market by one, because a type or an amount changed. No other transaction changes
         the version until this one ends.
@@ -47,6 +50,16 @@ class MarketReads(Protocol):
 
     def find_holds(self) -> list[Hold]:
         """Return every launch back-off (hold), sorted by id."""
+
+
+class PriceHistory(Protocol):
+    """The methods of a store about the changes of prices in the past. They lock nothing but the deleted rows."""
+
+    def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
+        """Return the changes of the prices of these instance types, sorted by key."""
+
+    def prune_price_changes(self, before: float) -> int:
+        """Delete the changes in hours that began before `before`. Return the number of deleted rows."""
 
 
 class MarketSource(Protocol):

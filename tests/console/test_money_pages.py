@@ -9,11 +9,13 @@ import pytest
 
 from leasehold.common.signing import make_key
 from leasehold.console.pages.money import make_curve
+from leasehold.console.pages.offers import make_curve as draw_prices
 from leasehold.console.slot_life import SlotLife, describe_life
 from scheduler.model.costs import HOUR, Cost, begin_of_hour
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Slot
+from scheduler.operations.market.offers import Offer
 from scheduler.operations.market.refresh import save_market
 from scheduler.ports import StoredPrincipal
 from tests.builders import NOW, a_slot
@@ -22,7 +24,7 @@ from tests.console.served import Console
 from tests.console.test_gate import basic
 from tests.console.test_security import HOSTILE
 from tests.store.test_costs import a_cost, book
-from tests.store.test_market import a_price, a_type
+from tests.store.test_market import a_change, a_price, a_type
 
 RULES: Final[dict[str, Any]] = {
     "pools": {
@@ -162,6 +164,33 @@ def test_offers_are_in_the_order_of_choice_with_what_prevents_them(market: Conso
     only = browser.get("/offers?pool=arm").text
     assert re.findall(r"<h2>(\w+)</h2>", only) == ["arm"]
     assert "No pool hosts launches machines" in plain(browser.get("/offers?pool=hosts").text)
+
+
+def test_the_prices_over_time_are_those_of_the_first_offers_of_the_table(market: Console) -> None:
+    text = market.entered().get("/offers?span=1d").text
+    (document,) = re.findall(r'id="curve-data">(.*?)</script>', text)
+    curve = msgspec.json.decode(document)
+    assert [each["name"] for each in curve["series"]] == ["m5.large eu-1a"]
+    # The price is not known before the hour in which it was first seen.
+    assert curve["series"][0]["values"] == [None, 0.05, 0.05]
+    assert curve["at"][-1] - curve["at"][0] == 86400
+    assert "so there is no history" in plain(market.entered().get("/offers?pool=arm").text)
+
+
+def test_a_price_holds_until_its_next_change() -> None:
+    offers = [
+        Offer(pool="linux", key="a", type="m5.large", zone="eu-1a", market="spot", price=0.7, seen_at=0.0),
+        Offer(pool="linux", key="b", type="c5.large", zone="eu-1a", market="spot", price=0.9, seen_at=0.0),
+    ]
+    changes = [
+        a_change(hour=7200.0, price=0.6),
+        a_change(hour=3600.0, price=0.5),
+        a_change("c5.large", hour=14400.0, price=0.9),
+        a_change(zone="eu-1b", price=5.0),
+    ]
+    found = draw_prices(changes, offers, 5000.0, 20000.0)
+    assert found["at"] == [5000, 7200, 14400, 20000]
+    assert [each["values"] for each in found["series"]] == [[0.5, 0.6, 0.6, 0.7], [None, None, 0.9, 0.9]]
 
 
 def test_texts_of_users_stay_texts_on_the_pages_about_money(console: Console) -> None:

@@ -107,6 +107,17 @@ def test_a_refused_price_list_changes_nothing_and_is_tried_again_after_the_inter
     assert [each.seen_at for each in store.load_market().prices] == [on_demand("c5.large").seen_at]
 
 
+def test_the_history_has_the_amounts_that_changed() -> None:
+    clock = Clock()
+    store = MemoryStore(clock)
+    hour = NOW // 3600 * 3600
+    save_market(store, prices=[a_price(seen_at=hour + 5.0), a_price("c5.large", seen_at=hour + 5.0)])
+    save_market(store, prices=[a_price(seen_at=hour + 3605.0), a_price("c5.large", price=0.09, seen_at=hour + 3605.0)])
+    save_market(store, prices=[a_price("c5.large", price=0.08, seen_at=hour + 3700.0)])
+    found = [(each.type, each.hour - hour, each.price) for each in store.read_price_changes(["m5.large", "c5.large"])]
+    assert found == [("c5.large", 0.0, 0.04), ("c5.large", 3600.0, 0.08), ("m5.large", 0.0, 0.04)]
+
+
 def test_a_refresh_that_ec2_refuses_changes_nothing() -> None:
     store, source = MemoryStore(Clock()), Source(a_price())
     source.error = CloudError("auth", "UnauthorizedOperation", "no")

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from scheduler.model.costs import begin_of_hour
 from scheduler.model.machines import Offering
-from scheduler.model.market import InstanceType, Price, StoredMarket
+from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
 from scheduler.model.pools import Pool, has_price
 from scheduler.model.rules import Rules
 from scheduler.operations.market.resolve import find_zones, has_requirements, list_types
@@ -122,15 +123,24 @@ def _list_wanted(rules: Rules, market: StoredMarket, *, all_pools: bool) -> dict
 
 def save_market(store: Store, *, types: Sequence[InstanceType] | None = None, prices: Iterable[Price] = ()) -> bool:
     """Store prices, and `types` as the whole catalogue (None: it stays). Return whether any type or amount changed;
-    then the version of the market increases.
+    then the version of the market increases. The history gets the prices whose amount changed.
     """
     known, given = store.load_market(), list(prices)
+    amounts = {each.key: each.price for each in known.prices}
+    history = [
+        PriceChange(
+            type=each.type, zone=each.zone, market=each.market, hour=begin_of_hour(each.seen_at), price=each.price
+        )
+        for each in given
+        if amounts.get(each.key) != each.price
+    ]
     changed = bool([*_list_changes(known, types, given)])
     with store.transaction() as transaction:
         if types is not None:
             transaction.delete_types(known.type_by_name.keys() - {each.name for each in types})
             transaction.save_types(types)
         transaction.save_prices(given)
+        transaction.save_price_changes(history)
         if changed:
             transaction.count_market_change()
     return changed
