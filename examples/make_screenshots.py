@@ -62,6 +62,10 @@ SETTLED: Final = """return document.readyState === 'complete'
     && !document.querySelector('.htmx-request, #why h2 + .muted:last-child, #pools .empty, #curve:empty')"""
 
 
+HAS_CURVE: Final = """const data = document.querySelector('#curve-data');
+    return !!data && JSON.parse(data.textContent).at.length > 1"""
+
+
 def main(arguments: list[str]) -> int:
     """Write the pictures and return 0. Return 1 after one line if something is missing."""
     parser = argparse.ArgumentParser(description="Make the pictures of the console.")
@@ -90,7 +94,7 @@ def _take_all(driver: webdriver.Chrome, stack: Stack, every: Path | None) -> Non
         add_prices(store)
     driver.get(stack.console_url)
     # Balances are stored once a minute; a curve needs two.
-    _await(driver, f"{origin}{PAGES['account']}", "return !!document.querySelector('#curve canvas')", 150)
+    _await(driver, f"{origin}{PAGES['account']}", HAS_CURVE, 150)
     into = every or FOLDER
     into.mkdir(parents=True, exist_ok=True)
     for file, page, width, dark in EVERY if every else KEPT:

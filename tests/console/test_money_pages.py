@@ -115,7 +115,7 @@ def test_money_has_what_runs_now_and_the_budgets(make_console: MakeConsole) -> N
     assert "$1.20 of $1.00 an hour" in whole
     assert "$6.00 of $10.00" in whole
     # Four dollars of the day are left, but only one may run in an hour.
-    assert "$1.00 drain stops launches that would exceed it; idle machines end" in whole
+    assert "$1.00 drain stops launches that would exceed it; it also ends machines" in whole
     assert nightly.startswith("linux, launched for nightly")
     assert "$0.80 an hour" in nightly
     assert "$4.00 of $5.00 any warn stops nothing: it only warns" in nightly

@@ -30,7 +30,7 @@ MEANINGS: Final[dict[CostKind, str]] = {
 STOPS: Final = {
     "warn": "nothing: it only warns",
     "stop": "launches that would exceed it",
-    "drain": "launches that would exceed it; idle machines end when little is left, and all others when nothing is",
+    "drain": "launches that would exceed it; it also ends machines, idle ones first",
 }
 """Action of a budget -> what it stops."""
 MOST_ROWS: Final = 200

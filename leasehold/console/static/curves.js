@@ -25,11 +25,12 @@
     height: 260,
     padding: [12, 34, 0, 0],
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
-    // A curve with one point gets an hour around it.
-    scales: { x: { time: true, range: (_, least, most) => (most > least ? [least, most] : [least - 1800, most + 1800]) } },
+    scales: { x: { time: true } },
     axes: [{ ...axis, values: times, space: 76 }, { ...axis, size: 64 }],
     series: [{ label: "UTC", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }, ...data.series.map((each, index) => ({ label: each.name, stroke: strokes[index % 5], dash: dashes[index % 5], width: 2, spanGaps: false, paths: data.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined, points: { show: !data.stepped && data.at.length < 40, fill: surface } }))],
   };
   const plot = new uPlot(options, [data.at, ...data.series.map((each) => each.values)], place);
+  // A single point gets an hour around it.
+  if (data.at.length === 1) plot.setScale("x", { min: data.at[0] - 1800, max: data.at[0] + 1800 });
   new ResizeObserver(() => plot.setSize({ width: place.clientWidth, height: 260 })).observe(place);
 })();
