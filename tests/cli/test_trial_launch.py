@@ -21,6 +21,7 @@ RULES = f"""
 [pools.linux]
 system = "x86_64-linux"
 max_slots = 1
+terminating_timeout = 5
 [pools.linux.ec2]
 image = "{IMAGE}"
 tags = {{ team = "web" }}
@@ -123,6 +124,24 @@ def test_a_machine_that_ec2_does_not_list_yet_is_ended_all_the_same(cloud: Emula
     cloud.steer(describe_lag_seconds=0.5)
     assert run(*LAUNCH).status == 0
     assert running(cloud) == []
+
+
+def test_an_end_that_ec2_ignores_is_requested_again(cloud: Emulator, run: Run) -> None:
+    """EC2 may not know the id of a young machine yet."""
+    cloud.set_fault(code="InvalidInstanceID.NotFound", action="TerminateInstances", count=1)
+    assert run(*LAUNCH).status == 0
+    assert running(cloud) == []
+
+
+def test_a_machine_whose_end_is_not_certain_is_named(cloud: Emulator, run: Run) -> None:
+    cloud.set_fault(code="UnauthorizedOperation", action="TerminateInstances")
+    found = run(*LAUNCH, "--json")
+    result = json.loads(found.out)
+    assert (found.status, result["is_ended"]) == (1, False)
+    assert "UnauthorizedOperation" in found.complaints[0]
+    line = "may still run: end it in EC2, or let a running stack terminate it, as it has no slot"
+    assert found.complaints[1] == f"leasehold: {result['instance_id']} {line}"
+    assert running(cloud) == [result["instance_id"]]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

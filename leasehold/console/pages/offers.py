@@ -38,7 +38,7 @@ HOLDS: Final[dict[Kind, str]] = {
 
 SPANS: Final = {"1d": 86400.0, "7d": 7 * 86400.0, "30d": 30 * 86400.0}
 MOST_CURVES: Final = 5
-"""The most curves of prices: more cannot be told apart."""
+"""The most curves of prices: more cannot be distinguished."""
 
 
 async def show_offers(request: Request) -> Response:
