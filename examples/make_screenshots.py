@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from base64 import b64decode
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from typing import Final
@@ -20,8 +21,9 @@ from PIL import Image
 from selenium import webdriver
 
 from examples.browser import NoBrowserError, open_browser, resize
-from examples.shown_fleet import EMULATOR, ENVIRONMENT, RULES, WAITING, fill
+from examples.shown_fleet import EMULATOR, ENVIRONMENT, RULES, WAITING, add_prices, fill
 from leasehold.stack import Stack, StackError
+from scheduler.store.opening import open_store
 
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "pictures"
 PAGES: Final = {
@@ -31,6 +33,8 @@ PAGES: Final = {
     "reservation": f"/reservations/{WAITING}",
     "accounts": "/accounts",
     "account": "/accounts/ci?span=1h",
+    "money": "/money",
+    "offers": "/offers?pool=arm",
     "queues": "/queues",
     "events": "/events",
     "what-if": "/what-if",
@@ -58,6 +62,10 @@ SETTLED: Final = """return document.readyState === 'complete'
     && !document.querySelector('.htmx-request, #why h2 + .muted:last-child, #pools .empty, #curve:empty')"""
 
 
+HAS_CURVE: Final = """const data = document.querySelector('#curve-data');
+    return !!data && JSON.parse(data.textContent).at.length > 1"""
+
+
 def main(arguments: list[str]) -> int:
     """Write the pictures and return 0. Return 1 after one line if something is missing."""
     parser = argparse.ArgumentParser(description="Make the pictures of the console.")
@@ -80,11 +88,13 @@ def _take_all(driver: webdriver.Chrome, stack: Stack, every: Path | None) -> Non
     if stack.console_url is None:
         raise StackError("the extra `console` is not installed")
     origin = stack.console_url.split("/?")[0]
-    with stack.client() as client:
+    url = stack.configuration.environment["LEASEHOLD_DATABASE__URL"]
+    with stack.client() as client, closing(open_store(url)) as store:
         fill(client)
+        add_prices(store)
     driver.get(stack.console_url)
     # Balances are stored once a minute; a curve needs two.
-    _await(driver, f"{origin}{PAGES['account']}", "return !!document.querySelector('#curve canvas')", 150)
+    _await(driver, f"{origin}{PAGES['account']}", HAS_CURVE, 150)
     into = every or FOLDER
     into.mkdir(parents=True, exist_ok=True)
     for file, page, width, dark in EVERY if every else KEPT:

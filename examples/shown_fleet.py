@@ -4,15 +4,24 @@ a cordoned slot, and a rule change.
 
 import time
 from collections.abc import Callable
+from random import Random
 from typing import Any, Final
 
 from leasehold.client.client import Client
 from leasehold.client.reservation_fields import ComponentFields
+from scheduler.model.market import PriceChange
+from scheduler.ports import Store
 
 IMAGE: Final = "ami-04681a1dbd79675a5"
 X86, ARM = "x86_64-linux", "aarch64-linux"
+ZONE: Final = "us-east-1a"
+HOUR: Final = 3600.0
 PATIENCE_SECONDS: Final = 90.0
-ENVIRONMENT: Final = {"LEASEHOLD_TICKS__INTERVAL": "1", "LEASEHOLD_SWEEP_INTERVAL": "1"}
+ENVIRONMENT: Final = {
+    "LEASEHOLD_TICKS__INTERVAL": "1",
+    "LEASEHOLD_SWEEP_INTERVAL": "1",
+    "LEASEHOLD_MARKET__PRICE_INTERVAL": "5",
+}
 EMULATOR: Final = {"boot_seconds": 1.0, "status_seconds": 0.5, "terminate_seconds": 0.5}
 RULES: Final[dict[str, Any]] = {
     "scheduler": {"queue": "quota", "preemption_grace": 600},
@@ -23,6 +32,7 @@ RULES: Final[dict[str, Any]] = {
             "max_slots": 14,
             "idle_scale_down": 3600,
             "labels": {"os": "trixie"},
+            "replacement": {"max_age": 86400},
             "offerings": [
                 {"name": name, "market": market, "price": price, "zone": zone, "resources": {"cpus": 8, "gib": 32}}
                 for name, market, price, zone in (
@@ -37,9 +47,18 @@ RULES: Final[dict[str, Any]] = {
             "min_slots": 4,
             "max_slots": 4,
             "idle_scale_down": 3600,
-            "offerings": [{"name": "m7g.xlarge", "market": "spot", "price": 0.07, "resources": {"cpus": 4, "gib": 16}}],
+            "market": {"prices": True},
+            "offerings": [
+                {"name": "m7g.xlarge", "zone": ZONE, "resources": {"cpus": 4, "gib": 16}},
+                {"name": "r7g.xlarge", "zone": ZONE, "resources": {"cpus": 4, "gib": 32}},
+            ],
             "ec2": {"image": IMAGE},
         },
+    },
+    "budgets": {
+        "all": {"per_hour": 6, "per_day": 120, "action": "drain"},
+        "nightly": {"per_month": 150, "accounts": ["nightly"]},
+        "arm": {"per_hour": 0.2, "pools": ["arm"], "action": "warn"},
     },
     "accounts": {
         "ci": {
@@ -63,6 +82,20 @@ RULES: Final[dict[str, Any]] = {
     },
 }
 WAITING: Final = "load-test-7"
+
+
+def add_prices(store: Store) -> None:
+    """Store a week of invented changes for each price that the table has."""
+    walk, now, changes = Random(7), store.now(), list[PriceChange]()
+    for known in store.load_market().prices:
+        price = known.price
+        for hours in range(2, 170, 5):
+            price = min(1.3 * known.price, max(0.7 * known.price, price * walk.uniform(0.92, 1.09)))
+            at = now // HOUR * HOUR - hours * HOUR
+            change = PriceChange(type=known.type, zone=known.zone, market=known.market, hour=at, price=round(price, 4))
+            changes.append(change)
+    with store.transaction() as transaction:
+        transaction.save_price_changes(changes)
 
 
 def fill(client: Client) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from scheduler.model.rules import Rules
 from scheduler.operations.images import refresh_images
 from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check, record_refused, recover, sweep
@@ -22,6 +23,7 @@ from scheduler.operations.machines.terminate import terminate, terminate_all
 from scheduler.operations.market.refresh import refresh_market
 from scheduler.operations.market.resolve import uses_market
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
+from scheduler.ports import CloudError
 from tasks.app import app, services
 from tasks.queues import (
     CHECK,
@@ -122,7 +124,7 @@ def find_images() -> str:
 
 @app.task(name=MARKET)
 def read_market() -> str:
-    """Read the spot prices, and the catalogue of instance types if it is old, for the pools that use them."""
+    """Read spot prices for the pools that use them, and instance types and on-demand prices if they are old."""
     store, settings = services.ports.store, services.settings.market
     rules = store.load_rules().rules
     if not uses_market(rules):
@@ -135,12 +137,34 @@ def read_market() -> str:
         prices=found.prices,
         changed=found.changed,
     )
-    return f"prices: {found.prices}"
+    count = _read_on_demand(rules) if settings.on_demand_interval else 0
+    return f"prices: {found.prices + count}"
+
+
+def _read_on_demand(rules: Rules) -> int:
+    """Read the on-demand prices that are due, and return their number. A refusal is logged once; imported prices
+    remain.
+    """
+    reader, interval = services.on_demand, services.settings.market.on_demand_interval
+    try:
+        found = reader.read(services.ports.store, services.market, rules, interval)
+    except CloudError as error:
+        if not reader.is_refused:
+            sentence = "On-demand prices cannot be read from AWS's price list; imported and known prices remain."
+            log.warning(sentence, action="market.prices_refused", error=str(error))
+        reader.is_refused = True
+        return 0
+    if found is None:
+        return 0
+    reader.is_refused = False
+    sentence = "On-demand prices were read from AWS's price list."
+    log.info(sentence, action="market.prices", prices=found.prices, changed=found.changed)
+    return found.prices
 
 
 @app.task(name=PRUNE)
 def prune() -> str:
-    """Delete events, answers, ended reservations and costs that are older than the settings allow."""
+    """Delete events, answers, ended reservations, costs and price changes that are older than the settings allow."""
     keep, store = services.settings.keep, services.ports.store
     now = store.now()
     count = store.prune(
@@ -149,6 +173,7 @@ def prune() -> str:
         ended_before=now - keep.ended_days * DAY,
     )
     count += store.prune_costs(now - keep.costs_days * DAY)
+    count += store.prune_price_changes(now - keep.prices_days * DAY)
     log.info(
         "Events, answers and ended reservations were deleted, as they were older than `keep` allows.",
         action="prune.done",

@@ -14,6 +14,10 @@ class MarketSettings(Document):
     """Interval in which spot prices are read; 0: only by `leasehold prices refresh`."""
     catalogue_age: Period = 86400.0
     """Age at which the catalogue of instance types is read again, with the next spot prices."""
+    on_demand_interval: Seconds = 0.0
+    """Interval in which on-demand prices are read from AWS's Pricing API, with the spot prices; 0: they are not read,
+    and come from `leasehold prices import`. The role needs the policy `prices`.
+    """
     stale_after: Period = 3600.0
     """Age at which a spot price is shown as stale. It still counts."""
     stale_list_after: Period = 7776000.0

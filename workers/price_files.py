@@ -29,9 +29,9 @@ from scheduler.model.validation import (
 )
 
 _COLUMNS: Final = "the columns type, zone or region, market and price"
-_CURRENCY: Final = "USD"
-_FAMILIES: Final = frozenset({"Compute Instance", "Compute Instance (bare metal)"})
-_WANTED: Final = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
+CURRENCY: Final = "USD"
+FAMILIES: Final = frozenset({"Compute Instance", "Compute Instance (bare metal)"})
+WANTED: Final = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
 """Attributes of the products whose price is that of a plain Linux instance."""
 _CSV_NAMES: Final = {
     "operatingSystem": "Operating System",
@@ -177,28 +177,34 @@ def _read_row(path: Path, place: str, separator: str, row: object) -> _Found:
     return _Found(place, read.type, read.zone or read.region or "", read.market, read.price)
 
 
-class _Product(msgspec.Struct):
+class Product(msgspec.Struct):
+    """A product of AWS's price list."""
+
     attributes: dict[str, str]
     productFamily: str = ""  # noqa: N815 - AWS's name
 
 
-class _Dimension(msgspec.Struct):
+class Dimension(msgspec.Struct):
+    """One price of a term, with its unit."""
+
     pricePerUnit: dict[str, str]  # noqa: N815 - AWS's name
     unit: str = ""
 
 
-class _Term(msgspec.Struct):
-    priceDimensions: dict[str, _Dimension]  # noqa: N815 - AWS's name
+class Term(msgspec.Struct):
+    """The prices of a product on one condition of sale."""
+
+    priceDimensions: dict[str, Dimension]  # noqa: N815 - AWS's name
 
 
 class _OnDemand(msgspec.Struct):
-    OnDemand: dict[str, dict[str, _Term]] = {}
+    OnDemand: dict[str, dict[str, Term]] = {}
 
 
 class _Offer(msgspec.Struct):
     """The parts of AWS's price list that are read. Its other parts, which are large, are skipped."""
 
-    products: dict[str, _Product]
+    products: dict[str, Product]
     terms: _OnDemand
 
 
@@ -208,15 +214,10 @@ def _read_aws_json(path: Path, data: bytes) -> Iterator[_Found]:
     except msgspec.DecodeError as error:
         raise fault(str(path), "AWS's price list of EC2", str(error)) from None
     for sku, product in offer.products.items():
-        if product.productFamily not in _FAMILIES or not _is_wanted(product.attributes):
+        if not is_wanted(product):
             continue
         place = f"terms.OnDemand.{sku}"
-        prices = [
-            dimension.pricePerUnit.get(_CURRENCY)
-            for term in offer.terms.OnDemand.get(sku, {}).values()
-            for dimension in term.priceDimensions.values()
-            if dimension.unit == "Hrs"
-        ]
+        prices = [*list_hourly(offer.terms.OnDemand.get(sku, {}))]
         yield _make_found(
             path,
             place,
@@ -226,8 +227,18 @@ def _read_aws_json(path: Path, data: bytes) -> Iterator[_Found]:
         )
 
 
-def _is_wanted(attributes: Mapping[str, str]) -> bool:
-    return all(attributes.get(name) == value for name, value in _WANTED.items())
+def is_wanted(product: Product) -> bool:
+    """Return whether the price of a product is that of a plain Linux instance on shared hardware."""
+    is_plain = all(product.attributes.get(name) == value for name, value in WANTED.items())
+    return is_plain and product.productFamily in FAMILIES
+
+
+def list_hourly(terms: Mapping[str, Term]) -> Iterator[str | None]:
+    """Yield the prices per hour of a product in CURRENCY, as texts; None for a price in another currency."""
+    for term in terms.values():
+        for dimension in term.priceDimensions.values():
+            if dimension.unit == "Hrs":
+                yield dimension.pricePerUnit.get(CURRENCY)
 
 
 def _read_aws_csv(path: Path) -> Iterator[_Found]:
@@ -238,10 +249,10 @@ def _read_aws_csv(path: Path) -> Iterator[_Found]:
             raise fault(str(path), "AWS's price list of EC2 with its line of column names (SKU, …)", "none")
         for values in rows:
             row = dict(zip(names, values, strict=False))
-            wanted = all(row.get(_CSV_NAMES[name]) == value for name, value in _WANTED.items())
-            if not wanted or row.get("TermType") != "OnDemand" or row.get("Product Family") not in _FAMILIES:
+            wanted = all(row.get(_CSV_NAMES[name]) == value for name, value in WANTED.items())
+            if not wanted or row.get("TermType") != "OnDemand" or row.get("Product Family") not in FAMILIES:
                 continue
-            price = row.get("PricePerUnit") if row.get("Currency") == _CURRENCY else None
+            price = row.get("PricePerUnit") if row.get("Currency") == CURRENCY else None
             place = f"line {rows.line_num}"
             yield _make_found(path, place, row.get("Instance Type"), row.get("Region Code"), price)
 
@@ -252,5 +263,5 @@ def _make_found(path: Path, place: str, kind: str | None, region: str | None, pr
     if not kind or not region:
         raise fault(f"{path}, {place}", "an instance type and a region", show([kind, region]))
     if not is_number(amount) or amount <= 0:
-        raise fault(f"{path}, {place}", f"a price of {kind} in {_CURRENCY} per hour", price)
+        raise fault(f"{path}, {place}", f"a price of {kind} in {CURRENCY} per hour", price)
     return _Found(place, kind, region, "on-demand", float(amount))

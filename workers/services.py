@@ -37,6 +37,7 @@ from workers.setting_types import reveal
 from workers.settings import Settings
 
 if TYPE_CHECKING:
+    from scheduler.operations.market.refresh import OnDemandReader
     from scheduler.operations.ports import Ports
     from scheduler.operations.tick.leader import Leader
     from scheduler.ports import ClusterNumbers, ClusterSource
@@ -233,10 +234,17 @@ class Services:
 
     @once_per_process
     def market(self) -> MarketSource:
-        """EC2's catalogue of instance types and its spot prices. Raises CloudError if boto3 cannot make a client."""
+        """EC2's catalogue of instance types and its prices. Raises CloudError if boto3 cannot make a client."""
         from workers.ec2.market import make_market
 
         return make_market(read_access(self.settings), self._make_budget())
+
+    @once_per_process
+    def on_demand(self) -> "OnDemandReader":
+        """What this process keeps between its readings of on-demand prices."""
+        from scheduler.operations.market.refresh import OnDemandReader
+
+        return OnDemandReader()
 
     @once_per_process
     def _membership(self) -> MembershipCheck:

@@ -160,6 +160,8 @@ class KeepSettings(Document):
     """Days for which rows of ended reservations are kept."""
     costs_days: Days = 400.0
     """Days for which the cost ledger is kept."""
+    prices_days: Days = 30.0
+    """Days for which changes of prices are kept. The present prices stay."""
     requests: Period = 3600.0
     """Time for which requests and their answers are kept. A request that is repeated within this time gets the stored
     answer.

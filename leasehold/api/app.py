@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from leasehold.api.asking import Asking
+from leasehold.api.money import Money
 from leasehold.api.openapi import make_document
 from leasehold.api.reading import Reading
 from leasehold.api.routing import ApiRoute, Handler, Router
@@ -27,10 +28,10 @@ def make_api(backend: Backend) -> Router:
     service = Service(backend)
     asking = Asking(service)
     reading, streams = Reading(service, asking), Streams(service)
-    return Router([*_make_reads(reading, streams), *_make_verbs(asking)], service.now)
+    return Router([*_make_reads(reading, streams, Money(service)), *_make_verbs(asking)], service.now)
 
 
-def _make_reads(reading: Reading, streams: Streams) -> list[ApiRoute]:
+def _make_reads(reading: Reading, streams: Streams, money: Money) -> list[ApiRoute]:
     handlers: dict[str, Handler] = {
         "/reservations": reading.reservations,
         "/reservations/{reservation}": reading.reservation,
@@ -40,6 +41,9 @@ def _make_reads(reading: Reading, streams: Streams) -> list[ApiRoute]:
         "/slots/{slot}/hint": reading.hint,
         "/accounts": reading.accounts,
         "/accounts/{account}": reading.account,
+        "/costs": money.costs,
+        "/budgets": money.budgets,
+        "/offers": money.offers,
         "/report": reading.report,
         "/status": reading.status,
         "/events": streams.events,

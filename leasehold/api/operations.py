@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from leasehold.api.money import USUAL_HOURS
 from leasehold.api.queries import MOST_ITEMS, USUAL_ITEMS
 from leasehold.api.schemas import PREFIX
 from leasehold.common.http_routes import (
@@ -17,6 +18,7 @@ from leasehold.common.http_routes import (
     STREAM_TYPE,
 )
 from scheduler.model.transitions import PHASES, SLOT_STATES
+from scheduler.operations.costs import WAYS
 
 Schema = dict[str, Any]
 JSON: Final = "application/json"
@@ -163,6 +165,24 @@ _READS: Final[list[tuple[str, str, str, Schema, list[Schema]]]] = [
     ("/slots/{slot}/hint", "await_hint", "Wait for a hint that a slot has changed.", _HINT, _WAIT[1:]),
     ("/accounts", "list_accounts", "The quota accounts by name.", _page(refer("Account")), []),
     ("/accounts/{account}", "get_account", "One quota account.", refer("Account"), []),
+    (
+        "/costs",
+        "get_costs",
+        "What machines cost, from the cost ledger.",
+        refer("Costs"),
+        [
+            query("by", {"enum": list(WAYS), "default": "pool"}, "what the sums are made by"),
+            query("hours", {"type": "integer", "minimum": 0, "default": USUAL_HOURS}, "how many hours count"),
+        ],
+    ),
+    ("/budgets", "list_budgets", "Each budget with what was spent of it.", _page(refer("Budget")), []),
+    (
+        "/offers",
+        "list_offers",
+        "What launches would buy, pool by pool in the order of choice.",
+        _page(refer("Offer")),
+        [query("pool", STRING, "only this pool")],
+    ),
     ("/report", "get_report", "The report of the last tick.", {"type": "object"}, []),
     ("/status", "get_status", "The state of the server, cluster time and the caller.", {"type": "object"}, []),
     ("/openapi.json", "get_openapi", "This document.", {"type": "object"}, []),

@@ -54,6 +54,13 @@ class Query:
                 self._refuse(name, f"one of {', '.join(sorted(choices))}{suggest(each, choices)}", each)
         return frozenset(values) if values else None
 
+    def take_choice(self, name: str, choices: Collection[str], usual: str) -> str:
+        """Return the only value of a parameter; `usual` if it is missing."""
+        value = self.take(name)
+        if value is not None and value not in choices:
+            self._refuse(name, f"one of {', '.join(choices)}{suggest(value, choices)}", value)
+        return usual if value is None else value
+
     def take_labels(self, prefix: str) -> dict[str, str]:
         """Return the parameters `prefix.KEY` by key."""
         self._known.append(f"{prefix}.KEY")
@@ -71,9 +78,9 @@ class Query:
         """Return the number of items of a page."""
         return int(self._take_number("limit", USUAL_ITEMS, 1, MOST_ITEMS, is_whole=True))
 
-    def take_number(self, name: str) -> int:
-        """Return a whole number of at least 0; 0 if it is missing."""
-        return int(self._take_number(name, 0, 0, 2**62, is_whole=True))
+    def take_number(self, name: str, usual: int = 0) -> int:
+        """Return a whole number of at least 0; `usual` if it is missing."""
+        return int(self._take_number(name, usual, 0, 2**62, is_whole=True))
 
     def take_seconds(self, name: str, usual: float) -> float:
         """Return a number of seconds that the server may wait."""

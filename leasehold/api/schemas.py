@@ -12,11 +12,13 @@ from leasehold.client.models import Account, Answer, Condition, Conditions, Host
 from leasehold.client.models import Slot as SlotRow
 from leasehold.client.rules import RulesApplied, RulesInForce, RulesPreview
 from leasehold.errors import Fault
+from leasehold.web.money import BudgetReport, CostReport
 from leasehold.web.problems import Problem
 from scheduler.model import validation as kinds
 from scheduler.model.command_schemas import SCHEMAS
 from scheduler.model.documents import Document
 from scheduler.model.transitions import Phase
+from scheduler.operations.market.offers import Offer
 
 PREFIX: Final = "#/components/schemas/"
 Schema = dict[str, Any]
@@ -112,6 +114,9 @@ ANSWERS: Final = {
     "Reservation": ReservationRow,
     "Slot": SlotRow,
     "Account": Account,
+    "Costs": CostReport,
+    "Budget": BudgetReport,
+    "Offer": Offer,
     "Explanation": ExplanationAnswer,
     "Conditions": Conditions,
     "Host": Host,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from leasehold.cli.completing import complete_pools
 from leasehold.cli.connecting import adopt_stack
 from leasehold.cli.failures import FAILED
 from leasehold.cli.output import AsJson, print_json
@@ -35,6 +36,14 @@ def doctor(
         ),
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds that each check may take.", min=0.1)] = 5.0,
+    launch_one: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POOL",
+            help="In place of the checks, launch one machine of this pool for real, until it is ready, and end it.",
+            autocompletion=complete_pools,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check everything that Leasehold depends on.
@@ -44,13 +53,27 @@ def doctor(
 
     The exit status is 1 if a check fails; each failure comes with a remedy.
 
+    With --launch-one the command sends the launch request of a pool for real. It prints how long each phase of the
+    machine takes, and what the machine cost. Ctrl-C ends the machine. The exit status is 1 if the machine did not get
+    ready, or if its end is not certain. The command needs the database and the policies launch, look and terminate; no
+    worker has to run.
+
     Examples:
       leasehold doctor
 
       leasehold doctor --no-aws --json
 
       leasehold doctor --may launch --may terminate
+
+      leasehold doctor --launch-one linux
     """
+    if launch_one is not None:
+        if may or not aws:
+            raise typer.BadParameter("expected neither --may nor --no-aws beside it", param_hint="--launch-one")
+        from leasehold.cli.trial import try_launch
+
+        try_launch(launch_one, as_json=as_json)
+        return
     adopt_stack()
     from leasehold.doctor.cloud import ABILITIES
     from leasehold.doctor.examination import examine

@@ -7,7 +7,7 @@ from leasehold.cli.failures import CommandError, one_line, print_error
 from leasehold.stack.preparation import QuietDispatcher
 from scheduler.model.rules import Rules
 from scheduler.model.validation import Fault, InvalidInputError
-from scheduler.operations.market.refresh import Refreshed, refresh_market
+from scheduler.operations.market.refresh import Refreshed, refresh_market, refresh_on_demand
 from scheduler.operations.market.resolve import find_market_faults, has_requirements
 from scheduler.ports import CloudError, Store, StoreUnavailableError
 from scheduler.store.opening import open_store
@@ -19,16 +19,32 @@ UNCHECKED: Final = "a catalogue of instance types in the database, to check it"
 
 
 def read_market(
-    store: Store, settings: Settings, rules: Rules, *, catalogue_age: float = 0.0, all_pools: bool = False
+    store: Store,
+    settings: Settings,
+    rules: Rules,
+    *,
+    catalogue_age: float = 0.0,
+    on_demand_age: float = 0.0,
+    all_pools: bool = False,
 ) -> Refreshed:
     """Read types and prices from EC2 into the database. Raises CommandError if EC2 refuses a call or cannot be reached;
     then nothing was written.
+
+    On-demand prices are read if `market.on_demand_interval` is set. If AWS refuses that, it is printed.
     """
     try:
         source = Services(settings, QuietDispatcher).market
-        return refresh_market(store, source, rules, catalogue_age=catalogue_age, all_pools=all_pools)
+        found = refresh_market(store, source, rules, catalogue_age=catalogue_age, all_pools=all_pools)
     except CloudError as error:
         raise CommandError(one_line(str(error))) from None
+    if not settings.market.on_demand_interval:
+        return found
+    try:
+        listed = refresh_on_demand(store, source, rules, age=on_demand_age, all_pools=all_pools)
+    except CloudError as error:
+        print_error(f"on-demand prices were not read; imported and known ones remain: {one_line(str(error))}")
+        return found
+    return Refreshed(types=found.types, prices=found.prices + listed.prices, changed=found.changed or listed.changed)
 
 
 def prepare_market(settings: Settings, rules: Rules) -> None:
@@ -39,7 +55,8 @@ def prepare_market(settings: Settings, rules: Rules) -> None:
         return
     with closing(open_store(settings.database_url)) as store:
         try:
-            read_market(store, settings, rules, catalogue_age=settings.market.catalogue_age)
+            ages = settings.market.catalogue_age, settings.market.on_demand_interval
+            read_market(store, settings, rules, catalogue_age=ages[0], on_demand_age=ages[1])
         except CommandError as error:
             print_error(f"instance types and prices are those of the database: {error}")
 

@@ -43,10 +43,11 @@ def import_(
 
 @group.command(epilog=example("leasehold prices refresh", "leasehold prices refresh --json"))
 def refresh(as_json: AsJson = False) -> None:
-    """Update spot prices and instance types from EC2.
+    """Update prices and instance types from EC2.
 
     The command reads the spot prices of the offerings of all pools, and the catalogue of instance types if an offering
-    has requirements. It needs the policy `look`.
+    has requirements. It needs the policy `look`. With `market.on_demand_interval` it also reads on-demand prices, which
+    needs the policy `prices`.
     """
     settings = load_settings()
     from leasehold.cli.market import read_market

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
+from leasehold.console.slot_life import Describe
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import SLOT_STATES
 from scheduler.model.view import View
@@ -52,15 +53,15 @@ class SlotFilter:
         return urlencode({**{name: value for name, value in values.items() if value}, "page": page})
 
 
-def find_rows(view: View, wanted: SlotFilter) -> tuple[list[dict[str, Any]], int]:
+def find_rows(view: View, wanted: SlotFilter, describe: Describe) -> tuple[list[dict[str, Any]], int]:
     """Return the rows of one page of the table, and the number of all slots that match. Slots are sorted by pool and
-    number. A page beyond the end is the last one.
+    number. A page beyond the end is the last one. `describe`: returns the life of a slot's machine.
     """
     ordered = (slot for pool in sorted(view.pools) for slot in view.list_slots(pool))
     found = [slot for slot in ordered if _matches(view, slot, wanted)] if wanted.is_narrow else list(ordered)
     last = max(1, -(-len(found) // PAGE_ROWS))
     first = (min(wanted.page, last) - 1) * PAGE_ROWS
-    return [_describe(view, slot) for slot in found[first : first + PAGE_ROWS]], len(found)
+    return [_describe(view, slot, describe) for slot in found[first : first + PAGE_ROWS]], len(found)
 
 
 def _matches(view: View, slot: Slot, wanted: SlotFilter) -> bool:
@@ -83,8 +84,9 @@ def _accounts(view: View, slot: Slot) -> list[str]:
     return sorted({row.request.account or "" for row in rows if row is not None} - {""})
 
 
-def _describe(view: View, slot: Slot) -> dict[str, Any]:
-    return {"slot": slot, "owners": _owners(view, slot), "accounts": _accounts(view, slot)}
+def _describe(view: View, slot: Slot, describe: Describe) -> dict[str, Any]:
+    machine = describe(slot)
+    return {"slot": slot, "owners": _owners(view, slot), "accounts": _accounts(view, slot), "machine": machine}
 
 
 def count_fleet(view: View) -> dict[str, Any]:

@@ -145,6 +145,12 @@ def format_span(seconds: float | None) -> str:
     return f"{whole // 60} min" if whole >= 60 else f"{whole} s"  # noqa: PLR2004 - a minute
 
 
+def format_dollars(amount: float) -> str:
+    """Return an amount of money as people write it: `$1,234.50`, `$0.42`, `$0.0031`."""
+    digits = 2 if amount >= 0.1 or not amount else 4  # noqa: PLR2004 - smaller amounts need more digits
+    return f"${amount:,.{digits}f}"
+
+
 def embed_json(text: str) -> Markup:
     """Return JSON for a `<script type="application/json">` of a page: no text in it can end the element."""
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))  # noqa: S704 - escaped
@@ -153,6 +159,7 @@ def embed_json(text: str) -> Markup:
 _ENVIRONMENT.filters |= {
     "time": format_time,
     "span": format_span,
+    "dollars": format_dollars,
     "visible": lambda text: escape(show(text)),
     "embed_json": embed_json,
 }

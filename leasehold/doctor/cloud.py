@@ -45,7 +45,7 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
         identity = permissions.identify()
     except CloudError as error:
         remedy = "Give this host a role, or name a profile of boto3's configuration (aws.profile)."
-        yield failure("aws identity", _show(error), remedy)
+        yield failure("aws identity", show_error(error), remedy)
         yield from (skipped(f"aws {ability}", "AWS does not accept the credentials") for ability in abilities)
         return
     yield ok("aws identity", f"{identity.arn} in account {identity.account}")
@@ -53,6 +53,8 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
         yield judge_permission("aws look", _try(lambda: permissions.look(settings.aws.cluster)), "look")
         if is_bought_by_market:
             yield judge_permission("aws market", _try(permissions.look_at_market), "look")
+        if is_bought_by_market and settings.market.on_demand_interval:
+            yield judge_permission("aws prices", _try(permissions.look_at_prices), "prices")
         yield _look_at_interruptions(settings, permissions)
     if "launch" in abilities:
         yield from _look_at_launches(pools, rules, settings, permissions)
@@ -163,10 +165,11 @@ def _try(call: Callable[[], object]) -> str | None:
     try:
         call()
     except CloudError as error:
-        return _show(error)
+        return show_error(error)
     return None
 
 
-def _show(error: CloudError) -> str:
+def show_error(error: CloudError) -> str:
+    """Return the message of an error in one line, cut after MOST_SHOWN characters."""
     text = " ".join(str(error).split())
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"

@@ -8,8 +8,10 @@ import msgspec
 
 from scheduler.model.slots import Market
 
-Source = Literal["spot-history", "price-list", "file"]
-"""Where a price comes from: EC2's history of spot prices, AWS's price list, or a simple file."""
+Source = Literal["spot-history", "pricing-api", "price-list", "file"]
+"""Where a price comes from: EC2's history of spot prices, AWS's Pricing API, AWS's price list as a file, or a simple
+file.
+"""
 CPUS: Final = "cpus"
 MEMORY: Final = "memory_mib"
 
@@ -78,6 +80,23 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     def holds_in(self, zone: str) -> bool:
         """Return whether the price holds in an availability zone: it is a price of the zone or of its region."""
         return zone == self.zone or zone[:-1] == self.zone
+
+
+class PriceChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The last price of an hour in which the price of an instance type changed, in dollars per hour."""
+
+    type: str
+    zone: str
+    """As in `Price`: an availability zone, or a region."""
+    market: Market
+    hour: float
+    """Begin of the hour, in seconds since the epoch."""
+    price: float
+
+    @property
+    def key(self) -> tuple[str, str, str, float]:
+        """The key of the row: a later change in the same hour replaces this one."""
+        return self.type, self.zone, self.market, self.hour
 
 
 class StoredMarket(msgspec.Struct, frozen=True, kw_only=True, dict=True):

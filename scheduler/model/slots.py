@@ -14,6 +14,8 @@ from scheduler.model.transitions import SLOT_MOVES, Cause, SlotState, check_move
 Market = Literal["spot", "on-demand"]
 ADOPTED = "adopted"
 """The `launch_reason` of a slot whose machine this cluster did not launch, but found by its tags."""
+TRIAL = "doctor-"
+"""The begin of the launch id of a machine that `leasehold doctor` launches. Such a machine belongs to no slot."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Highest fencing token when the machine was launched. This field and the seven before it are read from the
     machine's tags.
     """
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether `leasehold doctor` launched the machine. No slot may adopt it."""
+        return (self.launch_id or "").startswith(TRIAL)
 
 
 class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):

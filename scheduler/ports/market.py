@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.market import InstanceType, Price, StoredMarket
+from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
 
 
 class RulesVersion(msgspec.Struct, frozen=True):
@@ -30,6 +30,9 @@ class MarketWrites(Protocol):
     def save_prices(self, prices: Sequence[Price]) -> None:
         """Insert or replace prices, by `Price.key`. Of several prices with one key the last one counts."""
 
+    def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
+        """Insert or replace changes of prices, by `PriceChange.key`."""
+
     def count_market_change(self) -> None:
         """Increase the version of the market by one, because a type or an amount changed. No other transaction changes
         the version until this one ends.
@@ -49,8 +52,18 @@ class MarketReads(Protocol):
         """Return every launch back-off (hold), sorted by id."""
 
 
+class PriceHistory(Protocol):
+    """The methods of a store about the changes of prices in the past. They lock nothing but the deleted rows."""
+
+    def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
+        """Return the changes of the prices of these instance types, sorted by key."""
+
+    def prune_price_changes(self, before: float) -> int:
+        """Delete the changes in hours that began before `before`. Return the number of deleted rows."""
+
+
 class MarketSource(Protocol):
-    """The port to EC2's catalogue and spot prices. Every method calls EC2 and may raise CloudError."""
+    """The port to EC2's catalogue and prices. Every method calls EC2 and may raise CloudError."""
 
     def read_types(self, seen_at: float) -> list[InstanceType]:
         """Return all instance types that EC2 offers in the region, with their zones. `seen_at`: the present time."""
@@ -58,4 +71,9 @@ class MarketSource(Protocol):
     def read_spot_prices(self, types: Sequence[str], zones: Sequence[str], seen_at: float) -> list[Price]:
         """Return the present spot price of each of these instance types in each of these zones (none: in every zone of
         the region). A pair that EC2 has no price for is missing.
+        """
+
+    def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
+        """Return the on-demand price of each of these instance types in the region, from AWS's price list. A type
+        without exactly one price is missing.
         """

@@ -15,7 +15,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import Gone, Row
 from scheduler.ports.cluster import ClusterRow, LeaderTerm, StoreUnavailableError
 from scheduler.ports.ledger import CostLedger, CostWriter
-from scheduler.ports.market import MarketReads, MarketWrites
+from scheduler.ports.market import MarketReads, MarketWrites, PriceHistory
 from scheduler.ports.stored import (
     AppliedRules,
     EventFilter,
@@ -200,7 +200,7 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """
 
 
-class Store(CostLedger, MarketReads, Protocol):
+class Store(CostLedger, MarketReads, PriceHistory, Protocol):
     """The port to the database with the authoritative rows, in SQL, or in memory for the simulator.
 
     Every error of a database driver is raised as StoreUnavailableError, StaleWriteError, DeposedError or ConflictError.

@@ -1,4 +1,4 @@
-"""The tables of the market: the catalogue of instance types, and prices in dollars per hour."""
+"""The tables of the market: the catalogue of instance types, prices in dollars per hour, and changes of prices."""
 
 from typing import Final
 
@@ -25,6 +25,19 @@ instance_types: Final = Table(
     Column("markets", _TEXT, nullable=False, info=_ALIKE),
     Column("zones", _TEXT, nullable=False, info=_ALIKE),
     Column("seen_at", Double, nullable=False),
+)
+
+price_changes: Final = Table(
+    "price_changes",
+    metadata,
+    Column("type", _TEXT, nullable=False),
+    Column("zone", _TEXT, nullable=False),
+    Column("market", _TEXT, nullable=False),
+    # Begin of the hour. A price has one row for each hour in which it changed.
+    Column("hour", Double, nullable=False),
+    Column("price", Double, nullable=False),
+    PrimaryKeyConstraint("type", "zone", "market", "hour"),
+    sqlite_with_rowid=False,
 )
 
 prices: Final = Table(

@@ -13,7 +13,7 @@ from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.costs import Cost
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.market import StoredMarket
+from scheduler.model.market import PriceChange, StoredMarket
 from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
@@ -220,6 +220,18 @@ class MemoryStore(ReadsCosts):
         """Delete the costs of hours that began before `before`. See CostLedger."""
         with self._lock:
             return _drop_all(self._world.costs, [key for key in self._world.costs if key[0] < before])
+
+    def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
+        """Return the changes of the prices of these instance types, sorted by key. See PriceHistory."""
+        with self._lock:
+            found = [each for each in self._world.price_changes.values() if each.type in types]
+        return sorted(found, key=lambda each: each.key)
+
+    def prune_price_changes(self, before: float) -> int:
+        """Delete the changes in hours that began before `before`. See PriceHistory."""
+        with self._lock:
+            known = self._world.price_changes
+            return _drop_all(known, [key for key, each in known.items() if each.hour < before])
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
         """Return up to `limit` callbacks in the outbox that were not sent since `sent_before`. See Store."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from scheduler.model.market import InstanceType, Price, StoredMarket
+from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
 
 
 class MemoryMarketWrites:
     """The writes of a transaction to the market, which are collected until its end. See MarketWrites."""
 
     _market: StoredMarket
+    _price_changes: list[PriceChange]
 
     def save_types(self, types: Sequence[InstanceType]) -> None:
         """Insert or replace instance types in the catalogue, by name. See MarketWrites."""
@@ -25,6 +26,10 @@ class MemoryMarketWrites:
         kept = {each.key: each for each in (*known.prices, *prices)}
         rows = tuple(kept[key] for key in sorted(kept))
         self._market = StoredMarket(version=known.version, types=known.types, prices=rows)
+
+    def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
+        """Insert or replace changes of prices, by key. See MarketWrites."""
+        self._price_changes += changes
 
     def count_market_change(self) -> None:
         """Increase the version of the market by one. See MarketWrites."""

@@ -62,7 +62,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         self._sequence, self._token = self._world.sequence, self._world.token
         self._buried, self._restores = self._world.buried, self._world.restores
         self._leader_term, self._rules = self._world.leader_term, self._world.rules
-        self._market = self._world.market
+        self._market, self._price_changes = self._world.market, []
         return self
 
     def __exit__(
@@ -351,6 +351,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         world.buried = self._buried
         if self._rules.version != world.rules.version:
             world.applied.append(AppliedRules(self._rules.version, self._now, self._rules.document, self._rules.images))
+        world.price_changes.update((each.key, each) for each in self._price_changes)
         world.leader_term, world.rules, world.market = self._leader_term, self._rules, self._market
 
 

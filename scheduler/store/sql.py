@@ -24,7 +24,7 @@ from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.costs import Cost
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.market import StoredMarket
+from scheduler.model.market import PriceChange, StoredMarket
 from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
@@ -58,7 +58,13 @@ from scheduler.store.seen import HighestSeen
 from scheduler.store.session import CHUNK_ROWS, Session, open_session
 from scheduler.store.shapes import ACCOUNTS, BALANCES, COSTS, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
 from scheduler.store.shared_rules import RECENT_SECONDS
-from scheduler.store.sql_market import read_holds, read_market, read_rules_versions
+from scheduler.store.sql_market import (
+    prune_price_changes,
+    read_holds,
+    read_market,
+    read_price_changes,
+    read_rules_versions,
+)
 from scheduler.store.sql_transaction import SqlTransaction
 from scheduler.store.statements import Statements
 
@@ -297,6 +303,16 @@ class SqlStore(ReadsCosts):
         """Delete the costs of hours that began before `before`. See CostLedger."""
         with self._writing() as session:
             return session.change(delete(tables.costs).where(tables.costs.c.hour < before))
+
+    def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
+        """Return the changes of the prices of these instance types, sorted by key. See PriceHistory."""
+        with self._reading() as session:
+            return read_price_changes(session, types)
+
+    def prune_price_changes(self, before: float) -> int:
+        """Delete the changes in hours that began before `before`. See PriceHistory."""
+        with self._writing() as session:
+            return prune_price_changes(session, before)
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
         """Return up to `limit` callbacks in the outbox that were not sent since `sent_before`. See Store."""

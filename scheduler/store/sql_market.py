@@ -6,7 +6,7 @@ from typing import Any, Final
 from sqlalchemy import Delete, delete, func, select
 
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.market import InstanceType, Price, StoredMarket
+from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
 from scheduler.ports.market import RulesVersion
 from scheduler.store import fixed, market_tables, tables
 from scheduler.store.dialect import Bulk, Dialect
@@ -15,6 +15,7 @@ from scheduler.store.shapes import HOLDS, Shape
 
 INSTANCE_TYPES: Final = Shape(market_tables.instance_types, InstanceType)
 PRICES: Final = Shape(market_tables.prices, Price)
+CHANGES: Final = Shape(market_tables.price_changes, PriceChange)
 COUNTER: Final = "market"
 """Name of the counter with the version of the market."""
 _PRICE, _TYPE = market_tables.prices.c, market_tables.instance_types.c
@@ -41,6 +42,18 @@ def read_market(session: Session) -> StoredMarket:
     return StoredMarket(version=version, types=types, prices=tuple(PRICES.read_all(session.fetch(_PRICES))))
 
 
+def read_price_changes(session: Session, types: Iterable[str]) -> list[PriceChange]:
+    """Return the changes of the prices of these instance types, sorted by key."""
+    change = market_tables.price_changes.c
+    statement = select(*CHANGES.columns).where(change.type.in_(session.dialect.ids()))
+    return sorted(map(CHANGES.read, session.fetch_for(statement, types)), key=lambda each: each.key)
+
+
+def prune_price_changes(session: Session, before: float) -> int:
+    """Delete the changes in hours that began before `before`. Return the number of deleted rows."""
+    return session.change(delete(market_tables.price_changes).where(market_tables.price_changes.c.hour < before))
+
+
 def read_holds(session: Session) -> list[Hold]:
     """Return every launch back-off (hold), sorted by id."""
     return HOLDS.read_all(session.fetch(_HOLDS))
@@ -64,6 +77,11 @@ class SqlMarketWrites:
         """Insert or replace prices, by key. See MarketWrites."""
         by_key = {price.key: price for price in prices}
         self._session.write(_put(self._session.dialect, PRICES), [by_key[key] for key in sorted(by_key)])
+
+    def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
+        """Insert or replace changes of prices, by key. See MarketWrites."""
+        by_key = {each.key: each for each in changes}
+        self._session.write(_put(self._session.dialect, CHANGES), [by_key[key] for key in sorted(by_key)])
 
     def count_market_change(self) -> None:
         """Increase the version of the market by one. See MarketWrites."""

@@ -9,7 +9,7 @@ from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.costs import Cost, CostKey, add_costs, cost_key
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.market import StoredMarket
+from scheduler.model.market import PriceChange, StoredMarket
 from scheduler.model.principals import WORKER
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
@@ -57,6 +57,7 @@ class World:
         self.rules = StoredRules(version=0, document={}, rules=Rules())
         self.applied: list[AppliedRules] = []
         self.market = StoredMarket()
+        self.price_changes: dict[tuple[str, str, str, float], PriceChange] = {}
         self.leader_term = LeaderTerm(term=0, holder="")
         self.identity = uuid4().hex
         self.principals = {WORKER: StoredPrincipal(name=WORKER, role="worker", key=make_key(), created_at=0.0)}

@@ -5,14 +5,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from leasehold.cli.connecting import load_settings
+from leasehold.stack.preparation import QuietDispatcher
 from scheduler.model.market import StoredMarket
 from scheduler.operations.market.refresh import save_market
 from scheduler.store.opening import open_store
+from tasks.machines import read_market
 from tests.cli.conftest import Run
 from tests.client.intake import FakeIntake
 from tests.ec2.conftest import Emulator, _no_settings_of_aws, emulator, server
 from tests.store.test_market import a_type
+from workers.services import Services
 
 __all__ = ["_no_settings_of_aws", "emulator", "server"]
 
@@ -101,6 +106,51 @@ def test_refresh_reads_the_prices_of_the_offerings_of_all_pools(cloud: Emulator,
     assert cloud.calls("DescribeInstanceTypes") == []
     shown = [(each["key"], each["price"], each["source"]) for each in json.loads(run("offers", "--json").out)]
     assert shown == [("m5dn.large", 0.01, "spot-history"), ("c6id.large", 0.5, "rules")]
+
+
+def test_on_demand_prices_come_from_the_price_list_if_that_is_switched_on(
+    cloud: Emulator, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("apply", "rules.toml").status == 0
+    assert cloud.calls("GetProducts") == []
+    monkeypatch.setenv("LEASEHOLD_MARKET__ON_DEMAND_INTERVAL", "1d")
+    cloud.set_fault(code="AccessDeniedException", message="not authorized", action="GetProducts", count=1)
+    refused = run("prices", "refresh")
+    line = "on-demand prices were not read; imported and known ones remain: the call of the cloud failed"
+    assert (refused.status, len(refused.complaints)) == (0, 1)
+    assert refused.complaints[0].startswith(f"leasehold: {line} (auth: AccessDeniedException)")
+    assert run("prices", "refresh").complaints == []
+    (last,) = [each for each in json.loads(run("offers", "--json").out) if each["key"] == "last"]
+    assert (last["price"], last["source"], last["zone"]) == (0.096, "pricing-api", "us-east-1")
+    assert last["reasons"] == ["costs more than 3 times the cheapest one that fits"]
+
+
+def test_the_health_worker_logs_a_refused_price_list_once(
+    cloud: Emulator, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spot prices are read all the same, and the next success is logged."""
+    assert run("apply", "rules.toml").status == 0
+    monkeypatch.setenv("LEASEHOLD_MARKET__ON_DEMAND_INTERVAL", "0.001")
+    monkeypatch.setattr("tasks.machines.services", Services(load_settings(), QuietDispatcher))
+    cloud.set_fault(code="AccessDeniedException", message="not authorized", action="GetProducts", count=2)
+    with capture_logs() as lines:
+        outcomes = [read_market.run() for _ in range(3)]
+    assert [line["action"] for line in lines] == [
+        *("market.read", "market.prices_refused"),
+        "market.read",
+        *("market.read", "market.prices"),
+    ]
+    assert outcomes[0] == outcomes[1] != outcomes[2]
+    assert len(cloud.calls("GetProducts")) == 3
+
+
+def test_without_on_demand_prices_the_health_worker_calls_no_price_list(
+    cloud: Emulator, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("apply", "rules.toml").status == 0
+    monkeypatch.setattr("tasks.machines.services", Services(load_settings(), QuietDispatcher))
+    read_market.run()
+    assert cloud.calls("GetProducts") == []
 
 
 def test_without_ec2_the_stored_catalogue_counts(database: str, run: Run) -> None:

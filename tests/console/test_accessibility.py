@@ -25,10 +25,14 @@ RULES = {
             "system": "x86_64-linux",
             "min_slots": 2,
             "max_slots": 2,
-            "resources": {"cpus": 4},
+            "offerings": [
+                {"name": "m5.xlarge", "price": 0.192, "resources": {"cpus": 4}},
+                {"name": "m5.4xlarge", "market": "on-demand", "price": 0.768, "resources": {"cpus": 16}},
+            ],
             "ec2": {"image": "ami-04681a1dbd79675a5"},
         }
     },
+    "budgets": {"all": {"per_hour": 0.01, "per_day": 500, "action": "warn"}},
     "accounts": {"ci": {"description": "Builds", "charge_rate": [0, 2], "balance": [0, 60]}},
 }
 PAGES = (
@@ -43,6 +47,10 @@ PAGES = (
     "/reservations/ended",
     "/accounts",
     "/accounts/ci?span=1h",
+    "/money",
+    "/money?by=kind&span=7d",
+    "/offers",
+    "/offers?pool=none",
     "/queues",
     "/events",
     "/events?name=nothing_matches",

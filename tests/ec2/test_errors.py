@@ -37,6 +37,8 @@ TABLE: list[tuple[str, int, Category]] = [
     ("502", 502, "transient"),
     # credentials
     ("UnauthorizedOperation", 403, "auth"),
+    ("AccessDenied", 403, "auth"),
+    ("AccessDeniedException", 400, "auth"),
     ("AuthFailure", 401, "auth"),
     ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", 403, "auth"),
     ("ExpiredToken", 400, "auth"),

@@ -49,6 +49,8 @@ class Source:
     def __init__(self, *prices: Price, types: Sequence[InstanceType] = TYPES) -> None:
         self.types, self.prices, self.catalogues = list(types), list(prices), 0
         self.asked: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        self.listed: list[tuple[str, ...]] = []
+        """The types of each call for on-demand prices."""
         self.error: CloudError | None = None
 
     def read_types(self, seen_at: float) -> list[InstanceType]:
@@ -62,6 +64,14 @@ class Source:
             raise self.error
         self.asked.append((tuple(types), tuple(zones)))
         found = [each for each in self.prices if each.type in types and (not zones or each.zone in zones)]
+        return [msgspec.structs.replace(each, seen_at=seen_at) for each in found]
+
+    def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
+        """See MarketSource."""
+        if self.error is not None:
+            raise self.error
+        self.listed.append(tuple(types))
+        found = [each for each in self.prices if each.type in types and each.market == "on-demand"]
         return [msgspec.structs.replace(each, seen_at=seen_at) for each in found]
 
 

@@ -5,12 +5,18 @@ from typing import Any
 import pytest
 
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.market import StoredMarket
+from scheduler.model.market import Price, StoredMarket
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.market.offers import Ages, Offer, list_offers
-from scheduler.operations.market.refresh import refresh_market, save_market
+from scheduler.operations.market.refresh import (
+    OnDemandReader,
+    Refreshed,
+    refresh_market,
+    refresh_on_demand,
+    save_market,
+)
 from scheduler.operations.market.resolve import resolve_document, resolve_rules
 from scheduler.operations.preview import preview_rules
 from scheduler.ports import CloudError, Store
@@ -48,6 +54,68 @@ def test_the_same_types_and_prices_are_no_new_version_but_are_seen_again() -> No
     source.types.remove(ARM)
     assert refresh_market(store, source, rules, catalogue_age=3600.0).changed
     assert (source.catalogues, store.load_market().version, len(store.load_market().types)) == (2, 2, 3)
+
+
+LAST: dict[str, Any] = {"name": "last", "market": "on-demand", "require": {"cpus": {"max": 2}}}
+PLAIN = {"name": "plain", "type": "c5.large", "market": "on-demand"}
+
+
+def on_demand(name: str, price: float = 0.1) -> Price:
+    return a_price(name, zone="eu-1", market="on-demand", price=price, source="pricing-api", seen_at=NOW)
+
+
+def test_on_demand_prices_are_read_for_the_types_that_the_pools_may_use() -> None:
+    """Also for spot types whose price is compared; not for an offering with a price set by hand."""
+    store, source = MemoryStore(Clock()), Source(on_demand("m5.large"), on_demand("c5.large", 0.2))
+    save_market(store, types=TYPES)
+    by_hand = {"name": "m7i.large", "market": "on-demand", "price": 1.0}
+    rules = read_rules(some_rules({}, LAST, PLAIN, by_hand))
+    assert refresh_on_demand(store, source, rules) == Refreshed(prices=2, changed=True)
+    compared = read_rules(some_rules({"cpus": {"min": 4}}, market={"spot_below": 0.5}))
+    assert not refresh_on_demand(store, source, compared).changed
+    assert refresh_on_demand(store, source, read_rules(some_rules())) == Refreshed()
+    static = read_rules({"pools": {"linux": {"system": "s", "max_slots": 1, "offerings": [PLAIN, by_hand]}}})
+    refresh_on_demand(store, source, static, all_pools=True)
+    assert source.listed == [("c5.large", "m5.large"), ("m5.xlarge",), ("c5.large", "m7i.large")]
+    assert [(each.type, each.price) for each in store.load_market().prices] == [("c5.large", 0.2), ("m5.large", 0.1)]
+
+
+def test_a_process_reads_on_demand_prices_once_in_an_interval_and_only_old_ones() -> None:
+    clock, source, reader = Clock(), Source(on_demand("m5.large")), OnDemandReader()
+    store, rules = MemoryStore(clock), read_rules(some_rules({}, LAST, PLAIN))
+    save_market(store, types=TYPES)
+    assert reader.read(store, source, rules, 100.0) == Refreshed(prices=1, changed=True)
+    clock.now += 99
+    assert reader.read(store, source, rules, 100.0) is None
+    # Another process reads the price that is known, and asks again for the one that AWS does not list.
+    assert OnDemandReader().read(store, source, rules, 100.0) == Refreshed()
+    clock.now += 1
+    assert reader.read(store, source, rules, 100.0) == Refreshed(prices=1)
+    both = ("c5.large", "m5.large")
+    assert source.listed == [both, ("c5.large",), both]
+
+
+def test_a_refused_price_list_changes_nothing_and_is_tried_again_after_the_interval() -> None:
+    clock, source, reader = Clock(), Source(), OnDemandReader()
+    store, rules = MemoryStore(clock), read_rules(some_rules({}, PLAIN))
+    save_market(store, prices=[on_demand("c5.large")])
+    source.error = CloudError("auth", "AccessDeniedException", "no")
+    clock.now += 100
+    with pytest.raises(CloudError):
+        reader.read(store, source, rules, 100.0)
+    assert reader.read(store, source, rules, 100.0) is None
+    assert [each.seen_at for each in store.load_market().prices] == [on_demand("c5.large").seen_at]
+
+
+def test_the_history_has_the_amounts_that_changed() -> None:
+    clock = Clock()
+    store = MemoryStore(clock)
+    hour = NOW // 3600 * 3600
+    save_market(store, prices=[a_price(seen_at=hour + 5.0), a_price("c5.large", seen_at=hour + 5.0)])
+    save_market(store, prices=[a_price(seen_at=hour + 3605.0), a_price("c5.large", price=0.09, seen_at=hour + 3605.0)])
+    save_market(store, prices=[a_price("c5.large", price=0.08, seen_at=hour + 3700.0)])
+    found = [(each.type, each.hour - hour, each.price) for each in store.read_price_changes(["m5.large", "c5.large"])]
+    assert found == [("c5.large", 0.0, 0.04), ("c5.large", 3600.0, 0.08), ("m5.large", 0.0, 0.04)]
 
 
 def test_a_refresh_that_ec2_refuses_changes_nothing() -> None:

@@ -104,6 +104,21 @@ def test_a_machine_that_cannot_be_adopted_is_terminated_when_it_is_old(name: str
     assert reconcile(harness.ports) == Reconciled()
 
 
+def test_a_machine_of_the_doctor_is_never_adopted_and_may_boot_before_it_is_terminated() -> None:
+    """`leasehold doctor` ends it itself. If the doctor dies, nothing leaks."""
+    harness = with_pool(boot_timeout=400, binding_timeout=100)
+    harness.fleet.appear("i-trial", "linux-2", launch_id="doctor-1", launched_at=harness.now)
+    harness.fleet.appear("i-gone", "linux-2", pool="windows", launch_id="doctor-2", launched_at=harness.now)
+    harness.now += ORPHAN_SECONDS
+    assert reconcile(harness.ports) == Reconciled(strangers=2, ended=1)
+    harness.now += 499
+    assert reconcile(harness.ports) == Reconciled(strangers=1)
+    assert harness.fleet.terminations == ["i-gone"]
+    harness.now += 1
+    assert reconcile(harness.ports) == Reconciled(strangers=1, ended=1)
+    assert [row.state for row in harness.store.find_slots() if row.state != "empty"] == []
+
+
 def test_a_terminated_orphan_leaves_an_event() -> None:
     harness = Harness()
     harness.fleet.appear("i-lost", "linux-9")

@@ -24,8 +24,8 @@ from workers.ec2.requests import TAG_CLUSTER, TAG_CLUSTER_ID
 ROOT: Final = Path(__file__).parents[2]
 IAM: Final = ROOT / "docs" / "iam"
 CHAPTER: Final = (ROOT / "docs" / "how-to" / "aws.md").read_text(encoding="utf-8")
-POLICIES: Final = ("launch", "look", "terminate", "start", "stop", "interruptions", "claim", "images")
-SERVICES: Final = ("ec2", "sqs", "ssm", "sts")
+POLICIES: Final = ("launch", "look", "terminate", "start", "stop", "interruptions", "claim", "images", "prices")
+SERVICES: Final = ("ec2", "pricing", "sqs", "ssm", "sts")
 
 ACTIONS: Final = {
     # Tagging new resources and passing a role to machines are permissions of their own.
@@ -234,13 +234,14 @@ def test_each_ability_is_a_policy_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_nothing_is_permitted_by_a_star(name: str) -> None:
-    """Except describing, which EC2 permits only for a region."""
+    """Except describing, which EC2 permits only for a region, and the price list, which is public."""
     for statement in statements(name):
         assert statement["Effect"] == "Allow"
         assert not [action for action in as_list(statement["Action"]) if "*" in action]
         if "*" in as_list(statement["Resource"]):
-            assert name in {"look", "images"}
-            assert statement["Condition"] == {"StringEquals": {"aws:RequestedRegion": "us-east-1"}}
+            assert name in {"look", "images", "prices"}
+            limit = None if name == "prices" else {"StringEquals": {"aws:RequestedRegion": "us-east-1"}}
+            assert statement.get("Condition") == limit
 
 
 def test_a_host_can_become_the_three_roles_and_nothing_else() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.market import InstanceType, Price, StoredMarket
+from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
 from scheduler.ports import RulesVersion, Store
 from tests.builders import NOW
 
@@ -94,6 +94,36 @@ def test_thousands_of_prices_are_stored_at_once(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.save_prices(prices)
     assert sum(each.price for each in store.load_market().prices) == sum(range(2500))
+
+
+def a_change(kind: str = "m5.large", hour: float = 3600.0, price: float = 0.04, zone: str = "eu-1a") -> PriceChange:
+    return PriceChange(type=kind, zone=zone, market="spot", hour=hour, price=price)
+
+
+def test_changes_of_prices_have_a_row_an_hour_until_they_are_pruned(store: Store) -> None:
+    assert store.read_price_changes(["m5.large"]) == []
+    with store.transaction() as transaction:
+        transaction.save_price_changes([a_change(hour=7200.0), a_change(), a_change("c5.large"), a_change(price=0.05)])
+    with store.transaction() as transaction:
+        transaction.save_price_changes([a_change(price=0.06), a_change(zone="eu-1b")])
+    kept = [a_change(price=0.06), a_change(hour=7200.0), a_change(zone="eu-1b")]
+    assert store.read_price_changes(["m5.large", "m5.large"]) == kept
+    assert store.read_price_changes([]) == []
+    assert store.read_price_changes(["c5.large", "none"]) == [a_change("c5.large")]
+    assert store.prune_price_changes(7200.0) == 3
+    assert store.read_price_changes(["m5.large", "c5.large"]) == [a_change(hour=7200.0)]
+
+
+def change_and_fail(store: Store) -> None:
+    with store.transaction() as transaction:
+        transaction.save_price_changes([a_change()])
+        raise ConnectionError
+
+
+def test_a_transaction_that_fails_stores_no_change(store: Store) -> None:
+    with pytest.raises(ConnectionError):
+        change_and_fail(store)
+    assert store.read_price_changes(["m5.large"]) == []
 
 
 def test_holds_are_found_by_their_ids(store: Store) -> None:

@@ -31,6 +31,8 @@ CODES: Final[Mapping[str, Category]] = {
     "InternalError": "transient",
     "Unavailable": "transient",
     "UnauthorizedOperation": "auth",
+    # Of other services than EC2, like the Pricing API.
+    "AccessDenied*": "auth",
     "AuthFailure*": "auth",
     "ExpiredToken*": "auth",
     # EC2's code for expired credentials and for a wrong clock.

@@ -1,7 +1,8 @@
-"""EC2's catalogue of instance types and its spot prices (the port `MarketSource`): boto3 calls, page by page."""
+"""EC2's catalogue of instance types and its prices (the port `MarketSource`): boto3 calls, page by page."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -10,9 +11,11 @@ from scheduler.model.slots import Market
 from workers.ec2.budget import CallBudget
 from workers.ec2.clients import Ec2Access, make_client
 from workers.ec2.errors import cloud_errors
+from workers.ec2.price_list import open_price_list, read_list
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_pricing import PricingClient
 
 TYPES_A_PAGE: Final = 100
 PRICES_A_PAGE: Final = 1000
@@ -35,12 +38,19 @@ Answer = TypeVar("Answer")
 
 
 class Ec2Market:
-    """The instance types and spot prices of one region. `scheduler.ports.MarketSource` describes what each method
-    promises.
+    """The instance types and prices of one region. `scheduler.ports.MarketSource` describes what each method promises.
+
+    `open_price_list` makes the client of the Pricing API, at the first on-demand prices.
     """
 
-    def __init__(self, client: "EC2Client", *, types_a_call: int = TYPES_A_CALL) -> None:
-        self._client, self._types_a_call = client, types_a_call
+    def __init__(
+        self,
+        client: "EC2Client",
+        open_price_list: Callable[[], "PricingClient"],
+        *,
+        types_a_call: int = TYPES_A_CALL,
+    ) -> None:
+        self._client, self._open_price_list, self._types_a_call = client, open_price_list, types_a_call
 
     def read_types(self, seen_at: float) -> list[InstanceType]:
         """Return all instance types that EC2 offers in the region, with their zones."""
@@ -83,6 +93,16 @@ class Ec2Market:
                     if known is None or known[0] < each["Timestamp"]:
                         found[price.key] = each["Timestamp"], price
         return [price for _, (_, price) in sorted(found.items())]
+
+    def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
+        """Return the on-demand price of each of these instance types, by one call for each type. A type without exactly
+        one price is missing.
+        """
+        return [*read_list(self._price_list, self._client.meta.region_name, types, seen_at)]
+
+    @cached_property
+    def _price_list(self) -> "PricingClient":
+        return self._open_price_list()
 
 
 def _each(pages: Iterable[Answer]) -> Iterator[Answer]:
@@ -157,4 +177,4 @@ def make_market(access: Ec2Access, budget: CallBudget | None = None) -> Ec2Marke
     client = make_client(access)
     if budget is not None:
         budget.guard(client)
-    return Ec2Market(client)
+    return Ec2Market(client, lambda: open_price_list(access))

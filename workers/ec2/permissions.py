@@ -13,6 +13,7 @@ import msgspec
 from scheduler.ports import CloudError
 from workers.ec2.clients import Ec2Access, open_client
 from workers.ec2.errors import cloud_errors
+from workers.ec2.price_list import SERVICE, open_price_list
 from workers.ec2.requests import TAG_CLUSTER
 
 if TYPE_CHECKING:
@@ -97,6 +98,12 @@ class Permissions:
             self._ec2.describe_instance_types(MaxResults=LEAST_RESULTS)
             self._ec2.describe_instance_type_offerings(MaxResults=LEAST_RESULTS)
             self._ec2.describe_spot_price_history(MaxResults=LEAST_RESULTS)
+
+    def look_at_prices(self) -> None:
+        """Try the call that reads on-demand prices from AWS's price list, with one result."""
+        with cloud_errors():
+            client = open_price_list(self._access, self._seconds, attempts=1)
+            client.get_products(ServiceCode=SERVICE, MaxResults=1)
 
     def look_at_queue(self, url: str) -> int:
         """Return approximately how many messages wait in the SQS queue with this URL."""

@@ -3,13 +3,26 @@
 from typing import Final
 
 from leasehold.console.page import Page
-from leasehold.console.pages import about, accounts, events, fleet, queues, reservation, reservations, what_if
+from leasehold.console.pages import (
+    about,
+    accounts,
+    events,
+    fleet,
+    money,
+    offers,
+    queues,
+    reservation,
+    reservations,
+    what_if,
+)
 
 PAGES: Final[tuple[Page, ...]] = (
     fleet.PAGE,
     reservations.PAGE,
     reservation.PAGE,
     accounts.PAGE,
+    money.PAGE,
+    offers.PAGE,
     queues.PAGE,
     events.PAGE,
     what_if.PAGE,

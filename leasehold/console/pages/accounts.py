@@ -63,7 +63,9 @@ async def show_account(request: Request) -> Response:
     paid = max((index + 1 for row in shown for index, each in enumerate(row.balance) if each), default=1)
     curve = {
         "at": [round(row.at) for row in shown],
-        "levels": [[row.balance[level] for row in shown] for level in range(paid)],
+        "series": [
+            {"name": f"level {level}", "values": [row.balance[level] for row in shown]} for level in range(paid)
+        ],
     }
     return render(
         request,

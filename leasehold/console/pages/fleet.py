@@ -12,6 +12,7 @@ from leasehold.console.event_rows import make_rows
 from leasehold.console.fleet_document import TOPIC, FleetDocument
 from leasehold.console.fleet_table import PAGE_ROWS, SlotFilter, count_fleet, find_rows
 from leasehold.console.page import Page, backend, caller, render
+from leasehold.console.slot_life import Describe, LifeReader, SlotLife
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.web.feed import Feed
 from scheduler.model.slots import Slot
@@ -29,6 +30,7 @@ VERBS: Final = {
 def prepare(app: Starlette) -> None:
     """Make the document of the fleet, which follows the feed."""
     app.state.fleet = FleetDocument(app.state.backend.feed)
+    app.state.lives = LifeReader()
 
 
 async def show_fleet(request: Request) -> Response:
@@ -36,19 +38,25 @@ async def show_fleet(request: Request) -> Response:
     feed = backend(request).feed
     await feed.refresh()
     wanted = SlotFilter.read(request.query_params)
-    values, (rows, found) = await backend(request).run_plain(_read_fleet, feed, wanted)
+    values, (rows, found) = await backend(request).run_plain(_read_fleet, feed, wanted, await _open_lives(request))
     chosen = request.query_params.get("slot", "")
     return render(
         request, "fleet.html", page="fleet", topic=TOPIC, chosen=chosen, **values, **_table(wanted, rows, found)
     )
 
 
-def _read_fleet(feed: Feed, wanted: SlotFilter) -> tuple[dict[str, Any], tuple[list[Any], int]]:
+async def _open_lives(request: Request) -> Describe:
+    """Return the function that describes the life of a slot's machine."""
+    reader: LifeReader = request.app.state.lives
+    return await reader.open(backend(request))
+
+
+def _read_fleet(feed: Feed, wanted: SlotFilter, describe: Describe) -> tuple[dict[str, Any], tuple[list[Any], int]]:
     """Return the figures of the fleet, and the rows of the table with their number. A search takes tens of
     milliseconds, so it runs in a thread.
     """
     with feed.lock:
-        return count_fleet(feed.view), find_rows(feed.view, wanted)
+        return count_fleet(feed.view), find_rows(feed.view, wanted, describe)
 
 
 async def send_slots(request: Request) -> Response:
@@ -67,7 +75,7 @@ async def show_table(request: Request) -> Response:
     feed = backend(request).feed
     await feed.refresh()
     wanted = SlotFilter.read(request.query_params)
-    _, (rows, found) = await backend(request).run_plain(_read_fleet, feed, wanted)
+    _, (rows, found) = await backend(request).run_plain(_read_fleet, feed, wanted, await _open_lives(request))
     return render(request, "fleet_table.html", **_table(wanted, rows, found))
 
 
@@ -117,6 +125,7 @@ async def _panel(request: Request, name: str, **outcome: str) -> Response:
         "slot.html",
         name=name,
         slot=slot,
+        machine=SlotLife() if slot is None else (await _open_lives(request))(slot),
         leases=leases,
         free=_find_free(slot, leases),
         life=make_rows(reversed(events)),

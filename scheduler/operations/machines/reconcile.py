@@ -61,9 +61,9 @@ def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconcile
     """Store machines whose launch answer was lost, and adopt or terminate machines without a slot. Return the numbers.
 
     A slot adopts a machine that is tagged with its id, if the slot is empty. Other machines are terminated when they
-    are older than `orphan_seconds`; a second machine of one launch is terminated at once. Without any rules (a new
-    database) nothing is changed. Machines of another cluster are not changed; if there are any, ForeignMachineError is
-    raised at the end. Raises CloudError if EC2 refuses a call.
+    are older than `orphan_seconds`; a machine of `leasehold doctor` may also boot first. A second machine of one launch
+    is terminated at once. Without any rules (a new database) nothing is changed. Machines of another cluster are not
+    changed; if there are any, ForeignMachineError is raised at the end. Raises CloudError if EC2 refuses a call.
     """
     if not ports.store.rules_version():
         return Reconciled()
@@ -153,8 +153,7 @@ def _adopt(
         taken = {slot.instance_id for slot in placed}
         left = [each for each in strangers if each.id not in taken and not _take_in(work, rules, wanted, each)]
         is_fewer = _count_strangers(work, rules, left)
-        # A machine of unknown age counts as old enough to be terminated.
-        orphans = [each for each in left if each.launched_at is None or work.now - each.launched_at >= orphan_seconds]
+        orphans = [each for each in left if _is_old(each, rules, work.now, orphan_seconds)]
         for machine in orphans:
             if machine.state != "stopping":
                 detail: dict[str, Any] = {"instance": machine.id, "pool": machine.pool, "slot": machine.slot}
@@ -168,6 +167,18 @@ def _adopt(
     return len(adopted), left, orphans
 
 
+def _is_old(machine: Machine, rules: Rules, now: float, orphan_seconds: float) -> bool:
+    """Return whether a machine without a slot is old enough to be terminated. A machine of unknown age is.
+
+    `leasehold doctor` ends its machine itself. Until then the machine may boot as long as its pool permits.
+    """
+    if machine.launched_at is None:
+        return True
+    pool = rules.pools.get(machine.pool or "") if machine.is_trial else None
+    boots = 0.0 if pool is None else pool.boot_timeout + pool.binding_timeout
+    return now - machine.launched_at >= orphan_seconds + boots
+
+
 def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
     """Put a machine on the slot that it is tagged with, if the slot is empty; a machine of a batch, on the first empty
     slot of its pool. Return whether the machine is on the slot now; also True if another process put it there.
@@ -177,7 +188,7 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
         current = min(empty, key=lambda slot: slot_order(slot.id), default=None)
     else:
         current = work.slots.get(machine.slot or "")
-    if current is None:
+    if current is None or machine.is_trial:
         return False
     if current.instance_id == machine.id:
         return True

@@ -7,7 +7,7 @@ import msgspec
 from scheduler.explain.conditions import show_span
 from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.machines import Offering, UnsoldOffering
-from scheduler.model.market import Price, Source, StoredMarket
+from scheduler.model.market import Price, StoredMarket
 from scheduler.model.pools import Pool, has_price, offering_key
 from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules
@@ -38,8 +38,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """Zone with the shown price; for a price set by hand the zone of the offering."""
     price: float | None = None
     """Dollars per hour; None: no price is known."""
-    source: Source | str | None = None
-    """Where the price comes from; `rules`: set by hand."""
+    source: str | None = None
+    """Where the price comes from, see `model.market.Source`; `rules`: set by hand."""
     seen_at: float | None = None
     """When a price of the table was read last; None for a price set by hand."""
     is_stale: bool = False

@@ -1,4 +1,4 @@
-"""Refresh the catalogue of instance types and the spot prices from EC2, and import prices. Only changes of types and
+"""Refresh the catalogue of instance types and the prices from EC2, and import prices. Only changes of types and
 amounts count as a new version of the market, so that ticks plan again from the start only after such a change.
 """
 
@@ -6,11 +6,32 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from scheduler.model.market import InstanceType, Price, StoredMarket
-from scheduler.model.pools import has_price
+from scheduler.model.costs import begin_of_hour
+from scheduler.model.machines import Offering
+from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
+from scheduler.model.pools import Pool, has_price
 from scheduler.model.rules import Rules
 from scheduler.operations.market.resolve import find_zones, has_requirements, list_types
 from scheduler.ports import MarketSource, Store
+
+
+class OnDemandReader:
+    """Reads on-demand prices from AWS's price list when they are due. A process keeps it between its tasks."""
+
+    def __init__(self) -> None:
+        self._tried_at: float | None = None
+        self.is_refused = False
+        """Whether AWS refused the last call."""
+
+    def read(self, store: Store, source: MarketSource, rules: Rules, interval: float) -> "Refreshed | None":
+        """Read the on-demand prices that were not seen for `interval` seconds, at most once in an interval. Return None
+        if nothing was due. Raises CloudError.
+        """
+        now = store.now()
+        if self._tried_at is not None and 0 <= now - self._tried_at < interval:
+            return None
+        self._tried_at = now
+        return refresh_on_demand(store, source, rules, age=interval)
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +65,43 @@ def refresh_market(
     return Refreshed(types=len(types or ()), prices=len(prices), changed=changed)
 
 
+def refresh_on_demand(
+    store: Store, source: MarketSource, rules: Rules, *, age: float = 0.0, all_pools: bool = False
+) -> Refreshed:
+    """Read the on-demand prices of the instance types that the pools may use and whose price was not seen for `age`
+    seconds. A type that AWS lists no price for keeps the known one. Raises CloudError; then nothing is written.
+
+    `all_pools`: also for offerings with a price set by hand, and in pools that do not use the market.
+    """
+    now, known = store.now(), store.load_market()
+    fresh = {each.type for each in known.prices if each.market == "on-demand" and each.seen_at > now - age}
+    wanted = _list_on_demand(rules, known, all_pools=all_pools) - fresh
+    prices = source.read_on_demand_prices(sorted(wanted), now) if wanted else []
+    return Refreshed(prices=len(prices), changed=save_market(store, prices=prices) if prices else False)
+
+
+def _list_on_demand(rules: Rules, market: StoredMarket, *, all_pools: bool) -> set[str]:
+    """Return the instance types whose on-demand price the pools need: to buy them on demand, or to compare a spot price
+    with it.
+    """
+    wanted: set[str] = set()
+    for pool in rules.pools.values():
+        if not pool.is_elastic or not (all_pools or pool.uses_market):
+            continue
+        for entry in pool.offerings:
+            is_compared = entry.market == "spot" and pool.market.spot_below is not None
+            is_bought = entry.market == "on-demand" and (all_pools or not has_price(entry))
+            if is_bought or is_compared:
+                wanted |= _list_names(pool, entry, market)
+    return wanted
+
+
+def _list_names(pool: Pool, entry: Offering, market: StoredMarket) -> set[str]:
+    if entry.require is None:
+        return {entry.instance_type}
+    return {each.name for each in list_types(pool, entry, market)}
+
+
 def _is_older(market: StoredMarket, before: float) -> bool:
     return not market.types or min(each.seen_at for each in market.types) <= before
 
@@ -59,23 +117,30 @@ def _list_wanted(rules: Rules, market: StoredMarket, *, all_pools: bool) -> dict
         for entry in pool.offerings:
             if entry.market != "spot" or (has_price(entry) and not all_pools):
                 continue
-            names = [each.name for each in list_types(pool, entry, market)]
-            names = [entry.instance_type] if entry.require is None else names
-            wanted.setdefault(find_zones(pool, entry), set()).update(names)
+            wanted.setdefault(find_zones(pool, entry), set()).update(_list_names(pool, entry, market))
     return wanted
 
 
 def save_market(store: Store, *, types: Sequence[InstanceType] | None = None, prices: Iterable[Price] = ()) -> bool:
     """Store prices, and `types` as the whole catalogue (None: it stays). Return whether any type or amount changed;
-    then the version of the market increases.
+    then the version of the market increases. The history gets the prices whose amount changed.
     """
     known, given = store.load_market(), list(prices)
+    amounts = {each.key: each.price for each in known.prices}
+    history = [
+        PriceChange(
+            type=each.type, zone=each.zone, market=each.market, hour=begin_of_hour(each.seen_at), price=each.price
+        )
+        for each in given
+        if amounts.get(each.key) != each.price
+    ]
     changed = bool([*_list_changes(known, types, given)])
     with store.transaction() as transaction:
         if types is not None:
             transaction.delete_types(known.type_by_name.keys() - {each.name for each in types})
             transaction.save_types(types)
         transaction.save_prices(given)
+        transaction.save_price_changes(history)
         if changed:
             transaction.count_market_change()
     return changed

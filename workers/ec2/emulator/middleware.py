@@ -39,6 +39,8 @@ from workers.ec2.emulator.launching import grant_launch
 from workers.ec2.emulator.log import CallLog, find_instances
 from workers.ec2.emulator.notices import make_queue
 from workers.ec2.emulator.power import find_power_error
+from workers.ec2.emulator.price_list import SERVICE as PRICE_SERVICE
+from workers.ec2.emulator.price_list import answer_price_error, answer_products, read_price_call
 from workers.ec2.emulator.settings import FaultRule
 from workers.ec2.emulator.spot_prices import ACTION as SPOT_PRICES
 from workers.ec2.emulator.type_pages import answer_page, is_paged
@@ -71,7 +73,7 @@ class _Reply(msgspec.Struct, frozen=True):
 
 class Middleware:
     """A WSGI application that serves EC2 calls with client tokens, delays and faults. moto serves the calls of all
-    other AWS services.
+    other AWS services, except the Pricing API.
 
     EC2 calls are served one at a time, because moto's EC2 is not thread-safe, and because a token must be looked up and
     stored in one step. Other calls, some of which wait for messages, run in parallel.
@@ -93,7 +95,10 @@ class Middleware:
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Serve one HTTP request of an AWS client: a call to EC2 by the emulator, a call to another service by moto."""
-        if credential_scope(environ)[1] != "ec2":
+        service = credential_scope(environ)[1]
+        if service == PRICE_SERVICE:
+            return self._serve_prices(environ)(environ, start_response)
+        if service != "ec2":
             error = find_signing_error(read_signing_time(environ), time.time())
             serve = self._moto if error is None else answer_outside_window(error, environ.get("CONTENT_TYPE", ""))
             return serve(environ, start_response)
@@ -125,6 +130,21 @@ class Middleware:
                 faults=[*reply.faults, *([f"lost:{lost.lost}"] if lost else [])],
             )
         return lose(lost, environ) if lost else reply.answer
+
+    def _serve_prices(self, environ: "WSGIEnvironment") -> Response:
+        """Answer one call of the Pricing API, which moto does not have, and record it in the log."""
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        call = read_price_call(environ.get("HTTP_X_AMZ_TARGET", ""), credential_scope(environ)[0], body)
+        with self._lock:
+            self._advance()
+            fault = self.control.faults.take("request", call, time.monotonic())
+            if fault is not None:
+                answer = answer_price_error(str(fault.code), fault.message, fault.http_status)
+            else:
+                answer = answer_products(call)
+            text, faults = answer.get_data(as_text=True), [f"error:{fault.code}"] if fault else []
+            self.log.append(call, answer.status_code, text, replayed=False, lost=False, faults=faults)
+        return answer
 
     def locked(self, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Call `act` while no EC2 call is served, and return its result."""

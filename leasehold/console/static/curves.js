@@ -1,5 +1,5 @@
 "use strict";
-// The curve of an account's balances, drawn by uPlot from the data in the page.
+// The curves of a page, drawn by uPlot from the data in it: {at, series: [{name, values}], stepped}.
 (() => {
   const place = document.getElementById("curve");
   const source = document.getElementById("curve-data");
@@ -27,8 +27,10 @@
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
     scales: { x: { time: true } },
     axes: [{ ...axis, values: times, space: 76 }, { ...axis, size: 64 }],
-    series: [{ label: "UTC", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }, ...data.levels.map((_, level) => ({ label: `level ${level}`, stroke: strokes[level % 5], dash: dashes[level % 5], width: 2, points: { show: data.at.length < 40, fill: surface } }))],
+    series: [{ label: "UTC", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }, ...data.series.map((each, index) => ({ label: each.name, stroke: strokes[index % 5], dash: dashes[index % 5], width: 2, spanGaps: false, paths: data.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined, points: { show: !data.stepped && data.at.length < 40, fill: surface } }))],
   };
-  const plot = new uPlot(options, [data.at, ...data.levels], place);
+  const plot = new uPlot(options, [data.at, ...data.series.map((each) => each.values)], place);
+  // A single point gets an hour around it.
+  if (data.at.length === 1) plot.setScale("x", { min: data.at[0] - 1800, max: data.at[0] + 1800 });
   new ResizeObserver(() => plot.setSize({ width: place.clientWidth, height: 260 })).observe(place);
 })();

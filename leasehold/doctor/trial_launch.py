@@ -1,0 +1,296 @@
+"""Launch one machine of a pool for real, wait until it is ready, and end it: `leasehold doctor --launch-one POOL`.
+
+The request is the one that a launch task of the pool sends. The machine belongs to no slot: its launch id begins with
+`doctor-`, so no slot adopts it. If this process dies, the reconciliation of machines and slots terminates the machine,
+as every machine without a slot.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Final, Literal
+
+import msgspec
+
+from leasehold.doctor.cloud import show_error
+from scheduler.model.rules import Rules
+from scheduler.model.slots import TRIAL, Machine, Slot
+from scheduler.operations.machines.launch import MOST_ATTEMPTS, NOTHING_MADE, REFUSALS, find_delay
+from scheduler.operations.market.offers import Ages, Offer, list_offers
+from scheduler.ports import CloudError, ClusterRow, Fleet, LaunchOrder, Probe, Store
+
+LOOK_SECONDS: Final = 1.0
+"""Seconds between two looks at the machine in EC2."""
+HOUR: Final = 3600.0
+PhaseName = Literal["request", "pending", "running", "ready", "ended"]
+MEANINGS: Final[dict[PhaseName, str]] = {
+    "request": "until EC2 answers the launch request",
+    "pending": "until EC2 reports that the machine runs",
+    "running": "until the machine passes its probe or status checks",
+    "ready": "until EC2 accepts the request to end it",
+    "ended": "until EC2 reports that the machine is gone",
+}
+Show = Callable[[PhaseName, float], None]
+_PASSING: Final = frozenset({"transient", "throttled"})
+"""Categories of errors after which a look at the machine is repeated."""
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase of the machine, which is over. `text`: what ended it."""
+
+    name: PhaseName
+    seconds: float
+    text: str
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a trial launch."""
+
+    pool: str
+    offering: str
+    launch_id: str
+    instance_id: str | None
+    phases: tuple[Phase, ...]
+    ready_after: float | None
+    """Seconds from the launch request until the machine was ready; None: it did not become ready."""
+    seconds: float
+    """Seconds from EC2's answer to the launch until EC2 reported the end of the machine."""
+    price: float | None
+    """Dollars per hour; None: the price is not known."""
+    price_source: str | None
+    cost: float | None
+    """`price` × `seconds`, in dollars; None: the price is not known."""
+    is_ended: bool
+    """Whether no machine of this trial runs any more."""
+    problem: str | None = None
+
+
+class _TrialError(Exception):
+    """Raised if the machine does not get into the expected state."""
+
+
+def choose_offer(store: Store, rules: Rules, pool: str, ages: Ages) -> Offer | None:
+    """Return the offer that a launch of this pool would choose first: one without a launch back-off if there is one.
+    Return None if no offering can be bought.
+    """
+    known = rules.pools[pool].offering_by_key
+    sold = [each for each in list_offers(store, ages, pools=[pool]) if not known or _is_sold(rules, each)]
+    return next((each for each in sold if not each.holds), next(iter(sold), None))
+
+
+def _is_sold(rules: Rules, offer: Offer) -> bool:
+    offering = rules.pools[offer.pool].offering_by_key.get(offer.key)
+    return offering is not None and offering.is_for_sale
+
+
+def make_order(offer: Offer, cluster: ClusterRow) -> LaunchOrder:
+    """Return the order for the machine of a trial. Its slot has a name that no slot of a pool can have."""
+    mark = secrets.token_hex(8)
+    return LaunchOrder(
+        slot=f"{offer.pool}-{TRIAL}{mark}",
+        pool=offer.pool,
+        launch_id=f"{TRIAL}{mark}",
+        generation=1,
+        offering=offer.key or None,
+        cluster_id=cluster.identity,
+        highest=f"{cluster.term}.{cluster.token}",
+    )
+
+
+class TrialLaunch:
+    """One trial launch. `rules`: with the offerings that the market gives. `show` is called with the present phase and
+    its seconds so far, and `report` with each phase that is over.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        probe: Probe,
+        rules: Rules,
+        order: LaunchOrder,
+        *,
+        show: Show = lambda _phase, _seconds: None,
+        report: Callable[[Phase], None] = lambda _phase: None,
+    ) -> None:
+        self._fleet, self._probe, self._rules, self._order = fleet, probe, rules, order
+        self._show, self._report = show, report
+        self._pool = rules.pools[order.pool]
+        self._request: dict[str, object] | None = None
+        """The request that may have launched a machine."""
+        self._machine: Machine | None = None
+        self._is_listed = self._is_gone = False
+        self._phases: list[Phase] = []
+        self._answered_at: float | None = None
+        self._ended_at: float | None = None
+        self._problem: str | None = None
+
+    def run(self) -> None:
+        """Launch the machine, wait until it is ready, and end it. A problem is recorded for `describe`.
+
+        If KeyboardInterrupt is raised, the machine is ended before it continues. A second one stops that.
+        """
+        try:
+            self._launch()
+            self._await_running()
+            self._await_ready()
+        except CloudError as error:
+            self._problem = show_error(error)
+        except _TrialError as error:
+            self._problem = str(error)
+        finally:
+            self._end()
+
+    def describe(self, offer: Offer) -> Trial:
+        """Return the result. `offer`: the one that the order was made from."""
+        begin, end = self._answered_at, self._ended_at or time.monotonic()
+        seconds = 0.0 if begin is None else end - begin
+        price = offer.price or None
+        is_ready = any(each.name == "running" for each in self._phases)
+        until_ready = sum(each.seconds for each in self._phases if each.name in {"request", "pending", "running"})
+        return Trial(
+            pool=offer.pool,
+            offering=offer.key,
+            launch_id=self._order.launch_id,
+            instance_id=None if self._machine is None else self._machine.id,
+            phases=tuple(self._phases),
+            ready_after=until_ready if is_ready else None,
+            seconds=seconds,
+            price=price,
+            price_source=offer.source if price else None,
+            cost=None if price is None else price * seconds / HOUR,
+            is_ended=self._request is None or self._is_gone,
+            problem=self._problem,
+        )
+
+    def _launch(self) -> None:
+        request = self._fleet.freeze(self._order, self._rules)
+        with self._phase("request", lambda: f"{request['api']}: {self._known.id}"):
+            self._request = request
+            self._machine = self._send(request)
+            self._answered_at = time.monotonic()
+
+    def _send(self, request: dict[str, object]) -> Machine:
+        """Send a launch request. After an unclear outcome send it again: EC2 then returns the same machine."""
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return self._fleet.launch(request)
+            except CloudError as error:
+                is_definite = error.category in (REFUSALS if attempt == 1 else NOTHING_MADE)
+                if is_definite:
+                    self._request = None
+                if is_definite or attempt == MOST_ATTEMPTS:
+                    raise
+                time.sleep(find_delay(attempt))
+
+    def _await_running(self) -> None:
+        with self._phase("pending", self._describe_machine):
+            self._await(lambda machine: machine.state == "running", "run")
+
+    def _await_ready(self) -> None:
+        slot = Slot(id=self._order.slot, pool=self._order.pool, state="binding")
+        kind = self._pool.probe.kind
+        passed = "EC2's status checks passed" if kind == "none" else f"the probe ({kind}) passed"
+        with self._phase("running", lambda: passed):
+            self._await(lambda machine: self._probe.is_ready(slot, machine, self._rules), "become ready")
+
+    def _await(self, is_so: Callable[[Machine], bool], what: str) -> None:
+        """Return as soon as the machine is as wanted. Raise _TrialError if it ends before, or if the time is over that
+        the pool gives a machine to boot.
+        """
+        most = self._pool.boot_timeout + self._pool.binding_timeout
+        while True:
+            machine = self._look()
+            if machine is not None and machine.state in {"stopping", "terminated"}:
+                raise _TrialError(f"{machine.id} was {machine.state} before it could {what}")
+            if machine is not None and is_so(machine):
+                return
+            if time.monotonic() - (self._answered_at or 0.0) > most:
+                raise _TrialError(f"{self._known.id} did not {what} in {most:g} s (boot_timeout + binding_timeout)")
+            self._pause()
+
+    def _end(self) -> None:
+        """End the machine and wait until EC2 reports that it is gone. A problem is recorded."""
+        try:
+            if self._request is None:
+                return
+            if self._machine is None:
+                # The outcome of the launch is unknown. The same request returns its machine.
+                self._machine = self._send(self._request)
+                self._answered_at = time.monotonic()
+            if self._problem is None and self._phases and self._phases[-1].name == "running":
+                with self._phase("ready", lambda: "its end was requested"):
+                    self._terminate()
+            else:
+                self._terminate()
+            with self._phase("ended", lambda: "terminated"):
+                self._await_end()
+        except (CloudError, _TrialError) as error:
+            text = show_error(error) if isinstance(error, CloudError) else str(error)
+            self._problem = "; ".join(filter(None, (self._problem, text)))
+
+    def _terminate(self) -> None:
+        for attempt in count(1):
+            try:
+                self._fleet.terminate([self._known.id])
+                return
+            except CloudError:
+                if attempt == MOST_ATTEMPTS:
+                    raise
+                time.sleep(find_delay(attempt))
+
+    def _await_end(self) -> None:
+        began = time.monotonic()
+        while True:
+            machine = self._look()
+            if (self._is_listed and machine is None) or (machine is not None and machine.state == "terminated"):
+                self._is_gone, self._ended_at = True, time.monotonic()
+                return
+            if machine is None or machine.state != "stopping":
+                # EC2 ignores the end of a machine that it does not list yet.
+                self._terminate()
+            if time.monotonic() - began > self._pool.terminating_timeout:
+                raise _TrialError(f"EC2 did not report the end of {self._known.id} in time (terminating_timeout)")
+            self._pause()
+
+    def _look(self) -> Machine | None:
+        """Return the machine as EC2 describes it; None if EC2 does not list it, or does not answer."""
+        try:
+            found = self._fleet.describe([self._known.id]).get(self._known.id)
+        except CloudError as error:
+            if error.category not in _PASSING:
+                raise
+            # Without an answer it is not known that the machine is gone.
+            return self._known
+        if found is not None:
+            self._is_listed, self._machine = True, found
+        return found
+
+    @property
+    def _known(self) -> Machine:
+        if self._machine is None:
+            raise _TrialError("no machine was launched")
+        return self._machine
+
+    def _describe_machine(self) -> str:
+        machine = self._known
+        words = [machine.type, machine.market, machine.zone and f"in {machine.zone}", machine.address]
+        return " ".join(filter(None, words))
+
+    @contextmanager
+    def _phase(self, name: PhaseName, describe: Callable[[], str]) -> Iterator[None]:
+        """Measure a phase. If it does not end as it should, it is not reported."""
+        self._present = name, time.monotonic()
+        self._show(name, 0.0)
+        yield
+        phase = Phase(name=name, seconds=time.monotonic() - self._present[1], text=describe())
+        self._phases.append(phase)
+        self._report(phase)
+
+    def _pause(self) -> None:
+        name, began = self._present
+        self._show(name, time.monotonic() - began)
+        time.sleep(LOOK_SECONDS)

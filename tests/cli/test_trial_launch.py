@@ -1,0 +1,188 @@
+"""`leasehold doctor --launch-one` on the emulator: a machine boots, gets ready and ends, whatever happens meanwhile."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.model.slots import TRIAL
+from tests.cli.conftest import Run
+from tests.cli.test_interrupted import start, started
+from tests.cli.test_market import database
+from tests.ec2.conftest import IMAGE, Emulator, _no_settings_of_aws, emulator, server
+from tests.system.processes import wait_for
+
+__all__ = ["_no_settings_of_aws", "database", "emulator", "server", "started"]
+
+RULES = f"""
+[pools.linux]
+system = "x86_64-linux"
+max_slots = 1
+terminating_timeout = 5
+[pools.linux.ec2]
+image = "{IMAGE}"
+tags = {{ team = "web" }}
+[[pools.linux.offerings]]
+name = "c5.large"
+price = 3600.0
+[pools.plain]
+system = "x86_64-linux"
+max_slots = 1
+boot_timeout = 0.5
+binding_timeout = 0
+ec2 = {{ image = "{IMAGE}" }}
+[pools.market]
+system = "x86_64-linux"
+max_slots = 1
+market = {{ prices = true }}
+ec2 = {{ image = "{IMAGE}" }}
+offerings = [{{ name = "m5.large" }}]
+[pools.hosts]
+system = "x86_64-linux"
+provider = "static"
+"""
+QUICK = {"boot_seconds": 0.1, "status_seconds": 0.1, "terminate_seconds": 0.1}
+LAUNCH = ("doctor", "--launch-one", "linux")
+
+
+@pytest.fixture
+def cloud(database: str, emulator: Emulator, run: Run, monkeypatch: pytest.MonkeyPatch) -> Emulator:
+    """Return the EC2 of a stack with applied rules, whose machines boot quickly."""
+    monkeypatch.setenv("LEASEHOLD_AWS__ENDPOINT_URL", emulator.url)
+    monkeypatch.setattr("leasehold.doctor.trial_launch.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("leasehold.doctor.trial_launch.find_delay", lambda _attempt: 0.05)
+    emulator.steer(**QUICK)
+    Path("rules.toml").write_text(RULES)
+    assert run("apply", "rules.toml").status == 0
+    return emulator
+
+
+def launched(cloud: Emulator) -> list[dict[str, Any]]:
+    return cloud.history()
+
+
+def running(cloud: Emulator) -> list[str]:
+    return [each["id"] for each in cloud.instances() if each["state"] not in {"terminated", "shutting-down"}]
+
+
+def test_a_machine_goes_through_all_phases_and_is_ended(cloud: Emulator, run: Run) -> None:
+    found = run(*LAUNCH)
+    assert (found.status, found.complaints) == (0, [])
+    lines = found.out.splitlines()
+    assert lines[0] == "launching one machine of linux: c5.large, spot, $3600.0000 an hour (rules)"
+    assert [line.split()[0] for line in lines[1:6]] == ["request", "pending", "running", "ready", "ended"]
+    (machine,) = launched(cloud)
+    assert lines[1].endswith(f"RunInstances: {machine['id']}")
+    assert "c5.large spot" in lines[2]
+    assert lines[3].endswith("EC2's status checks passed")
+    assert "and cost $" in lines[6]
+    assert running(cloud) == []
+
+
+def test_the_request_is_that_of_a_launch_task_with_the_marks_of_a_trial(cloud: Emulator, run: Run) -> None:
+    found = json.loads(run(*LAUNCH, "--json").out)
+    (call,) = cloud.calls("RunInstances")
+    assert call["token"] == f"{found['launch_id']}.1"
+    assert found["launch_id"].startswith(TRIAL)
+    assert [each["name"] for each in found["phases"]] == ["request", "pending", "running", "ready", "ended"]
+    assert found["seconds"] >= sum(each["seconds"] for each in found["phases"][1:]) > 0
+    # The price is a dollar a second.
+    assert found["cost"] == pytest.approx(found["seconds"])
+    assert (found["price"], found["price_source"], found["is_ended"], found["problem"]) == (3600.0, "rules", True, None)
+
+
+def test_a_machine_that_does_not_get_ready_is_ended(cloud: Emulator, run: Run) -> None:
+    cloud.steer(boot_seconds=60)
+    found = run("doctor", "--launch-one", "plain", "--json")
+    problem = "did not run in 0.5 s (boot_timeout + binding_timeout)"
+    result = json.loads(found.out)
+    assert (found.status, found.complaints) == (1, [f"leasehold: {result['instance_id']} {problem}"])
+    assert [each["name"] for each in result["phases"]] == ["request", "ended"]
+    assert (result["ready_after"], result["cost"], result["is_ended"]) == (None, None, True)
+    assert running(cloud) == []
+
+
+def test_a_lost_answer_costs_no_second_machine(cloud: Emulator, run: Run) -> None:
+    cloud.set_fault(lost="reset", action="RunInstances", count=1)
+    assert run(*LAUNCH).status == 0
+    assert len(launched(cloud)) == 1
+    assert running(cloud) == []
+
+
+def test_a_refused_launch_is_one_line(cloud: Emulator, run: Run) -> None:
+    cloud.set_fault(code="InsufficientInstanceCapacity", message="none left")
+    found = run(*LAUNCH)
+    assert (found.status, len(found.complaints)) == (1, 1)
+    assert "capacity: InsufficientInstanceCapacity" in found.complaints[0]
+    assert launched(cloud) == []
+
+
+def test_a_machine_that_ec2_does_not_list_yet_is_ended_all_the_same(cloud: Emulator, run: Run) -> None:
+    cloud.steer(describe_lag_seconds=0.5)
+    assert run(*LAUNCH).status == 0
+    assert running(cloud) == []
+
+
+def test_an_end_that_ec2_ignores_is_requested_again(cloud: Emulator, run: Run) -> None:
+    """EC2 may not know the id of a young machine yet."""
+    cloud.set_fault(code="InvalidInstanceID.NotFound", action="TerminateInstances", count=1)
+    assert run(*LAUNCH).status == 0
+    assert running(cloud) == []
+
+
+def test_a_machine_whose_end_is_not_certain_is_named(cloud: Emulator, run: Run) -> None:
+    cloud.set_fault(code="UnauthorizedOperation", action="TerminateInstances")
+    found = run(*LAUNCH, "--json")
+    result = json.loads(found.out)
+    assert (found.status, result["is_ended"]) == (1, False)
+    assert "UnauthorizedOperation" in found.complaints[0]
+    line = "may still run: end it in EC2, or let a running stack terminate it, as it has no slot"
+    assert found.complaints[1] == f"leasehold: {result['instance_id']} {line}"
+    assert running(cloud) == [result["instance_id"]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_machine(
+    number: signal.Signals, cloud: Emulator, started: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    cloud.steer(boot_seconds=600)
+    process = start(started, tmp_path, *LAUNCH)
+    machine = wait_for(lambda: next(iter(running(cloud)), None), "the machine")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=40)
+    assert (process.returncode, err) == (130, f"leasehold: interrupted by Ctrl-C: {machine} is ended\n")
+    assert running(cloud) == []
+
+
+@pytest.mark.parametrize(
+    ("pool", "status", "line"),
+    [
+        ("linus", 2, "--launch-one: expected one of"),
+        ("hosts", 1, "hosts is a pool of static hosts: expected a pool that launches machines"),
+        ("market", 1, "no offering of market can be bought now: `leasehold offers --pool market` lists the reasons"),
+    ],
+)
+def test_what_is_missing_is_one_line(pool: str, status: int, line: str, cloud: Emulator, run: Run) -> None:
+    found = run("doctor", "--launch-one", pool)
+    assert (found.status, len(found.complaints)) == (status, 1)
+    assert line in found.complaints[0]
+    assert launched(cloud) == []
+
+
+def test_without_credentials_or_rules(database: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(*LAUNCH).complaints == ["leasehold: no rules were applied yet: `leasehold apply FILE`"]
+    Path("rules.toml").write_text(RULES)
+    assert run("apply", "rules.toml").status == 0
+    monkeypatch.delenv("LEASEHOLD_AWS__ACCESS_KEY_ID")
+    monkeypatch.delenv("LEASEHOLD_AWS__SECRET_ACCESS_KEY")
+    found = run(*LAUNCH)
+    assert (found.status, len(found.complaints)) == (1, 1)
+    assert "Unable to locate credentials" in found.complaints[0]
+
+
+def test_it_is_alone_on_its_line(database: str, run: Run) -> None:
+    found = run(*LAUNCH, "--no-aws")
+    assert (found.status, len(found.complaints)) == (2, 1)

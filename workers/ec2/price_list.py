@@ -1,0 +1,89 @@
+"""Read on-demand prices of EC2 from AWS's price list by the Pricing API: plain Linux on shared hardware, as
+`workers/price_files.py` reads them from a file. No price is invented.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from scheduler.model.market import Price
+from scheduler.ports import CloudError
+from workers.ec2.clients import CONNECT_SECONDS, READ_SECONDS, Ec2Access, open_client
+from workers.ec2.errors import cloud_errors
+from workers.price_files import WANTED, Product, Term, is_wanted, list_hourly
+
+if TYPE_CHECKING:
+    from mypy_boto3_pricing import PricingClient
+
+SERVICE: Final = "AmazonEC2"
+HOME: Final = "us-east-1"
+"""The region whose endpoint of the Pricing API is called. It has the prices of all regions."""
+
+
+class _Terms(msgspec.Struct):
+    OnDemand: dict[str, Term] = {}
+
+
+class _Entry(msgspec.Struct):
+    """The parts of one product in the answer that are read."""
+
+    product: Product
+    terms: _Terms
+
+
+def open_price_list(access: Ec2Access, seconds: float | None = None, attempts: int | None = None) -> "PricingClient":
+    """Return a client of the Pricing API with these credentials, time limits and number of attempts. Raises CloudError
+    if boto3 cannot make one.
+    """
+    at_home = msgspec.structs.replace(access, region=HOME)
+    limits = {} if attempts is None else {"attempts": attempts}
+    client: PricingClient = open_client(
+        "pricing", at_home, seconds or READ_SECONDS, connect_seconds=seconds or CONNECT_SECONDS, **limits
+    )
+    return client
+
+
+def read_list(client: "PricingClient", region: str, types: Sequence[str], seen_at: float) -> Iterator[Price]:
+    """Yield the on-demand price of each of these instance types in a region. A type without exactly one price is
+    missing. Raises CloudError.
+    """
+    for kind in dict.fromkeys(types):
+        found = {price for entry in _find_products(client, region, kind) for price in _list_prices(entry, kind, region)}
+        if len(found) == 1:
+            yield Price(
+                type=kind, zone=region, market="on-demand", price=found.pop(), seen_at=seen_at, source="pricing-api"
+            )
+
+
+def _find_products(client: "PricingClient", region: str, kind: str) -> Iterator[_Entry]:
+    wanted = {"instanceType": kind, "regionCode": region, **WANTED}
+    filters: list[Any] = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
+    following: dict[str, Any] = {}
+    while True:
+        with cloud_errors():
+            page = client.get_products(ServiceCode=SERVICE, Filters=filters, **following)
+        for text in page["PriceList"]:
+            try:
+                yield msgspec.json.decode(text, type=_Entry)
+            except msgspec.DecodeError as error:
+                raise CloudError("unknown", "InvalidPriceList", str(error)) from None
+        if not page.get("NextToken"):
+            return
+        following = {"NextToken": page["NextToken"]}
+
+
+def _list_prices(entry: _Entry, kind: str, region: str) -> Iterator[float]:
+    """Yield the prices per hour of a product, if it is a plain instance of this type in this region. Products that are
+    sold on other conditions have a price of 0.
+    """
+    attributes = entry.product.attributes
+    if not is_wanted(entry.product) or (attributes.get("instanceType"), attributes.get("regionCode")) != (kind, region):
+        return
+    for text in list_hourly(entry.terms.OnDemand):
+        try:
+            amount = float(text or "")
+        except ValueError:
+            continue
+        if 0 < amount < float("inf"):
+            yield amount
