@@ -108,6 +108,10 @@ class SimulatedMarket:
         """Return the present spot prices. See MarketSource."""
         return list(self._list_prices(types, "spot", zones or self._zones, seen_at))
 
+    def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
+        """Return the present on-demand prices. See MarketSource."""
+        return list(self._list_prices(types, "on-demand", self._zones, seen_at))
+
     def _list_prices(self, types: Sequence[str], market: Market, zones: Sequence[str], now: float) -> Iterator[Price]:
         for kind in types:
             amount = self.find_price(kind, market, now)
@@ -121,8 +125,7 @@ class SimulatedMarket:
         """
         self.refreshes += 1
         known = sorted({*self._types, *(kind for kind, _ in self._steps)})
-        usual = list(self._list_prices(known, "on-demand", self._zones, store.now()))
-        changed = save_market(store, prices=usual)
+        changed = save_market(store, prices=self.read_on_demand_prices(known, store.now()))
         return refresh_market(store, self, rules, catalogue_age=inf).changed or changed
 
     def list_reads(self) -> list[float]:
