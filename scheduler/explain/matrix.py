@@ -295,7 +295,8 @@ class Findings:
         if not pools or self._row.leases:
             return None, "it waits for slots that it claims" if self._row.leases else "no pool that launches serves it"
         if not any(self._launch_codes):
-            return None, "no offering of its pools could hold it"
+            turns = filter(None, map(self._limits.describe_turn, pools))
+            return None, "; ".join(["no offering of its pools could hold it", *turns])
         code = CODE_OF[name]
         is_held = code == self._held or any(code in codes and None not in codes for codes in self._launch_codes)
         return not is_held, self._describe_launch(name, pools, is_held=is_held)

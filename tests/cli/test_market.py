@@ -90,6 +90,7 @@ def test_apply_reads_the_catalogue_and_offers_lists_what_would_be_bought(
     assert lines[0].split()[:7] == ["pool", "offering", "zone", "$/hour", "source", "seen", "resources"]
     assert next(line for line in lines if " m5dn.large/spot " in line).rstrip().endswith("is too small")
     assert "cpus=4" in lines[2]
+    assert [line.rstrip().endswith(" next") for line in lines[2:]].count(True) == 1
     assert run("config", "check", "rules.toml").status == 0
     snapshot = json.loads(run("snapshot").out)
     assert snapshot["config"]["pools"]["linux"]["offerings"][0]["name"].endswith("/spot")

@@ -99,6 +99,19 @@ def test_a_wait_for_the_other_market_is_explained() -> None:
     assert turn in capacity["evidence"]
 
 
+def test_a_reservation_that_no_on_demand_offering_holds_is_explained() -> None:
+    small = {"name": "small", "market": "on-demand", "price": 1.0, "resources": {"cpus": 1}}
+    harness = a_harness({"on_demand_base": 1}, offerings=[OFFERINGS[0], small])
+    harness.submit("r1", resources={"cpus": 4})
+    found = explain(harness.ports, "r1")
+    assert found["waiting"]["code"] == "no_capacity"
+    (capacity,) = [each for each in found["conditions"] if each["name"] == "ec2_capacity"]
+    assert capacity["evidence"] == (
+        "no offering of its pools could hold it; pool linux: the next machine is to be on-demand: "
+        "0 of 0 slots are on-demand (on_demand_base 1)"
+    )
+
+
 def test_an_offering_that_waits_for_spot_again_after_is_no_alternative_in_a_bulk_launch() -> None:
     other = {"name": "n", "market": "spot", "price": 1.1, "resources": {"cpus": 4}}
     harness = a_harness({"spot_again_after": 600}, on_demand_after=2, offerings=[*OFFERINGS, other])
