@@ -61,7 +61,7 @@ SLOT_MOVES: Final[Edges] = {
     ("ready", "draining"): {
         "tick": "idle, interrupted, at quota, unhealthy or no longer configured",
         "operator": "drained by an operator",
-        "cloud": "EC2 recommends to replace its machine (`rebalance`)",
+        "cloud": "EC2 recommends to replace its machine (`rebalance`), or will stop it (`maintenance`)",
     },
     ("ready", "terminating"): {"tick": "its machine is terminated at once"},
     ("ready", "empty"): {"cloud": "its machine is gone"},
