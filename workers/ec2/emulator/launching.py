@@ -36,7 +36,7 @@ def grant_launch(call: Call, table: FaultTable, lives: Lives, price: Price, now:
     """Return the part of a launch call that the injected faults, the quota and the capacity of the EC2 emulator permit.
 
     RunInstances gets between its MinCount and its MaxCount, or an error. CreateFleet of type instant gets what is
-    available, and errors for the rest; with MinTargetCapacity it gets at least so many, or none.
+    available, and errors for the rest; with MinTargetCapacity it gets at least this number or none.
     """
     out = table.take_for_places(call, call.places, now)
     places = [place for place in call.places if place not in out]
