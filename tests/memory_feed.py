@@ -13,12 +13,12 @@ class MemoryFeed:
 
     def __init__(self, clock: Callable[[], float], hidden_seconds: float = 30.0) -> None:
         self._clock, self._hidden_seconds = clock, hidden_seconds
-        self._messages: dict[str, tuple[float, Notice | None]] = {}
+        self._messages: dict[str, tuple[float, tuple[Notice, ...]]] = {}
         self._numbers = count(1)
 
-    def put(self, notice: Notice | None) -> None:
-        """Add a message. None: a message that is no notice."""
-        self._messages[str(next(self._numbers))] = (self._clock(), notice)
+    def put(self, *notices: Notice | None) -> None:
+        """Add a message with these notices. None: a message that is no notice."""
+        self._messages[str(next(self._numbers))] = (self._clock(), tuple(each for each in notices if each is not None))
 
     def receive(self, wait_seconds: float = 0.0) -> list[Message]:
         """See NoticeFeed."""

@@ -211,6 +211,10 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
         float | None, typer.Option(help="Random interruptions of a spot instance per hour.")
     ] = None,
     random_seed: Annotated[int | None, typer.Option(help="Seed of the random choices.")] = None,
+    script: Annotated[Path | None, typer.Option(help="Script to play from the start on, TOML or JSON.")] = None,
+    speed: Annotated[
+        float | None, typer.Option(help="Seconds of the script that pass in one second; default: its own.")
+    ] = None,
 ) -> None:
     """Run the EC2 emulator alone, until Ctrl-C."""
     given = {
@@ -226,6 +230,8 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
         "interruption-queue": interruption_queue,
         "interruption-rate": interruption_rate,
         "random-seed": random_seed,
+        "script": script,
+        "speed": speed,
     }
     from workers.ec2.emulator.__main__ import main
 

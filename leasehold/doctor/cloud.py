@@ -27,6 +27,7 @@ from workers.settings import Settings
 Ability = Literal["launch", "look", "terminate"]
 ABILITIES: Final[tuple[Ability, ...]] = ("launch", "look", "terminate")
 MOST_SHOWN: Final = 300
+LATE: Final = "an interrupted machine is noticed when it is gone, a boot or an end by the next sweep"
 """Most characters of EC2's message that a finding shows. EC2's refusals contain a long encoded text."""
 
 
@@ -110,7 +111,7 @@ def _launch(order: LaunchOrder, rules: Rules, settings: Settings, permissions: P
 def _look_at_interruptions(settings: Settings, permissions: Permissions) -> Finding:
     check, queue = "aws interruptions", settings.aws.interruption_queue
     if queue is None:
-        return skipped(check, "aws.interruption_queue is not set: an interrupted machine is noticed when it is gone")
+        return skipped(check, f"aws.interruption_queue is not set: {LATE}")
     return judge_permission(check, _try(lambda: permissions.look_at_queue(queue)), "interruptions")
 
 

@@ -29,6 +29,7 @@ _REASONS: Final = {
     "leaving": "the host leaves",
     "interrupted": "EC2 takes its machine back",
     "rebalance": "EC2 recommends to replace its machine",
+    "maintenance": "EC2 will stop, restart or retire its machine",
     "idle": "it was idle for too long",
     "at_quota": "EC2's quota is reached and a launch needs its place",
     "over_budget": "a budget does not allow it any more",

@@ -189,6 +189,7 @@ SlotReason = Literal[
     "idle",
     "interrupted",
     "rebalance",
+    "maintenance",
     "at_quota",
     "over_budget",
     "requested",

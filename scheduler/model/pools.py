@@ -105,6 +105,10 @@ class Pool(Document):
     """
     rebalance: Literal["drain", "ignore"] = "drain"
     """Reaction to EC2's rebalance recommendation for a slot: `drain` the slot, or `ignore` it."""
+    maintenance: Literal["drain", "ignore"] = "drain"
+    """Reaction to EC2's announcement that it will stop, restart or retire the machine of a slot: `drain` the slot, or
+    `ignore` it.
+    """
     resources: ResourceMap | None = None
     """Resources of a slot. A pool without this key and without offerings limits only the number of leases per slot."""
     labels: LabelMap = {}

@@ -67,7 +67,7 @@ SLOT_MOVES: Final[Edges] = {
     ("ready", "draining"): {
         "tick": "idle, interrupted, at quota, unhealthy or no longer configured",
         "operator": "drained by an operator",
-        "cloud": "EC2 recommends to replace its machine (`rebalance`)",
+        "cloud": "EC2 recommends to replace its machine (`rebalance`), or will stop it (`maintenance`)",
     },
     ("ready", "stopped"): {"tick": "not needed, and kept in the stopped tier of its pool"},
     ("ready", "terminating"): {"tick": "its machine is terminated at once"},

@@ -27,6 +27,7 @@ from scheduler.ports.fleet import (
     Message,
     Notice,
     NoticeFeed,
+    NoticeKind,
     Probe,
     Refusal,
 )
@@ -104,6 +105,7 @@ __all__ = [
     "NotPermittedError",
     "Notice",
     "NoticeFeed",
+    "NoticeKind",
     "Notifier",
     "OutboxMessage",
     "Pending",

@@ -162,15 +162,27 @@ class Probe(Protocol):
 INTERRUPTION_SECONDS = 120.0
 
 
+NoticeKind = Literal["interruption", "rebalance", "maintenance", "state"]
+"""The machine will be interrupted; its risk of interruption has risen; the cloud will stop, restart or retire it at a
+known time; it changed its state.
+"""
+
+
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """A notice of the cloud about one machine: the machine will be interrupted, or its risk of
-    interruption has risen.
-    """
+    """A notice of the cloud about one machine."""
 
     machine: str
-    kind: Literal["interruption", "rebalance"]
+    kind: NoticeKind
     at: float
     """Time at which the cloud sent the notice, in seconds since the epoch by the cloud's clock."""
+    state: str | None = None
+    """Of a notice of the kind `state`: the new state of the machine, in the cloud's words."""
+    code: str | None = None
+    """Of a notice of the kind `maintenance`: what the cloud will do, in its words."""
+    begins_at: float | None = None
+    """Of a notice of the kind `maintenance`: when it begins, in seconds since the epoch; None: unknown."""
+    ends_at: float | None = None
+    """Of a notice of the kind `maintenance`: when it is over; None: unknown."""
 
     @property
     def gone_at(self) -> float:
@@ -181,13 +193,13 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One message of the queue of notices: its notice, and the receipt with which the message is deleted.
+    """One message of the queue of notices: its notices, and the receipt with which the message is deleted.
 
-    `notice` is None if the scheduler does not handle this kind of message.
+    `notices` is empty if the scheduler does not handle this kind of message.
     """
 
     receipt: str
-    notice: Notice | None
+    notices: tuple[Notice, ...] = ()
 
 
 class NoticeFeed(Protocol):

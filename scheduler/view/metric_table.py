@@ -49,9 +49,9 @@ BOOT_OUTCOMES: Final = ("success", "failure", "aborted", "disappeared")
 """How the boot of a machine ended, as a label of metrics: it became ready (`success`), timed out (`failure`), was no
 longer wanted (`aborted`), or disappeared.
 """
-NOTICE_KINDS: Final = ("interruption", "rebalance")
-"""The kinds of EC2's notices about a spot machine, as a label of metrics: it will be interrupted, or its risk of
-interruption has risen.
+NOTICE_KINDS: Final = ("interruption", "rebalance", "maintenance")
+"""The kinds of EC2's notices that change a slot, as a label of metrics: its machine will be interrupted, has a higher
+risk of interruption, or will be stopped, restarted or retired.
 """
 REFUSED: Final = "leasehold_messages_refused_total"
 EXPIRED: Final = "leasehold_expired_messages_total"
@@ -86,8 +86,13 @@ _ALL: Final = (
     ),
     _counter(
         "leasehold_interruptions_total",
-        "Spot interruptions and rebalance hints that changed a slot; repeats are not counted",
+        "Spot interruptions, rebalance hints and scheduled changes that changed a slot; repeats are not counted",
         *("pool", "kind"),
+    ),
+    _counter(
+        "leasehold_state_changes_total",
+        "Changes of machines' states that EC2 reported and that caused a check of their slot",
+        *("pool", "state"),
     ),
     _counter(
         "leasehold_ticks_total",

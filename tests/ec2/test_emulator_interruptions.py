@@ -12,8 +12,9 @@ import pytest
 from tests.ec2.conftest import REGION, Emulator, Launch
 from tests.ec2.test_emulator import eventually
 from workers.ec2.emulator import EmulatorServer
+from workers.ec2.emulator.background_events import RETIREMENT
 from workers.ec2.fleet import Ec2Fleet
-from workers.ec2.interruptions import read_notice
+from workers.ec2.interruptions import HEALTH, STATE_CHANGE, read_notices
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -29,8 +30,14 @@ class Queue:
         self.url = url
         self._sqs = sqs
 
-    def take(self) -> list[dict[str, Any]]:
-        """Receive all messages that are there."""
+    def take(self, kind: str = "") -> list[dict[str, Any]]:
+        """Receive all messages that are there, and return those of this kind; by default all except changes of
+        states.
+        """
+        events = self._take()
+        return [each for each in events if each["detail-type"] == kind or not (kind or "State" in each["detail-type"])]
+
+    def _take(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         while messages := self._sqs.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10).get("Messages"):
             for message in messages:
@@ -95,14 +102,14 @@ def test_a_notice_is_dated_so_that_readers_compute_the_ordered_end(
     [warned] = emulator.order("interrupt", launch().id, **order)
     [event] = queue.take()
     assert warned["deadline"] == pytest.approx(warned["time"] + order.get("deadline", 120), abs=1)
-    assert read_notice(json.dumps(event)).gone_at == int(warned["deadline"])
+    assert [each.gone_at for each in read_notices(json.dumps(event))] == [int(warned["deadline"])]
 
 
 def test_a_second_notice_does_not_delay_the_end(launch: Launch, emulator: Emulator, queue: Queue) -> None:
     machine = launch()
     [first] = emulator.order("interrupt", machine.id, deadline=60)
     emulator.order("interrupt", machine.id)
-    assert [read_notice(json.dumps(event)).gone_at for event in queue.take()] == [int(first["deadline"])] * 2
+    assert [read_notices(json.dumps(event))[0].gone_at for event in queue.take()] == [int(first["deadline"])] * 2
 
 
 def test_an_instance_that_ended_before_is_not_interrupted(
@@ -219,3 +226,68 @@ def test_a_wrong_name_of_a_queue_is_refused(emulator: Emulator) -> None:
     status, answer = emulator.ask("PUT", "settings", {"interruption_queue": "no/queue"})
     assert status == 400
     assert answer["error"].startswith("interruption_queue: expected the name of an SQS queue")
+
+
+def states_of(events: list[dict[str, Any]], machine: str) -> list[str]:
+    return [each["detail"]["state"] for each in events if each["detail"]["instance-id"] == machine]
+
+
+def test_each_change_of_a_state_has_an_event_in_ec2s_shape(
+    launch: Launch, fleet: Ec2Fleet, emulator: Emulator, queue: Queue
+) -> None:
+    """The rule that the emulator makes does not want the state `pending`."""
+    emulator.steer(boot_seconds=0.2, terminate_seconds=0.2)
+    machine, other = launch(1), launch(2)
+    found: list[dict[str, Any]] = []
+
+    def has(state: str) -> bool:
+        found.extend(queue.take(STATE_CHANGE))
+        return states_of(found, machine.id)[-1:] == [state]
+
+    eventually(lambda: has("running"))
+    fleet.terminate([machine.id])
+    eventually(lambda: has("terminated"))
+    assert states_of(found, machine.id) == ["running", "shutting-down", "terminated"]
+    assert states_of(found, other.id) == ["running"]
+    event = found[0]
+    assert event["source"] == "aws.ec2"
+    assert event["resources"] == [f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/{event['detail']['instance-id']}"]
+    assert emulator.events() == []
+
+
+def test_a_state_of_a_moment_has_an_event_too_and_each_may_be_doubled(
+    launch: Launch, emulator: Emulator, queue: Queue
+) -> None:
+    emulator.steer(doubled_notices=1)
+    machine = launch(1)
+    emulator.order("lose", machine.id)
+    found: list[dict[str, Any]] = []
+
+    def are_all_there() -> bool:
+        found.extend(queue.take(STATE_CHANGE))
+        return len(found) == 4
+
+    eventually(are_all_there)
+    assert states_of(found, machine.id) == ["shutting-down"] * 2 + ["terminated"] * 2
+
+
+def test_a_scheduled_change_is_announced_by_aws_health_and_retires_the_machine(
+    launch: Launch, emulator: Emulator, queue: Queue
+) -> None:
+    first, second, third = (launch(number).id for number in (1, 2, 3))
+    [event] = emulator.order("maintain", first, second, begins_in=1)
+    assert (event["event"], event["detail"], event["notices"]) == ("maintenance", RETIREMENT, 1)
+    [body] = queue.take(HEALTH)
+    notices = read_notices(json.dumps(body))
+    assert [(each.machine, each.kind, each.code) for each in notices] == [
+        (first, "maintenance", RETIREMENT),
+        (second, "maintenance", RETIREMENT),
+    ]
+    assert notices[0].begins_at == int(event["deadline"])
+    emulator.order("maintain", third, begins_in=0, code="AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED")
+    eventually(lambda: sum(each["event"] == "retired" for each in emulator.events()) == 2)
+    assert {life["id"]: life["cause"] for life in emulator.history()} == {
+        first: "retired",
+        second: "retired",
+        third: None,
+    }

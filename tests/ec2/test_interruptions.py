@@ -14,7 +14,7 @@ from tests.ec2.conftest import Emulator, Launch
 from tests.memory_feed import MemoryFeed
 from workers.ec2.clients import Ec2Access, make_queue_client
 from workers.ec2.fleet import Ec2Fleet
-from workers.ec2.interruptions import INTERRUPTION, REBALANCE, SqsFeed, make_feed, read_notice
+from workers.ec2.interruptions import HEALTH, INTERRUPTION, REBALANCE, STATE_CHANGE, SqsFeed, make_feed, read_notices
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -40,6 +40,62 @@ def an_event(kind: str = INTERRUPTION, **changes: Any) -> dict[str, Any]:
     }
 
 
+RETIREMENT = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"
+HEALTH_DETAIL: dict[str, Any] = {
+    "eventArn": f"arn:aws:health:us-east-2::event/EC2/{RETIREMENT}/{RETIREMENT}_1",
+    "service": "EC2",
+    "eventTypeCode": RETIREMENT,
+    "eventTypeCategory": "scheduledChange",
+    "eventScopeCode": "ACCOUNT_SPECIFIC",
+    "startTime": "Fri, 05 Dec 2025 06:00:00 GMT",
+    "endTime": "Fri, 05 Dec 2025 08:00:00 GMT",
+    "lastUpdatedTime": "Fri, 21 Nov 2025 04:40:00 GMT",
+    "statusCode": "upcoming",
+    "eventRegion": "us-east-2",
+    "affectedEntities": [
+        {"entityValue": MACHINE, "status": "PENDING", "lastUpdatedTime": "Fri, 21 Nov 2025 04:40:00 GMT"},
+        {"entityValue": "h-0123456789abcdef0"},
+        {"entityValue": "i-00000000000000001"},
+    ],
+    "affectedAccount": "123456789012",
+    "page": "1",
+    "totalPages": "1",
+}
+"""The detail of an event of AWS Health (user guide, "EventBridge schema")."""
+
+
+def a_change(**detail: Any) -> dict[str, Any]:
+    """Return an event of AWS Health about a scheduled change."""
+    return an_event(HEALTH, source="aws.health", detail={**HEALTH_DETAIL, **detail})
+
+
+def test_a_change_of_state_is_read_except_the_first_one() -> None:
+    for state in ("running", "stopping", "stopped", "shutting-down", "terminated"):
+        body = json.dumps(an_event(STATE_CHANGE, detail={"instance-id": MACHINE, "state": state}))
+        assert read_notices(body) == (Notice(machine=MACHINE, kind="state", at=AT, state=state),)
+    assert read_notices(json.dumps(an_event(STATE_CHANGE, detail={"instance-id": MACHINE, "state": "pending"}))) == ()
+
+
+def test_a_scheduled_change_is_a_notice_for_each_machine() -> None:
+    begins_at = 1_764_914_400.0
+    assert read_notices(json.dumps(a_change())) == tuple(
+        Notice(
+            machine=machine, kind="maintenance", at=AT, code=RETIREMENT, begins_at=begins_at, ends_at=begins_at + 7200
+        )
+        for machine in (MACHINE, "i-00000000000000001")
+    )
+    (first, _) = read_notices(json.dumps(a_change(startTime="2025-12-05T06:00:00Z", endTime=None)))
+    assert (first.begins_at, first.ends_at) == (begins_at, None)
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [{"statusCode": "closed"}, {"service": "RDS"}, {"eventTypeCategory": "issue"}, {"affectedEntities": []}],
+)
+def test_other_events_of_aws_health_concern_no_machine(detail: dict[str, Any]) -> None:
+    assert read_notices(json.dumps(a_change(**detail))) == ()
+
+
 @pytest.mark.parametrize(
     ("body", "notice"),
     [
@@ -49,7 +105,7 @@ def an_event(kind: str = INTERRUPTION, **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_both_events_are_read(body: dict[str, Any], notice: Notice) -> None:
-    assert read_notice(json.dumps(body)) == notice
+    assert read_notices(json.dumps(body)) == (notice,)
     assert notice.gone_at == notice.at + 120
 
 
@@ -57,7 +113,17 @@ FOREIGN = {
     "no JSON": "{",
     "no table": "[]",
     "empty": "",
-    "another event": json.dumps(an_event("EC2 Instance State-change Notification")),
+    "another event": json.dumps(an_event("EBS Volume Notification")),
+    "a change without a state": json.dumps(an_event(STATE_CHANGE)),
+    "an unknown state": json.dumps(an_event(STATE_CHANGE, detail={"instance-id": MACHINE, "state": "dreaming"})),
+    "a change of state by AWS Health": json.dumps(
+        an_event(STATE_CHANGE, source="aws.health", detail={"instance-id": MACHINE, "state": "running"})
+    ),
+    "a scheduled change by EC2": json.dumps(an_event(HEALTH, detail=HEALTH_DETAIL)),
+    "a scheduled change at no time": json.dumps(a_change(startTime="soon")),
+    "a scheduled change of no service": json.dumps(
+        an_event(HEALTH, source="aws.health", detail={"eventTypeCode": RETIREMENT})
+    ),
     "another source": json.dumps(an_event(source="my.app")),
     "no id": json.dumps(an_event(detail={})),
     "no machine's id": json.dumps(an_event(detail={"instance-id": "i-1; rm"})),
@@ -71,8 +137,8 @@ FOREIGN = {
 
 @pytest.mark.parametrize("body", FOREIGN.values(), ids=FOREIGN)
 def test_anything_else_is_no_notice(body: str) -> None:
-    with pytest.raises((msgspec.DecodeError, RecursionError)):
-        read_notice(body)
+    with pytest.raises((msgspec.DecodeError, ValueError, RecursionError)):
+        read_notices(body)
 
 
 class MemoryBox:
@@ -136,8 +202,8 @@ class TestEveryFeed:
         sent = [a_notice(1), a_notice(2, "rebalance"), None]
         for notice in sent:
             box.put(notice)
-        found = [message.notice for message in _receive(box, len(sent))]
-        assert sorted(found, key=repr) == sorted(sent, key=repr)
+        found = [message.notices for message in _receive(box, len(sent))]
+        assert sorted(found, key=repr) == sorted([() if each is None else (each,) for each in sent], key=repr)
 
     def test_a_message_that_is_deleted_never_comes_again(self, box: Any) -> None:
         box.put(a_notice(1))
@@ -152,7 +218,7 @@ class TestEveryFeed:
         if isinstance(box, SqsBox):
             box.note([message.receipt for message in found])
         box.wait_until_they_come_again()
-        assert [message.notice for message in _receive(box, 1)] == [a_notice(1)]
+        assert [message.notices for message in _receive(box, 1)] == [(a_notice(1),)]
 
     def test_deleting_nothing_or_twice_is_no_error(self, box: Any) -> None:
         box.put(a_notice(1))
@@ -165,7 +231,7 @@ class TestEveryFeed:
         for number in range(23):
             box.put(a_notice(number))
         found = _receive(box, 23)
-        assert len({message.notice.machine for message in found}) == 23
+        assert len({notice.machine for message in found for notice in message.notices}) == 23
 
 
 def _receive(box: Any, count: int) -> list[Any]:
@@ -182,7 +248,7 @@ def test_a_message_that_is_no_notice_is_logged(access: Ec2Access) -> None:
     box = SqsBox(access)
     box.put(None)
     with capture_logs() as lines:
-        assert [message.notice for message in _receive(box, 1)] == [None]
+        assert [message.notices for message in _receive(box, 1)] == [()]
     assert [line["action"] for line in lines] == ["interruptions.foreign"]
 
 

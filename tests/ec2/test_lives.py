@@ -1,5 +1,9 @@
 """Fates of instances: repeatable random numbers, and shares that are kept."""
 
+from typing import Literal
+
+import pytest
+
 from scheduler.model.validation import read_document
 from workers.ec2.emulator.instances import Fate, Life, Lives
 from workers.ec2.emulator.settings import EmulatorSettings
@@ -49,8 +53,9 @@ def test_boot_failures_have_their_shares_and_counts() -> None:
     assert [fate.failure for fate in draw(counted, 1, zone="us-east-1b")] == ["stuck"]
 
 
-def test_notices_are_dropped_and_doubled_by_their_shares() -> None:
+@pytest.mark.parametrize("kind", ["notice", "state"])
+def test_notices_are_dropped_and_doubled_by_their_shares(kind: Literal["notice", "state"]) -> None:
     lives = some_lives(dropped_notices=0.2, doubled_notices=0.5)
-    counts = [lives.count_notices() for _ in range(4000)]
+    counts = [lives.count_notices(kind) for _ in range(4000)]
     assert 720 < counts.count(0) < 880
     assert 1480 < counts.count(2) < 1720

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from scheduler.model.launch_backoff import Hold
+from scheduler.operations.apply import apply_rules
 from scheduler.operations.machines.batch import launch_batch
+from scheduler.operations.machines.check import recover
 from scheduler.operations.machines.launch import MOST_ATTEMPTS
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.machines.terminate import terminate, terminate_all
@@ -220,6 +222,44 @@ def test_ec2_may_choose_among_all_offerings_that_serve_the_slot() -> None:
     assert {machine.offering for machine in answer.machines} == {"large/spot"}
     bound = harness.slot()
     assert (bound.offering, bound.price, bound.resources) == ("large/spot", 1.4, {"cpus": 4})
+
+
+@pytest.mark.parametrize("rises_after", ["the plan", "the request"])
+def test_a_price_that_rises_before_the_answer_exceeds_no_budget(rises_after: str) -> None:
+    """The plan counted one dollar an hour for each slot. Another offering may not cost more, whatever it costs now."""
+    rules: dict[str, Any] = {
+        "budgets": {"all": {"per_hour": 3.0}},
+        "pools": {"linux": {**POOL, "default_resources": {"cpus": 2}, "price_factor": 9.0, "max_leases_per_slot": 1}},
+    }
+
+    def apply(harness: Harness, **prices: float) -> None:
+        named = [{"name": name, "price": price, "resources": {"cpus": 2}} for name, price in prices.items()]
+        pool = {**rules["pools"]["linux"], "offerings": named}
+        apply_rules(harness.ports, {**rules, "pools": {"linux": pool}})
+
+    harness = Harness(rules)
+    apply(harness, a=1.0, b=1.0)
+    for number in range(1, 4):
+        harness.submit(f"r{number}")
+    harness.tick()
+    assert [harness.slot(name).price for name in NAMES] == [1.0] * 3
+    if rises_after == "the plan":
+        apply(harness, a=4.0, b=3.0)
+    else:
+        # The answer is lost, and the same request is sent again when the prices have risen.
+        def lose() -> None:
+            harness.fleet.during_launch = lambda: None
+            apply(harness, a=4.0, b=4.0)
+            raise CloudError("transient", "timeout", "")
+
+        harness.fleet.during_launch = lose
+    harness.play_tasks()
+    harness.now += 20
+    recover(harness.ports)
+    harness.play_tasks()
+    bound = [harness.slot(name) for name in NAMES]
+    assert [slot.state for slot in bound] == ["ready"] * 3
+    assert sum(slot.price or 0.0 for slot in bound) == 3.0
 
 
 def test_machines_of_many_slots_are_ended_by_one_call(harness: Harness) -> None:

@@ -223,7 +223,7 @@ def test_a_cloud_that_does_not_answer_delays_no_other_notice() -> None:
         handle_notices(harness.ports, feed)
     assert harness.slot().interrupted_at == NOW
     harness.now += HIDDEN
-    assert [message.notice for message in feed.receive()] == [interruption("i-9")]
+    assert [message.notices for message in feed.receive()] == [(interruption("i-9"),)]
 
 
 def test_a_notice_about_a_terminating_machine_changes_nothing(harness: Harness, feed: MemoryFeed) -> None:

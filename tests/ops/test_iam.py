@@ -19,6 +19,7 @@ from botocore import xform_name
 import tasks.machines
 from scheduler.model.rules import Rules
 from workers.configuration import check_configuration
+from workers.ec2.emulator.notices import RULES as EMULATED
 from workers.ec2.requests import TAG_CLUSTER, TAG_CLUSTER_ID
 
 ROOT: Final = Path(__file__).parents[2]
@@ -75,7 +76,7 @@ def find_calls(source: str) -> set[str]:
 
 
 def calls_of_the_workers() -> set[str]:
-    files = [file for file in (ROOT / "workers").rglob("*.py") if "emulator" not in file.parts]
+    files = [file for file in (ROOT / "workers").rglob("*.py") if "emulator" not in file.relative_to(ROOT).parts]
     return set().union(*(find_calls(file.read_text(encoding="utf-8")) for file in files))
 
 
@@ -256,14 +257,15 @@ def test_a_host_can_become_the_three_roles_and_nothing_else() -> None:
     assert trust["Principal"]["AWS"].endswith(":role/leasehold-host")
 
 
-def test_the_queue_accepts_two_kinds_of_events_from_our_rule_only() -> None:
-    assert read_policy("interruption-rule") == {
-        "source": ["aws.ec2"],
-        "detail-type": ["EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation"],
-    }
+def test_the_queue_accepts_events_about_machines_from_our_rules_only() -> None:
+    """The emulator makes the same rules."""
+    assert {f"leasehold-{name}s": read_policy(f"{name}-rule") for name in ("interruption", "state")} | {
+        "leasehold-health": read_policy("health-rule")
+    } == EMULATED
     (statement,) = statements("interruption-queue")
     assert (statement["Principal"], statement["Action"]) == ({"Service": "events.amazonaws.com"}, "sqs:SendMessage")
-    assert statement["Condition"]["ArnEquals"]["aws:SourceArn"].endswith(":rule/leasehold-interruptions")
+    senders = statement["Condition"]["ArnEquals"]["aws:SourceArn"]
+    assert {sender.rpartition("/")[2] for sender in senders} == EMULATED.keys()
     (ours,) = statements("interruptions")
     assert ours["Resource"] == statement["Resource"]
 

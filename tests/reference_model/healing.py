@@ -135,7 +135,8 @@ def time_out(picture: Picture, site: Site) -> None:
                 picture.failed_boots.append(site.name)
             terminate(picture, site, "timeout")
         elif site.row.drain_reason:  # an operator's drain, or a recommendation of EC2, of a slot in flight
-            terminate(picture, site, "rebalance" if site.row.drain_reason == "rebalance" else "requested")
+            is_named = site.row.drain_reason in {"rebalance", "maintenance"}
+            terminate(picture, site, str(site.row.drain_reason) if is_named else "requested")
     elif site.state == "stopped":
         end_stopped(picture, site)
     elif site.state == "terminating" and picture.now >= since + pool.terminating_timeout:

@@ -257,6 +257,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "unhealthy_after": 3,
         "self_end_after": 1800,
         "rebalance": "drain",
+        "maintenance": "drain",
         "resources": None,
         "labels": {},
         "offerings": (),

@@ -1,11 +1,13 @@
-"""Receive EC2's interruption and rebalance notices: events of EventBridge, read from an SQS queue by long polling.
+"""Receive EC2's events about machines: interruption and rebalance notices, changes of state, and scheduled changes.
+EventBridge sends them to an SQS queue, which is read by long polling.
 
-Only this cluster reads the queue. A message that is no such notice is logged and deleted, because SQS would deliver it
+Only this cluster reads the queue. A message that is no such event is logged and deleted, because SQS would deliver it
 again for days.
 """
 
 import datetime as dt
 from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 MOST_MESSAGES: Final = 10
-"""Most messages in one answer of SQS."""
+"""Most messages in one answer of SQS, and in one call that deletes messages."""
 HIDDEN_SECONDS: Final = 30
 """Seconds after which SQS delivers a received message again if it was not deleted. This value overrides the setting of
 the SQS queue.
@@ -29,37 +31,119 @@ the SQS queue.
 
 INTERRUPTION: Final = "EC2 Spot Instance Interruption Warning"
 REBALANCE: Final = "EC2 Instance Rebalance Recommendation"
-KINDS: Final[dict[str, Literal["interruption", "rebalance"]]] = {INTERRUPTION: "interruption", REBALANCE: "rebalance"}
+STATE_CHANGE: Final = "EC2 Instance State-change Notification"
+HEALTH: Final = "AWS Health Event"
+STATES: Final = ("running", "stopping", "stopped", "shutting-down", "terminated")
+"""The states of a machine whose beginning is of interest."""
+
+_Id = Annotated[str, msgspec.Meta(pattern=r"^i-[0-9a-f]{1,64}$")]
 
 
 class _Detail(msgspec.Struct, frozen=True):
-    instance_id: Annotated[str, msgspec.Meta(pattern=r"^i-[0-9a-f]{1,64}$")] = msgspec.field(name="instance-id")
+    instance_id: _Id = msgspec.field(name="instance-id")
 
 
-class _Event(msgspec.Struct, frozen=True):
-    """An interruption or rebalance notice as EC2 sends it, with the fields that are read (EC2 user guide: "Spot
-    interruption notices", "Rebalance recommendations").
+class _StateDetail(_Detail, frozen=True):
+    state: Literal["pending", "running", "stopping", "stopped", "shutting-down", "terminated"]
+
+
+class _Entity(msgspec.Struct, frozen=True):
+    value: str = msgspec.field(name="entityValue")
+
+
+class _HealthDetail(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields that are read of an event of AWS Health. Its times are written as in an HTTP header."""
+
+    service: str
+    event_type_code: str
+    event_type_category: str
+    status_code: str = "open"
+    start_time: str | None = None
+    end_time: str | None = None
+    affected_entities: tuple[_Entity, ...] = ()
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="detail-type"):
+    """An event as EventBridge sends it, with the fields that are read. Sources: EC2 user guide ("Spot interruption
+    notices", "Rebalance recommendations", "State change events"); AWS Health user guide ("EventBridge schema").
     """
 
-    source: Literal["aws.ec2"]
-    kind: Literal["EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation"] = msgspec.field(
-        name="detail-type"
-    )
+    source: Literal["aws.ec2", "aws.health"]
     time: Annotated[dt.datetime, msgspec.Meta(tz=True)]
+
+
+class _Interruption(_Event, frozen=True, tag=INTERRUPTION):
     detail: _Detail
 
 
-def read_notice(body: str) -> Notice:
-    """Return the interruption or rebalance notice in the body of an SQS message.
+class _Rebalance(_Event, frozen=True, tag=REBALANCE):
+    detail: _Detail
 
-    Raises msgspec.DecodeError, or its subclass ValidationError, unless the body is one of these two events.
+
+class _StateChange(_Event, frozen=True, tag=STATE_CHANGE):
+    detail: _StateDetail
+
+
+class _Health(_Event, frozen=True, tag=HEALTH):
+    detail: _HealthDetail
+
+
+_DECODER: Final = msgspec.json.Decoder(_Interruption | _Rebalance | _StateChange | _Health)
+
+
+def read_notices(body: str) -> tuple[Notice, ...]:
+    """Return the notices in the body of an SQS message: one, or for a scheduled change one for each machine. Return ()
+    for an event that concerns no machine: another event of AWS Health, a change that is over, or a new machine.
+
+    Raises msgspec.DecodeError, its subclass ValidationError or ValueError unless the body is one of these events.
     """
-    event = msgspec.json.decode(body, type=_Event)
-    return Notice(machine=event.detail.instance_id, kind=KINDS[event.kind], at=event.time.timestamp())
+    event = _DECODER.decode(body)
+    at = event.time.timestamp()
+    if (event.source == "aws.health") != isinstance(event, _Health):
+        raise msgspec.ValidationError(f"an event of this kind does not come from {event.source}")
+    match event:
+        case _Interruption():
+            return (Notice(machine=event.detail.instance_id, kind="interruption", at=at),)
+        case _Rebalance():
+            return (Notice(machine=event.detail.instance_id, kind="rebalance", at=at),)
+        case _StateChange():
+            state = event.detail.state
+            return (Notice(machine=event.detail.instance_id, kind="state", at=at, state=state),) * (state in STATES)
+        case _:
+            return tuple(_read_maintenance(event.detail, at))
+
+
+def _read_maintenance(detail: _HealthDetail, at: float) -> list[Notice]:
+    """Return a notice for each machine of a scheduled change of EC2."""
+    if (detail.service, detail.event_type_category) != ("EC2", "scheduledChange") or detail.status_code == "closed":
+        return []
+    begins_at, ends_at = _read_time(detail.start_time), _read_time(detail.end_time)
+    return [
+        Notice(
+            machine=each.value,
+            kind="maintenance",
+            at=at,
+            code=detail.event_type_code,
+            begins_at=begins_at,
+            ends_at=ends_at,
+        )
+        for each in detail.affected_entities
+        # Other entities are hosts and reservations of capacity.
+        if each.value.startswith("i-")
+    ]
+
+
+def _read_time(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return dt.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return parsedate_to_datetime(text).timestamp()
 
 
 class SqsFeed:
-    """Reads interruption and rebalance notices from an SQS queue. Several threads may use it."""
+    """Reads EC2's events from an SQS queue. Several threads may use it."""
 
     def __init__(self, client: "SQSClient", url: str, hidden_seconds: int = HIDDEN_SECONDS) -> None:
         self._client, self._url, self._hidden_seconds = client, url, hidden_seconds
@@ -81,27 +165,31 @@ class SqsFeed:
         ]
 
     def delete(self, receipts: Sequence[str]) -> None:
-        """Delete received messages from the SQS queue, by their receipts, so that SQS does not deliver them again."""
-        for receipt in receipts:
+        """Delete received messages from the SQS queue, by their receipts, so that SQS does not deliver them again. A
+        call deletes ten; a message that SQS could not delete is delivered again.
+        """
+        for first in range(0, len(receipts), MOST_MESSAGES):
+            some = receipts[first : first + MOST_MESSAGES]
+            entries = [{"Id": str(number), "ReceiptHandle": receipt} for number, receipt in enumerate(some)]
             with cloud_errors():
-                self._client.delete_message(QueueUrl=self._url, ReceiptHandle=receipt)
+                self._client.delete_message_batch(QueueUrl=self._url, Entries=entries)  # type: ignore[arg-type]
 
 
-def _read(message: str, body: str) -> Notice | None:
+def _read(message: str, body: str) -> tuple[Notice, ...]:
     try:
-        return read_notice(body)
-    except (msgspec.DecodeError, UnicodeError, ValueError) as error:
+        return read_notices(body)
+    except (msgspec.DecodeError, UnicodeError, ValueError, RecursionError) as error:
         log.warning(
-            "A message in the interruption queue is no interruption or rebalance notice; it is deleted.",
+            "A message in the interruption queue is no event about a machine; it is deleted.",
             action="interruptions.foreign",
             message=message,
             error=str(error),
         )
-        return None
+        return ()
 
 
 def make_feed(url: str, access: Ec2Access) -> SqsFeed:
-    """Return the feed of notices from the SQS queue with this URL.
+    """Return the feed of EC2's events from the SQS queue with this URL.
 
     Raises CloudError (auth or misconfigured) if boto3 cannot make a client.
     """

@@ -39,6 +39,7 @@ from scheduler.policy.cycle.deadlines import expiry_when_renewed
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 INTERRUPTED = "slot_interrupted"
+MAINTENANCE = "slot_maintenance"
 """Name of the event that records EC2's notice of an interruption. The notice does not change the state of the slot."""
 
 
@@ -350,6 +351,20 @@ def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
     if pool is None or pool.rebalance == "ignore":
         return slot
     return start_draining(work, slot, "rebalance", "cloud")
+
+
+def maintain(work: UnitOfWork, rules: Rules, name: str, code: str, begins_at: float | None) -> Slot:
+    """Handle EC2's announcement that it will stop, restart or retire the machine of a slot: drain the slot unless the
+    pool ignores such announcements. A second one changes nothing. `code` is EC2's name for it, for the event.
+    """
+    slot = find_slot(work, name)
+    if (pool := rules.pools.get(slot.pool)) is None or pool.maintenance == "ignore":
+        return slot
+    drained = start_draining(work, slot, "maintenance", "cloud")
+    if drained != slot:
+        detail: dict[str, Any] = {"epoch": slot.epoch, "code": code, "begins_at": begins_at}
+        work.add_event(Event(at=work.now, name=MAINTENANCE, cause="cloud", slot=name, detail=detail))
+    return drained
 
 
 def lose(work: UnitOfWork, name: str) -> Slot:

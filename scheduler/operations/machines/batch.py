@@ -7,7 +7,7 @@ the batch that is given up meanwhile gets no machine.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -42,6 +42,10 @@ GANG = "gang"
 """Key of the stored request of a batch whose machines are of use only together: the id of the gang."""
 SLOTS = "slots"
 """Key of the stored request of a batch: the ids of the slots for whose machines it asks. Other requests lack it."""
+PRICES = "prices"
+"""Key of the stored request of a batch: the price of each offering when the request was made. The price of a slot is
+one of these, although the table of prices may change before the answer comes.
+"""
 
 
 def launch_batch(ports: Ports, batch: str) -> str:
@@ -119,13 +123,18 @@ def _freeze(ports: Ports, rules: Rules, batch: str, names: Sequence[str]) -> Slo
         first = next((slot for slot in slots if is_of_batch(slot.launch_request)), None) or next(iter(wanting), None)
         if first is None or not wanting or is_put_off(first, work.now):
             return None
-        request = first.launch_request or {
-            **ports.fleet.freeze_batch(_order(work, rules, wanting, cluster), rules),
-            "batch": batch,
-            "pool": first.pool,
-            SLOTS: [slot.id for slot in wanting],
-            **({GANG: first.gang} if first.gang else {}),
-        }
+        request = first.launch_request
+        if request is None:
+            order = _order(work, rules, wanting, cluster)
+            choices = list_configured(rules.pools[first.pool]) if first.pool in rules.pools else []
+            request = {
+                **ports.fleet.freeze_batch(order, rules),
+                "batch": batch,
+                "pool": first.pool,
+                SLOTS: [slot.id for slot in wanting],
+                **({GANG: first.gang} if first.gang else {}),
+                PRICES: {each.key: each.price for each in choices if each.key in order.offerings},
+            }
         frozen = msgspec.structs.replace(first, launch_request=request, attempts=first.attempts + 1)
         pool, is_new = rules.pools.get(first.pool), first.launch_request is None
         if pool is None or not is_new:
@@ -151,10 +160,13 @@ def _order(work: UnitOfWork, rules: Rules, slots: Sequence[Slot], cluster: Clust
         holds = work.transaction.load_holds(wanted).values()
         held = {hold.subject for hold in holds if work.now < find_end(pool, chosen.market, hold)}
         choices = list_alternatives(pool, chosen, held)
-        # The plan counted the price of the chosen offering against the budgets: no alternative may cost more.
+        # The plan counted the price of the slot against the budgets, which may have changed since: no alternative may
+        # cost more.
         is_limited = any(each.is_limit and each.may_cover(first.pool) for each in rules.budgets.values())
-        most = chosen.price if is_limited else inf
-        offerings = tuple(each.key for each in choices if each.key is not None and each.price <= most)
+        most = inf if not is_limited else chosen.price if first.price is None else first.price
+        # The planned offering keeps the price of its slots, so it is always one of them.
+        wanted_keys = [each.key for each in choices if each.price <= most or each.key == chosen.key]
+        offerings = tuple(key for key in wanted_keys if key is not None)
     return BatchOrder(
         batch=first.batch or "",
         pool=first.pool,
@@ -223,7 +235,7 @@ def _record(
         pool = rules.pools.get(first.pool)
         bound = list(zip(wanting, answer.machines, strict=False))
         for slot, machine in bound:
-            _bind(work, pool, slot, machine)
+            _bind(work, pool, slot, machine, request.get(PRICES, {}))
         refusals = answer.refusals
         if is_partial(request, answer):
             # A hold even if EC2 names no error. Otherwise the next tick would buy the same incomplete gang again.
@@ -246,12 +258,14 @@ def _clear(work: UnitOfWork, slots: Sequence[Slot], batch: str) -> None:
             work.move_slot(slot, "empty", reason="never_launched")
 
 
-def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine) -> None:
-    """Make this machine that of a slot. The slot gets the price and the resources of the machine's offering."""
+def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine, prices: Mapping[str, float]) -> None:
+    """Make this machine that of a slot. The slot gets the resources of the machine's offering, and the price that the
+    offering had when the request was made (`prices`; of older requests: the present one).
+    """
     choice = _find_choice(pool, machine.offering) if machine.offering != slot.offering else None
     changes: dict[str, Any] = {}
     if choice is not None:
-        changes = describe_choice(choice)
+        changes = describe_choice(choice) | {"price": prices.get(choice.key or "", choice.price)}
     work.move_slot(
         slot,
         "booting",

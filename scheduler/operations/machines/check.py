@@ -253,10 +253,10 @@ def sweep(ports: Ports, *, all_machines: bool = False) -> int:
     going = ports.store.find_slots(states=["terminating", "draining", "stopped"])
     if not all_machines:
         going = [slot for slot in going if slot.state == "terminating" or slot.interrupted_at is not None or slot.power]
-    return _send_checks(ports, [*probed, *going])
+    return send_checks(ports, [*probed, *going])
 
 
-def _send_checks(ports: Ports, slots: Sequence[Slot]) -> int:
+def send_checks(ports: Ports, slots: Sequence[Slot]) -> int:
     """Send messages that start checks, each for `BATCH` slots. Slots without a machine are skipped. Return the number
     of slots.
     """

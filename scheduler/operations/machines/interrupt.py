@@ -1,32 +1,38 @@
-"""Records EC2's notices that it will take back or replace a machine on the machine's slot. Holders then can use the two
-minutes before an interruption.
+"""Handle EC2's events about machines: record on a machine's slot that EC2 will take it back, replace it or maintain it,
+and check the slots of machines whose state changed.
 
-A message is deleted from the queue only after its effect is committed. So a message may arrive twice, and two processes
-may read the queue at once.
+A message is deleted from the queue only after its effect is committed, or its check was sent. So a message may arrive
+twice, and two processes may read the queue at once.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import list_batches
-from scheduler.operations.commands.lease_commands import interrupt, rebalance
+from scheduler.model.transitions import SlotState
+from scheduler.operations.commands.lease_commands import interrupt, maintain, rebalance
+from scheduler.operations.machines.check import BATCH, send_checks
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, Message, Notice, NoticeFeed
 
-MOST_BATCHES = 50
+MOST_BATCHES = 200
 """The most batches of messages that one call reads, so that the task ends however long the queue is."""
+ENDING: Final = frozenset({"stopping", "stopped", "shutting-down"})
 
 
 @dataclass
 class HandledNotices:
-    """The result of reading EC2's notices: the number of notices that changed a slot, and of messages that stay in the
-    queue.
+    """The result of reading EC2's events: the number of notices that changed a slot, of slots for which a check was
+    sent, and of messages that stay in the queue.
     """
 
     changed: int = 0
+    checked: int = 0
     left: int = 0
 
 
@@ -42,35 +48,99 @@ class _Meant(NamedTuple):
 
 @dataclass
 class _Sorted:
-    """The messages of a batch, divided by whether the slot of their machine is known. Messages whose slot cannot be
-    found yet stay in the queue.
+    """The notices of a batch of messages, divided by whether the slot of their machine is known. Messages with a notice
+    whose slot cannot be found yet stay in the queue.
     """
 
     meant: list[_Meant] = field(default_factory=list)
-    unplaced: list[Message] = field(default_factory=list)
+    unplaced: set[str] = field(default_factory=set)
+    """Receipts of messages."""
     error: CloudError | None = None
 
 
-def handle_notices(ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0) -> HandledNotices:
-    """Read EC2's notices from `feed` until it is empty, and record them on the slots of their machines. Return how many
-    changed a slot and how many stay in the queue.
-
-    `wait_seconds`: how long to wait for the first message. Raises CloudError if the feed cannot be read, or if EC2
-    cannot be asked about an unknown machine. Messages that were not handled are delivered again.
+@dataclass
+class _Changes:
+    """Changes of states that were received and not handled yet: machine -> its new states, and the receipts of the
+    messages.
     """
-    handled = HandledNotices()
-    for number in range(MOST_BATCHES):
-        batch = feed.receive(0.0 if number else wait_seconds)
-        if not batch:
+
+    states: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    receipts: list[str] = field(default_factory=list)
+
+
+def handle_notices(
+    ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0, clock: Callable[[], float] = time.monotonic
+) -> HandledNotices:
+    """Read EC2's events from `feed` until it is empty and `wait_seconds` are over. Record notices on the slots of their
+    machines, and send checks for the slots of machines whose state changed.
+
+    Changes of state are gathered while messages are waiting, so that a burst of them causes one message for up to
+    `BATCH` checks. What such an event reports is not believed: the check reads EC2. Raises CloudError if the feed
+    cannot be read, or if EC2 cannot be asked about an unknown machine. Messages that were not handled are delivered
+    again. `clock`: a monotonic clock.
+    """
+    handled, changes, end = HandledNotices(), _Changes(), clock() + wait_seconds
+    for _ in range(MOST_BATCHES):
+        batch = feed.receive(0.0 if changes.receipts else max(0.0, end - clock()))
+        if not batch and not changes.receipts:
             break
-        found = _sort(ports, [each for each in batch if each.notice is not None])
-        handled.changed += _handle(ports, found.meant)
-        kept = {each.receipt for each in found.unplaced}
-        handled.left += len(kept)
-        feed.delete([each.receipt for each in batch if each.receipt not in kept])  # promise: notice-kept
-        if found.error is not None:
-            raise found.error
+        if not batch or len(changes.states) >= BATCH:
+            handled.checked += _check(ports, feed, changes)
+            changes = _Changes()
+        error = _handle_batch(ports, feed, batch, handled, changes)
+        if error is not None:
+            handled.checked += _check(ports, feed, changes)
+            raise error
+    handled.checked += _check(ports, feed, changes)
     return handled
+
+
+def _handle_batch(
+    ports: Ports, feed: NoticeFeed, batch: Sequence[Message], handled: HandledNotices, changes: _Changes
+) -> CloudError | None:
+    """Record the notices of some messages, and delete the messages. Add changes of state to `changes`, and keep their
+    messages. Return the error of EC2 if a machine could not be looked up.
+    """
+    for message in batch:
+        states = [(notice.machine, notice.state) for notice in message.notices if notice.kind == "state"]
+        for machine, state in states:
+            changes.states[machine].add(state or "")
+        changes.receipts += [message.receipt] if states else []
+    others = [message for message in batch if message.receipt not in set(changes.receipts)]
+    if not others:
+        return None
+    found = _sort(ports, others)
+    handled.changed += _handle(ports, found.meant)
+    handled.left += len(found.unplaced)
+    feed.delete([each.receipt for each in others if each.receipt not in found.unplaced])  # promise: notice-kept
+    return found.error
+
+
+def _check(ports: Ports, feed: NoticeFeed, changes: _Changes) -> int:
+    """Send checks for the slots whose machines changed their state in a way that matters, and delete the messages.
+    Return the number of slots. Machines without a slot are ignored: if the answer to a launch is recorded later, the
+    slot is checked then.
+    """
+    if not changes.receipts:
+        return 0
+    slots = ports.store.find_slots_of_machines(sorted(changes.states))
+    wanted = []
+    for slot in slots:
+        states = {state for state in changes.states[slot.instance_id or ""] if _matters(state, slot.state)}
+        if states:
+            wanted.append(slot)
+        for state in sorted(states):
+            ports.meter.count("leasehold_state_changes_total", {"pool": slot.pool, "state": state})
+    sent = send_checks(ports, wanted)
+    feed.delete(changes.receipts)
+    return sent
+
+
+def _matters(state: str, slot: SlotState) -> bool:
+    """Return whether a slot in this state may change because its machine is in `state` now."""
+    if state == "running":
+        return slot not in {"binding", "ready", "draining", "terminating"}
+    return state not in ENDING or slot != "terminating"
 
 
 def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
@@ -82,14 +152,15 @@ def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
     # Launching slots are read before slots with machines: if a launch is answered in between, both queries find it.
     launching = ports.store.find_slots(states=["launching"])
     coming = {slot.launch_id: slot.id for slot in launching}
-    notices = {message.notice.machine for message in messages if message.notice}
-    slots = {slot.instance_id: slot.id for slot in ports.store.find_slots_of_machines(sorted(notices))}
+    notices = [(message.receipt, notice) for message in messages for notice in message.notices]
+    machines = {notice.machine for _, notice in notices}
+    slots = {slot.instance_id: slot.id for slot in ports.store.find_slots_of_machines(sorted(machines))}
     found, unknown = _Sorted(), []
-    for message in messages:
-        if message.notice and message.notice.machine in slots:
-            found.meant.append(_Meant(message.notice, slots[message.notice.machine]))
-        elif message.notice:
-            unknown.append(message)
+    for receipt, notice in notices:
+        if notice.machine in slots:
+            found.meant.append(_Meant(notice, slots[notice.machine]))
+        else:
+            unknown.append((receipt, notice))
     if coming and unknown:
         _sort_by_launch(ports, unknown, coming, set(list_batches(launching)), found)
     return found
@@ -97,28 +168,29 @@ def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
 
 def _sort_by_launch(
     ports: Ports,
-    messages: Iterable[Message],
+    notices: Iterable[tuple[str, Notice]],
     coming: Mapping[str | None, str],
     batches: Collection[str],
     found: _Sorted,
 ) -> None:
-    """Ask EC2 about the machines that no slot has, and find their launching slots by the launch ids.
+    """Ask EC2 about the machines that no slot has, and find their launching slots by the launch ids. `notices`: each
+    with the receipt of its message.
 
     A machine that EC2 does not list yet may belong to a launching slot, and a machine of one of `batches` has no slot
     before the answer to the launch is recorded. Their messages stay in the queue until the time of the interruption,
     and are delivered again.
     """
-    notices = {each: each.notice for each in messages if each.notice}
+    notices = list(notices)
     try:
-        machines = ports.fleet.describe(sorted({notice.machine for notice in notices.values()}))
+        machines = ports.fleet.describe(sorted({notice.machine for _, notice in notices}))
     except CloudError as error:
-        found.unplaced, found.error = list(notices), error
+        found.unplaced, found.error = {receipt for receipt, _ in notices}, error
         return
     now = ports.store.now()
-    for message, notice in notices.items():
+    for receipt, notice in notices:
         machine = machines.get(notice.machine)
         if (machine is None or machine.batch in batches) and now < notice.gone_at:
-            found.unplaced.append(message)
+            found.unplaced.add(receipt)
         elif machine is not None and machine.launch_id in coming:
             found.meant.append(_Meant(notice, coming[machine.launch_id], machine.launch_id))
 
@@ -142,8 +214,8 @@ def _handle(ports: Ports, meant: Sequence[_Meant]) -> int:
 
 
 def _write(work: UnitOfWork, rules: Rules, meant: _Meant) -> bool:
-    """Stage an interruption or rebalance notice on the row of its slot. Return whether the slot changed. It does not
-    change if the slot was deleted or has another machine now.
+    """Stage a notice on the row of its slot. Return whether the slot changed. It does not change if the slot was
+    deleted or has another machine now.
     """
     current, notice = work.slots.get(meant.slot), meant.notice
     if current is None or not (
@@ -155,6 +227,11 @@ def _write(work: UnitOfWork, rules: Rules, meant: _Meant) -> bool:
             changed = interrupt(work, meant.slot, notice.gone_at)
         case "rebalance":
             changed = rebalance(work, rules, meant.slot)
+        case "maintenance":
+            is_over = notice.ends_at is not None and notice.ends_at <= work.now
+            changed = current if is_over else maintain(work, rules, meant.slot, notice.code or "", notice.begins_at)
+        case "state":
+            changed = current
         case _:
             assert_never(notice.kind)
     return changed != current

@@ -29,6 +29,9 @@ from scheduler.policy.cycle.state import CycleState, make_revoke
 from scheduler.policy.cycle.step_values import FailedBoots, Healed, Unexpired
 from scheduler.policy.lifecycle.silent_hosts import find_silent
 
+BY_CLOUD = frozenset({"rebalance", "maintenance"})
+"""Reasons of EC2 to drain a slot. A slot in flight is terminated with the same reason."""
+
 _sequence = attrgetter("sequence")
 
 
@@ -177,7 +180,7 @@ def _heal_stuck(cycle: CycleState, restless: Iterable[SlotInfo]) -> FailedBoots:
         if not cycle.is_due(deadline):
             cycle.timers.add(deadline)
             if slot.state in IN_FLIGHT | {"stopped"} and slot.drain_reason:
-                _terminate(cycle, slot_info, "rebalance" if slot.drain_reason == "rebalance" else "requested")
+                _terminate(cycle, slot_info, slot.drain_reason if slot.drain_reason in BY_CLOUD else "requested")
             elif slot.state == "stopped" and not (pool.stopped_slots or slot.cordoned):
                 _terminate(cycle, slot_info, "surplus")
         elif slot.state == "error":

@@ -4,12 +4,14 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from scheduler.model.validation import InvalidInputError
 from workers.ec2 import EMULATOR_SECRET_VARIABLE
-from workers.ec2.emulator.server import DEFAULT_PORT, run_emulator
+from workers.ec2.emulator.script import Script, change_speed, load_script
+from workers.ec2.emulator.server import DEFAULT_PORT, EmulatorServer, run_emulator
 from workers.ec2.emulator.settings import read_settings
 
 SETTINGS: Final = {
@@ -33,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     given = {name: getattr(options, name) for name in SETTINGS if getattr(options, name) is not None}
     try:
+        script = load_script(options.script) if options.script else None
+        if script is not None and options.speed is not None:
+            script = change_speed(script, options.speed)
         run_emulator(
             options.host,
             options.port,
@@ -41,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settings=read_settings(given),
             region=options.region,
             secret=os.environ.get(EMULATOR_SECRET_VARIABLE) or None,
-            on_ready=_print_ready,
+            on_ready=partial(_begin, script),
         )
     except InvalidInputError as error:
         return _fail(str(error), 2)
@@ -59,13 +64,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--state-file", type=Path, help="file of settings, TOML or JSON; read again when it changes")
     parser.add_argument("--call-log", type=Path, help="write each EC2 call to this file, as a line of JSON")
+    parser.add_argument("--script", type=Path, help="play this script, TOML or JSON, from the start on")
+    parser.add_argument("--speed", help="seconds of the script that pass in one second")
     for name, kind in SETTINGS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
     return parser.parse_args(arguments)
 
 
-def _print_ready(url: str) -> None:
-    sys.stdout.write(f"leasehold: EC2 emulator at {url}\n")
+def _begin(script: Script | None, server: EmulatorServer) -> None:
+    if script is not None:
+        server.play(script)
+    sys.stdout.write(f"leasehold: EC2 emulator at {server.url}\n")
     sys.stdout.flush()
 
 

@@ -4,11 +4,12 @@ signatures.
 
 import contextlib
 import json
+import re
 import select
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 from werkzeug.wrappers import Response
 
@@ -33,6 +34,8 @@ _EXPIRED: Final = FaultRule(code="RequestExpired", message="Request has expired.
 _NOT_YET_CURRENT: Final = FaultRule(
     code="AuthFailure", message="AWS was not able to validate the provided access credentials", status=401
 )
+_INSTANCES: Final = re.compile("<fleetInstanceSet>(.*)</fleetInstanceSet>", re.DOTALL)
+_END_OF_INSTANCES: Final = "</fleetInstanceSet>"
 _HEAD: Final = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _REQUEST: Final = "00000000-0000-0000-0000-000000000000"
 
@@ -58,15 +61,28 @@ def answer_empty_fleet(market: str, faults: Iterable[PlacedFault]) -> Response:
     )
 
 
-def add_fleet_errors(answer: Response, market: str, faults: Iterable[PlacedFault]) -> None:
-    """Add an error for each of `faults` to the answer of a CreateFleet that launched some of the requested instances.
-
-    An answer that is itself an error stays unchanged.
+def answer_fleet(answers: Sequence[str], market: str, faults: Iterable[PlacedFault]) -> Response:
+    """Return the answer to a CreateFleet whose instances moto launched in parts: the first of these answers, with the
+    instances of the others, and with an error for each of `faults`.
     """
+    first, *others = answers
+    instances = "".join(part[1] for each in others if (part := _INSTANCES.search(each)))
+    first = first.replace(_END_OF_INSTANCES, instances + _END_OF_INSTANCES)
+    if errors := list(faults):
+        end = "</CreateFleetResponse>"
+        first = first.replace(end, _fleet_errors(market, errors) + end)
+    return Response(first, content_type="text/xml;charset=UTF-8")
+
+
+def read_error(answer: Response) -> FaultRule:
+    """Return the error in an answer of EC2."""
     text = answer.get_data(as_text=True)
-    end = "</CreateFleetResponse>"
-    if end in text:
-        answer.set_data(text.replace(end, _fleet_errors(market, faults) + end))
+    code, message = (re.search(f"<{name}>([^<]*)</{name}>", text) for name in ("Code", "Message"))
+    return FaultRule(
+        code=code[1] if code else "InternalError",
+        message=unescape(message[1]) if message else "",
+        status=answer.status_code,
+    )
 
 
 def _fleet_errors(market: str, faults: Iterable[PlacedFault]) -> str:

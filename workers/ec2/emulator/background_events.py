@@ -1,5 +1,5 @@
-"""What happens to emulated EC2 instances without a call: interruptions, rebalance recommendations, failing boots,
-sudden losses.
+"""What happens to emulated EC2 instances without a call: interruptions, rebalance recommendations, scheduled changes,
+failing boots, sudden losses.
 
 Planned events are kept in a heap by their due time. The middleware runs the due ones before each call, and a thread of
 the server runs them in between.
@@ -15,11 +15,18 @@ from typing import Any, Final
 from scheduler.model.validation import fault
 from workers.ec2.emulator.instances import EmulatedInstance, Lives, find_instance
 from workers.ec2.emulator.log import CallLog, EventRecord
-from workers.ec2.emulator.notices import interruption_event, rebalance_event, send_notice
+from workers.ec2.emulator.notices import interruption_event, maintenance_event, rebalance_event, send_notice
+from workers.ec2.emulator.state_changes import StateChanges
 
 INTERRUPTED: Final = "Server.SpotInstanceTermination: Spot instance termination"
 FAILED: Final = "Server.InternalError: Internal error on launch"
 LOST: Final = "Server.InternalError: Internal error"
+RETIRED: Final = "Server.ScheduledStop: Stopped due to a scheduled retirement"
+RETIREMENT: Final = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"
+LONG_BEFORE: Final = 14 * 86_400.0
+"""Seconds from the announcement of a scheduled change to its begin, unless another number is given."""
+MAINTENANCE_SECONDS: Final = 2 * 3600.0
+"""Length of a scheduled change."""
 
 
 class BackgroundEvents:
@@ -29,6 +36,7 @@ class BackgroundEvents:
 
     def __init__(self, lives: Lives, log: CallLog, clock: Callable[[], float] = time.monotonic) -> None:
         self._lives, self._log, self._clock = lives, log, clock
+        self.state_changes = StateChanges(lives)
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._number = count()
 
@@ -36,6 +44,8 @@ class BackgroundEvents:
         """Plan the boot failure and the interruption that were drawn for each of these new instances, and record the
         client token of their launch.
         """
+        instances = list(instances)
+        self.state_changes.add(instances)
         for instance in instances:
             instance.life.token = token
             fate = instance.fate
@@ -46,6 +56,14 @@ class BackgroundEvents:
             if fate.interrupted_after is not None:
                 deadline = self._lives.settings.interruption_deadline
                 self._plan(self._clock() + fate.interrupted_after, partial(self._warn_if_there, instance, deadline))
+
+    def plan(self, seconds: float, act: Callable[[], object]) -> None:
+        """Let `act` be called in this number of seconds."""
+        self._plan(self._clock() + seconds, act)
+
+    def log_step(self, region: str, text: str) -> None:
+        """Record that a step of a script is played."""
+        self._log.append_event("step", region, detail=text)
 
     def advance(self) -> None:
         """Run all planned events that are due."""
@@ -69,6 +87,27 @@ class BackgroundEvents:
         """
         return [self._recommend(instance) for instance in self._find(instances, spot=True)]
 
+    def maintain(self, instances: Sequence[str], code: str, seconds: float) -> list[EventRecord]:
+        """Announce a scheduled change of these instances that begins in `seconds`. Return the log records.
+
+        `code`: the type of AWS Health's event, like RETIREMENT. An instance that is to retire ends when the change
+        begins. Raises InvalidInputError if one of them is not alive.
+        """
+        found, begins_at = self._find(instances, spot=False), time.time() + seconds
+        by_region: dict[str, list[EmulatedInstance]] = {}
+        for instance in found:
+            by_region.setdefault(instance.life.region, []).append(instance)
+            if "RETIREMENT" in code:
+                self.plan(seconds, partial(self._retire, instance))
+        records = []
+        for region, group in by_region.items():
+            event = maintenance_event([each.life for each in group], code, begins_at, begins_at + MAINTENANCE_SECONDS)
+            notices, names = self._send(event), [each.id for each in group]
+            records.append(
+                self._log.append_event("maintenance", region, names, detail=code, deadline=begins_at, notices=notices)
+            )
+        return records
+
     def lose(self, instances: Sequence[str]) -> list[EventRecord]:
         """End these instances at once, without a notice. Return the log records. Raises InvalidInputError if one of
         them is not alive.
@@ -78,6 +117,7 @@ class BackgroundEvents:
     def clear(self) -> None:
         """Remove all planned events, and the records of all emulated instances."""
         self._due.clear()
+        self.state_changes.clear()
         self._lives.all.clear()
 
     def _find(self, instances: Sequence[str], *, spot: bool) -> list[EmulatedInstance]:
@@ -110,9 +150,7 @@ class BackgroundEvents:
         return self._log.append_event("rebalance", life.region, [life.id], notices=notices)
 
     def _send(self, event: dict[str, Any]) -> int:
-        """Send an interruption or rebalance notice 0, 1 or 2 times (lost, usual, doubled), as drawn at random, and
-        return this number.
-        """
+        """Send a notice 0, 1 or 2 times (lost, usual, doubled), as drawn at random, and return this number."""
         notices = self._lives.count_notices()
         for _ in range(notices):
             send_notice(event)
@@ -122,6 +160,11 @@ class BackgroundEvents:
         if not instance.is_ending:
             instance.end_by_itself("interrupted", INTERRUPTED, self._lives.settings.terminate_seconds)
             self._log.append_event("interrupted", instance.life.region, [instance.id])
+
+    def _retire(self, instance: EmulatedInstance) -> None:
+        if not instance.is_ending:
+            instance.end_by_itself("retired", RETIRED, self._lives.settings.terminate_seconds)
+            self._log.append_event("retired", instance.life.region, [instance.id])
 
     def _fail(self, instance: EmulatedInstance) -> None:
         if not instance.is_ending:

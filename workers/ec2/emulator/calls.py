@@ -1,7 +1,7 @@
 """Read requests to EC2, as far as the EC2 emulator needs their content."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
@@ -11,9 +11,29 @@ from workers.ec2.signing_time import read_timestamp
 
 LAUNCHES: Final = frozenset({"RunInstances", "CreateFleet"})
 
+Strategy = Literal["lowest-price", "price-capacity-optimized", "capacity-optimized", "diversified", "prioritized"]
+STRATEGIES: Final[Mapping[str, Strategy]] = {
+    "lowest-price": "lowest-price",
+    "lowestPrice": "lowest-price",
+    "price-capacity-optimized": "price-capacity-optimized",
+    "priceCapacityOptimized": "price-capacity-optimized",
+    "capacity-optimized": "capacity-optimized",
+    "capacityOptimized": "capacity-optimized",
+    "capacity-optimized-prioritized": "capacity-optimized",
+    "capacityOptimizedPrioritized": "capacity-optimized",
+    "diversified": "diversified",
+    "prioritized": "prioritized",
+}
+"""Allocation strategy in a CreateFleet -> the strategy by which the emulator divides its instances."""
+
+_CONFIG: Final = re.compile(r"LaunchTemplateConfigs\.(\d+)\.(.+)")
 _OVERRIDE: Final = re.compile(r"LaunchTemplateConfigs\.(\d+)\.Overrides\.(\d+)\.(.+)")
 _IDENTIFIER: Final = re.compile(r"InstanceId\.\d+")
+_ONLY: Final = "LaunchTemplateConfigs.1.Overrides.1."
 _TARGET: Final = "TargetCapacitySpecification.TotalTargetCapacity"
+_TARGETS_OF_MARKETS: Final = frozenset(
+    f"TargetCapacitySpecification.{name}" for name in ("SpotTargetCapacity", "OnDemandTargetCapacity")
+)
 _ATTEMPT: Final = re.compile(r"attempt=(\d+)")
 
 
@@ -29,6 +49,20 @@ class Place(msgspec.Struct, frozen=True):
     """For CreateFleet: the numbers of the template configuration and of the override in the request that name this
     place. For RunInstances: None.
     """
+
+
+class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a CreateFleet of type `instant` wants its instances. A RunInstances has the default values, which have no
+    effect on it.
+    """
+
+    strategy: Strategy = "lowest-price"
+    single_type: bool = False
+    """Whether all instances must have the same instance type."""
+    single_zone: bool = False
+    """Whether all instances must be in the same zone."""
+    least: int = 0
+    """The smallest number of instances that is launched. If EC2 has fewer, it launches none."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,47 +109,55 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return self.parameters.get("DryRun") == "true"
 
     @property
+    def fleet_options(self) -> FleetOptions:
+        """How a CreateFleet wants its instances, by its options for the market of its default capacity."""
+        prefix = "SpotOptions." if self.market == "spot" else "OnDemandOptions."
+        given = {key.removeprefix(prefix): value for key, value in self.parameters.items() if key.startswith(prefix)}
+        return FleetOptions(
+            strategy=STRATEGIES.get(given.get("AllocationStrategy", ""), "lowest-price"),
+            single_type=given.get("SingleInstanceType") == "true",
+            single_zone=given.get("SingleAvailabilityZone") == "true",
+            least=_number(given["MinTargetCapacity"]) if "MinTargetCapacity" in given else 0,
+        )
+
+    @property
     def wanted(self) -> tuple[int, int]:
         """The least and the greatest number of instances with which a launch call is content."""
         if self.action == "CreateFleet":
-            return 0, _number(self.parameters.get(_TARGET))
+            return self.fleet_options.least, _number(self.parameters.get(_TARGET))
         return _number(self.parameters.get("MinCount")), _number(self.parameters.get("MaxCount"))
 
     def asking_for(self, count: int) -> "Call":
-        """Return a copy of this launch call that requests exactly `count` instances."""
+        """Return a copy of this launch call that requests exactly `count` instances, all of its default market."""
         if self.action == "RunInstances":
             changes = {"MinCount": str(count), "MaxCount": str(count)}
         else:
-            # The remaining capacity, without a named market, is launched in the default market.
             changes = {_TARGET: str(count)}
-            for name in ("SpotTargetCapacity", "OnDemandTargetCapacity"):
-                key = f"TargetCapacitySpecification.{name}"
-                if key in self.parameters:
-                    changes[key] = str(min(count, _number(self.parameters[key])))
-        return msgspec.structs.replace(self, parameters={**self.parameters, **changes})
+        kept = {key: value for key, value in self.parameters.items() if key not in _TARGETS_OF_MARKETS}
+        return msgspec.structs.replace(self, parameters={**kept, **changes})
 
     @property
     def instances(self) -> list[str]:
         """The instance ids that the call names."""
         return [value for key, value in self.parameters.items() if _IDENTIFIER.fullmatch(key)]
 
-    def without(self, places: Sequence[Place]) -> "Call":
-        """Return a copy of this CreateFleet call without the overrides of `places`. The other overrides get numbers
-        from 1 again.
+    def only(self, place: Place, subnet: str | None) -> "Call":
+        """Return a copy of this CreateFleet call with the override of `place` as its only one. `subnet`: the subnet
+        that the override gets if it names a zone and no subnet.
         """
-        gone = {place.override for place in places}
+        if place.override is None:
+            return self
         kept: dict[str, str] = {}
-        numbers: dict[str, list[str]] = {}
         for key, value in self.parameters.items():
-            found = _OVERRIDE.fullmatch(key)
-            if found is None:
+            override, config = _OVERRIDE.fullmatch(key), _CONFIG.fullmatch(key)
+            if config is None:
                 kept[key] = value
-            elif (found[1], found[2]) not in gone:
-                count = numbers.setdefault(found[1], [])
-                if found[2] not in count:
-                    count.append(found[2])
-                number = count.index(found[2]) + 1
-                kept[f"LaunchTemplateConfigs.{found[1]}.Overrides.{number}.{found[3]}"] = value
+            elif override is None and config[1] == place.override[0]:
+                kept[f"LaunchTemplateConfigs.1.{config[2]}"] = value
+            elif override is not None and (override[1], override[2]) == place.override:
+                kept[f"{_ONLY}{override[3]}"] = value
+        if subnet is not None and f"{_ONLY}AvailabilityZone" in kept:
+            kept.setdefault(f"{_ONLY}SubnetId", subnet)
         return msgspec.structs.replace(self, parameters=kept)
 
     def body(self) -> bytes:

@@ -43,6 +43,7 @@ class Control:
         self.settings = settings
         self.lives.change(settings, restart=True)
         self.spot_prices.restart(settings.spot_prices, settings.random_seed)
+        self.faults.seed = settings.random_seed
         self.faults.replace(settings.faults, self.clock())
 
     def change(self, document: object) -> None:
@@ -50,12 +51,16 @@ class Control:
 
         Raises InvalidInputError if a key of the document is wrong.
         """
-        given = read_settings(document)
+        self.lay_over(read_settings(document))
+
+    def lay_over(self, given: EmulatorSettings) -> None:
+        """Change those settings of the emulator that `given` was made with; the others stay."""
         changes = {name: getattr(given, name) for name in given.model_fields_set - {"faults"}}
         self.settings = self.settings.model_copy(update=changes)
         self.lives.change(self.settings, restart=bool(changes.keys() & {"random_seed", "boot_failures"}))
         change = self.spot_prices.restart if "random_seed" in changes else self.spot_prices.change
         change(self.settings.spot_prices, self.settings.random_seed)
+        self.faults.seed = self.settings.random_seed
         if "faults" in given.model_fields_set:
             self.faults.replace(given.faults, self.clock())
 

@@ -7,10 +7,12 @@ import msgspec
 from werkzeug.wrappers import Request, Response
 
 from scheduler.model.validation import Document, InvalidInputError, Name, Seconds, fault, read_document
+from workers.ec2.emulator.background_events import LONG_BEFORE, RETIREMENT
 from workers.ec2.emulator.instances import describe_instance, each_instance
 from workers.ec2.emulator.log import EventRecord
 from workers.ec2.emulator.middleware import Middleware
 from workers.ec2.emulator.notices import queue_path
+from workers.ec2.emulator.script import Script, change_speed, parse_script
 from workers.ec2.emulator.settings import read_settings
 from workers.ec2.emulator.spot_prices import list_on_demand_prices
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 PREFIX: Final = "/_leasehold/"
-ORDERS: Final = frozenset({"interrupt", "rebalance", "lose"})
+ORDERS: Final = frozenset({"interrupt", "rebalance", "maintain", "lose"})
 MOST_BODY: Final = 1_000_000
 
 
@@ -34,6 +36,15 @@ class Interruption(Order):
     """The JSON body of a control request to interrupt spot instances. `deadline`: seconds until their end."""
 
     deadline: Seconds | None = None
+
+
+class Maintenance(Order):
+    """The JSON body of a control request to announce a scheduled change. `begins_in`: seconds until it begins; `code`:
+    its type in AWS Health.
+    """
+
+    begins_in: Seconds = LONG_BEFORE
+    code: Name = RETIREMENT
 
 
 class ControlApi:
@@ -63,6 +74,10 @@ class ControlApi:
         match method:
             case "GET":
                 return self._show(path, request)
+            case "POST" if path == "script":
+                script = _read_script(request)
+                self._middleware.play(script)
+                return self._show("script", request)
             case "POST" if path in ORDERS:
                 return {"events": msgspec.to_builtins(self._order(path, request))}
             case _:
@@ -87,6 +102,8 @@ class ControlApi:
                 return {"events": msgspec.to_builtins(log.events_after(_after(request)))}
             case "prices":
                 return {"prices": list_on_demand_prices(request.args.get("region", self._middleware.region))}
+            case "script" if self._middleware.player is not None:
+                return self._middleware.player.show()
             case "history":
                 return {"instances": msgspec.to_builtins(list(control.lives.all.values()))}
             case _:
@@ -111,6 +128,9 @@ class ControlApi:
         if what == "interrupt":
             order = read_document(Interruption, _read(request))
             return events.interrupt(order.instances, order.deadline)
+        if what == "maintain":
+            change = read_document(Maintenance, _read(request))
+            return events.maintain(change.instances, change.code, change.begins_in)
         instances = read_document(Order, _read(request)).instances
         return events.recommend(instances) if what == "rebalance" else events.lose(instances)
 
@@ -126,13 +146,27 @@ def _after(request: Request) -> int:
     return request.args.get("after", 0, type=int)
 
 
-def _read(request: Request) -> object:
+def _read_text(request: Request) -> str:
     if (request.content_length or 0) > MOST_BODY:
         raise fault("body", f"at most {MOST_BODY} bytes", request.content_length)
+    return request.get_data(as_text=True)
+
+
+def _read(request: Request) -> object:
+    text = _read_text(request)
     try:
-        return json.loads(request.get_data())
+        return json.loads(text)
     except ValueError as error:
         raise fault("body", "valid JSON", str(error)) from None
+
+
+def _read_script(request: Request) -> Script:
+    """Return the script in the body of a request, TOML or JSON. `?speed=N` overrides its speed."""
+    text = _read_text(request)
+    script = parse_script(text, "TOML" if "toml" in request.mimetype else "JSON", "body")
+    if (speed := request.args.get("speed")) is None:
+        return script
+    return change_speed(script, speed)
 
 
 def _json(document: dict[str, Any], status: int) -> Response:

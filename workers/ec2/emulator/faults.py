@@ -6,6 +6,7 @@ account.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from random import Random
 from typing import Final, Literal
 
 from workers.ec2.emulator.calls import Call, Place
@@ -24,8 +25,10 @@ class Fault:
     which it does.
     """
 
-    def __init__(self, rule: FaultRule, now: float) -> None:
+    def __init__(self, rule: FaultRule, now: float, seed: str) -> None:
         self.rule = rule
+        # Repeatable random numbers are intended; nothing here is secret.
+        self._random = Random(seed)  # noqa: S311
         self._left = rule.count
         self._until = None if rule.seconds is None else now + rule.seconds
         self._met: set[str] = set()
@@ -59,6 +62,10 @@ class Fault:
         is_there = rule.type in {None, kind} and rule.zone in {None, zone}
         return is_for_action and rule.market in {None, call.market} and is_there
 
+    def is_drawn(self) -> bool:
+        """Draw whether the injected fault fails the call that it applies to, by its share."""
+        return self.rule.share >= 1 or self._random.random() < self.rule.share
+
     def spend(self, call: Call) -> None:
         """Reduce the remaining count of the injected fault by 1. All of boto3's attempts of one call count once."""
         if call.invocation in self._met:
@@ -76,14 +83,18 @@ class FaultTable:
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
+        self.seed = 0
+        """Seed of the random numbers of faults that are set from now on."""
 
     def replace(self, rules: Iterable[FaultRule], now: float) -> None:
         """Replace all injected faults by faults with these rules. Their time starts at `now`."""
-        self._faults = [Fault(rule, now) for rule in rules]
+        self._faults = []
+        self.add(rules, now)
 
     def add(self, rules: Iterable[FaultRule], now: float) -> None:
         """Append injected faults with these rules. Their time starts at `now`."""
-        self._faults += [Fault(rule, now) for rule in rules]
+        for rule in rules:
+            self._faults.append(Fault(rule, now, f"{self.seed}:{len(self._faults)}"))
 
     def rules(self, now: float) -> Iterator[FaultRule]:
         """Yield the rules of the injected faults whose time is not over."""
@@ -97,7 +108,7 @@ class FaultTable:
         """
         places = call.places or (None,)
         for fault in self._faults:
-            if fault.kind == kind and any(fault.meets(call, place, now) for place in places):
+            if fault.kind == kind and any(fault.meets(call, place, now) for place in places) and fault.is_drawn():
                 fault.spend(call)
                 return fault.rule
         return None
@@ -108,12 +119,13 @@ class FaultTable:
 
         The count of each of these faults is reduced once.
         """
-        met = {
-            place: fault
-            for place in places
+        places = list(places)
+        drawn = [
+            fault
             for fault in reversed(self._faults)
-            if fault.kind == "place" and fault.meets(call, place, now)
-        }
+            if fault.kind == "place" and any(fault.meets(call, place, now) for place in places) and fault.is_drawn()
+        ]
+        met = {place: fault for place in places for fault in drawn if fault.meets(call, place, now)}
         for fault in {id(fault): fault for fault in met.values()}.values():
             fault.spend(call)
         return {place: fault.rule for place, fault in met.items()}

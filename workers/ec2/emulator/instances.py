@@ -26,7 +26,7 @@ PENDING, RUNNING, SHUTTING_DOWN, TERMINATED = 0, 16, 32, 48
 
 
 Kind = Literal["stuck", "terminated", "impaired", "unreachable"]
-Cause = Literal["call", "interrupted", "lost", "boot_failure"]
+Cause = Literal["call", "interrupted", "retired", "lost", "boot_failure"]
 HOUR = 3600.0
 
 
@@ -90,6 +90,7 @@ class Lives:
             # Repeatable random numbers are intended; nothing here is secret.
             self._fates = random.Random(settings.random_seed)  # noqa: S311
             self._notices = random.Random(settings.random_seed)  # noqa: S311
+            self._changes = random.Random(settings.random_seed)  # noqa: S311
             self._left = [failure.count for failure in settings.boot_failures]
 
     def begin(self, life: Life) -> Fate:
@@ -107,11 +108,13 @@ class Lives:
         self.all[life.id] = life
         return fate
 
-    def count_notices(self) -> int:
-        """Draw and return how often the next interruption or rebalance notice is sent: 0 (lost), 1, or 2 (doubled)
-        times.
+    def count_notices(self, kind: Literal["notice", "state"] = "notice") -> int:
+        """Draw and return how often the next notice, or the next event of a change of state, is sent: 0 (lost), 1, or 2
+        (doubled) times.
         """
-        dropped, doubled = self._notices.random(), self._notices.random()
+        # Changes of state have random numbers of their own, so that they do not change those of other notices.
+        numbers = self._notices if kind == "notice" else self._changes
+        dropped, doubled = numbers.random(), numbers.random()
         if dropped < self.settings.dropped_notices:
             return 0
         return 2 if doubled < self.settings.doubled_notices else 1
@@ -373,6 +376,12 @@ def zone_of(place: Place, region: str) -> str | None:
         return f"{region}a"
     zones = ec2_backends[DEFAULT_ACCOUNT_ID][region].subnets
     return next((zone for zone, subnets in zones.items() if place.subnet in subnets), None)
+
+
+def find_subnet(place: Place, region: str) -> str | None:
+    """Return the id of the first subnet in the zone of a launch; None if there is none."""
+    zones = ec2_backends[DEFAULT_ACCOUNT_ID][region].subnets
+    return next(iter(zones.get(place.zone or "", ())), None)
 
 
 def describe_instance(region: str, instance: moto_instances.Instance) -> dict[str, Any]:

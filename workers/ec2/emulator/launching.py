@@ -1,122 +1,78 @@
-"""Decide which part of a launch call the EC2 emulator grants, by the injected faults and the quota. Then moto launches
-this part.
+"""Decide which part of a launch call the EC2 emulator grants, by the injected faults, the quota and the capacity. Then
+moto launches this part.
 """
 
 import time
-from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
-from moto.ec2.models.instance_types import INSTANCE_TYPES
 
+from workers.ec2.emulator.allocation import NO_CAPACITY, Price, allocate, list_limits
+from workers.ec2.emulator.answers import PlacedFault
 from workers.ec2.emulator.calls import Call, Place
 from workers.ec2.emulator.faults import FaultTable
 from workers.ec2.emulator.instances import Life, Lives
-from workers.ec2.emulator.settings import FaultRule, Quota
+from workers.ec2.emulator.settings import FaultRule
 
-NO_CAPACITY: Final = "InsufficientInstanceCapacity"
-UNKNOWN_TYPE: Final = 1
-"""Number of vCPUs that an unknown instance type is assumed to have."""
+ALONE: Final = FaultRule(
+    code="InvalidParameterCombination",
+    message="MinTargetCapacity needs SingleInstanceType or SingleAvailabilityZone",
+)
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a launch call that is granted: `count` instances. `out` has the places (instance type and zone) that
-    failed, each with its error; `errors` are the errors for the instances that are not granted; `faults` names the
-    faults that applied, for the log.
+    """The part of a launch call that is granted: `counts` instances at each place (instance type and zone). `errors`
+    are the errors of the answer, each with the place that failed (None: it concerns no single place); `faults` names
+    the faults that applied, for the log.
     """
 
-    count: int
-    out: Mapping[Place, FaultRule]
-    errors: list[FaultRule]
+    counts: Mapping[Place, int]
+    errors: list[PlacedFault]
     faults: list[str]
 
-    def list_errors(self) -> list[tuple[Place | None, FaultRule]]:
-        """Return the errors of the answer of a fleet, each with the place that failed; None: the error concerns no
-        single place.
-        """
-        return [*self.out.items(), *((None, error) for error in self.errors[len(self.out) :])]
 
-
-def grant_launch(call: Call, table: FaultTable, lives: Lives, now: float) -> Grant:
-    """Return the part of a launch call that the injected faults and the quota of the EC2 emulator permit.
+def grant_launch(call: Call, table: FaultTable, lives: Lives, price: Price, now: float) -> Grant:
+    """Return the part of a launch call that the injected faults, the quota and the capacity of the EC2 emulator permit.
 
     RunInstances gets between its MinCount and its MaxCount, or an error. CreateFleet of type instant gets what is
-    available, and errors for the rest.
+    available, and errors for the rest; with MinTargetCapacity it gets at least this number or none.
     """
     out = table.take_for_places(call, call.places, now)
+    places = [place for place in call.places if place not in out]
+    allocation = allocate(call, places, list_limits(call, places, lives.settings, _list_alive(call, lives)), price)
+    errors: list[PlacedFault] = [*out.items(), *((place, limit.error) for place, limit in allocation.full.items())]
     faults = [f"place:{rule.code}" for rule in out.values()]
-    rooms, full = _find_free(call, [place for place in call.places if place not in out], lives)
-    out = {**out, **full}
-    faults += [f"quota:{rule.code}" for rule in full.values()]
-    least, most = call.wanted
-    errors = list(out.values())
-    count = int(min(most, *(room for room, _ in rooms))) if rooms else 0
-    if count < most and rooms:
-        # Fewer than requested: report the error of the nearest limit.
-        errors.append(min(rooms, key=lambda found: found[0])[1])
-        faults.append(f"quota:{errors[-1].code}")
-    short = table.take("short", call, now) if count else None
-    if short is not None and short.deliver is not None and short.deliver < count:
-        count = short.deliver
-        errors += [short] if short.code else []
+    faults += [f"{limit.kind}:{limit.error.code}" for limit in allocation.full.values()]
+    counts, least = dict(allocation.counts), call.wanted[0]
+    short = table.take("short", call, now) if counts else None
+    if short is not None and short.deliver is not None and short.deliver < allocation.total:
+        counts = _shorten(counts, short.deliver)
+        errors += [(None, short)] if short.code else []
         faults.append("short")
-    if count < max(1, least):
-        count = 0
+    if sum(counts.values()) < max(1, least):
+        counts = {}
         if call.action == "RunInstances" and not errors:
-            errors = [FaultRule(code=NO_CAPACITY)]
-    return Grant(count=count, out=out, errors=errors, faults=list(dict.fromkeys(faults)))
+            errors = [(None, FaultRule(code=NO_CAPACITY))]
+    return Grant(counts=counts, errors=errors, faults=list(dict.fromkeys(faults)))
 
 
-def _find_free(
-    call: Call, places: list[Place], lives: Lives
-) -> tuple[list[tuple[float, FaultRule]], dict[Place, FaultRule]]:
-    """Return the places (instance type and zone) of a launch where the quota of the emulator has room, and the full
-    places with their error.
-
-    For a place with room, return the number of instances that may be launched there, and the error for one more.
-    """
-    quota, now = lives.settings.quota, time.time()
-    alive = [life for life in lives.all.values() if life.region == call.region and life.counts_for_quota(now)]
-    rooms: list[tuple[float, FaultRule]] = []
-    full: dict[Place, FaultRule] = {}
-    for place in places:
-        room, code = find_remaining(quota, call.market or "on-demand", place.type, alive)
-        error = FaultRule(code=code or NO_CAPACITY, message="the emulator's quota is used up")
-        if room == 0:
-            full[place] = error
-        else:
-            rooms.append((float("inf") if room is None else room, error))
-    return rooms, full
+def find_refusal(call: Call) -> FaultRule | None:
+    """Return EC2's error for a CreateFleet whose options contradict each other; None if they do not."""
+    options = call.fleet_options
+    return ALONE if options.least and not (options.single_type or options.single_zone) else None
 
 
-def count_vcpus(instance_type: str | None) -> int:
-    """Return the number of vCPUs of an EC2 instance type; UNKNOWN_TYPE if moto does not know the type."""
-    known = INSTANCE_TYPES.get(instance_type or "")
-    return int(known["VCpuInfo"]["DefaultVCpus"]) if known else UNKNOWN_TYPE
+def _list_alive(call: Call, lives: Lives) -> list[Life]:
+    now = time.time()
+    return [life for life in lives.all.values() if life.region == call.region and life.counts_for_quota(now)]
 
 
-def find_remaining(
-    quota: Quota,
-    market: Literal["spot", "on-demand"],
-    instance_type: str | None,
-    alive: Iterable[Life],
-) -> tuple[int | None, str]:
-    """Return how many more instances of a type the quota permits (None: any number), and EC2's error code for one more
-    than that.
-
-    `alive`: the instances of both markets in the region that are not terminated.
-    """
-    machines, vcpus = quota.on_demand_machines, quota.on_demand_vcpus
-    machines_code, vcpus_code = "InstanceLimitExceeded", "VcpuLimitExceeded"
-    if market == "spot":
-        machines, vcpus = quota.spot_machines, quota.spot_vcpus
-        machines_code = vcpus_code = "MaxSpotInstanceCountExceeded"
-    there = [life for life in alive if life.market == market]
-    limits = [] if machines is None else [(machines - len(there), machines_code)]
-    if vcpus is not None:
-        left = vcpus - sum(count_vcpus(life.type) for life in there)
-        limits.append((left // count_vcpus(instance_type), vcpus_code))
-    if not limits:
-        return None, ""
-    remaining, code = min(limits)
-    return max(0, remaining), code
+def _shorten(counts: Mapping[Place, int], most: int) -> dict[Place, int]:
+    """Return `counts` with at most this number of instances, which the first places keep."""
+    kept: dict[Place, int] = {}
+    for place, count in counts.items():
+        given = min(count, most - sum(kept.values()))
+        if given:
+            kept[place] = given
+    return kept

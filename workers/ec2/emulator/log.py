@@ -19,7 +19,9 @@ MOST_KEPT: Final = 100_000
 _FOUND_ID: Final = re.compile(r"\bi-[0-9a-f]{8,17}\b")
 _CODE: Final = re.compile(r"<(?:Code|errorCode)>([^<]+)<")
 
-EventKind = Literal["warned", "rebalance", "interrupted", "lost", "boot_failure", "reset"]
+EventKind = Literal[
+    "warned", "rebalance", "maintenance", "interrupted", "retired", "lost", "boot_failure", "step", "reset"
+]
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +49,8 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool
     """Whether the call was carried out, but its answer was lost. `status` and `code` are those of the lost answer."""
     faults: list[str]
-    """The injected faults and limits that applied to the call: `error:CODE`, `place:CODE`, `quota:CODE`, `power:CODE`
-    (of a stop, start or resize), `short`, `throttled`, `lost:WAY`.
+    """The injected faults and limits that applied to the call: `error:CODE`, `place:CODE`, `quota:CODE`,
+    `capacity:CODE`, `power:CODE` (of a stop, start or resize), `short`, `throttled`, `lost:WAY`.
     """
 
 
@@ -61,11 +63,15 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None
     instances: list[str]
     detail: str | None
-    """For a failed boot: the kind of the failure; else None."""
+    """For a failed boot: the kind of the failure. For a scheduled change: its code. For a step of a script: its text.
+    Else None.
+    """
     deadline: float | None
-    """For an interruption notice: the announced end of the instance, in seconds since the epoch; else None."""
+    """For an interruption notice the announced end of the instance, and for a scheduled change its begin, in seconds
+    since the epoch; else None.
+    """
     notices: int | None
-    """For an interruption or rebalance notice: how often it was sent (0: lost, 2: doubled); else None."""
+    """For a notice and for a scheduled change: how often it was sent (0: lost, 2: doubled); else None."""
 
 
 class CallLog:

@@ -4,6 +4,7 @@ import io
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,20 +15,23 @@ from moto.moto_api._internal.models import moto_api_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Response
 
+from workers.ec2.emulator.allocation import Price
 from workers.ec2.emulator.answers import (
-    add_fleet_errors,
     answer_empty_fleet,
     answer_error,
+    answer_fleet,
     answer_outside_window,
     find_signing_error,
     lose,
+    read_error,
 )
 from workers.ec2.emulator.background_events import BackgroundEvents
-from workers.ec2.emulator.calls import Call, credential_scope, read_call, read_signing_time
+from workers.ec2.emulator.calls import Call, Place, credential_scope, read_call, read_signing_time
 from workers.ec2.emulator.control import Control
 from workers.ec2.emulator.faults import Throttle
 from workers.ec2.emulator.instances import (
     find_instance,
+    find_subnet,
     forget_terminated,
     install_instances,
     know_no_images,
@@ -35,14 +39,16 @@ from workers.ec2.emulator.instances import (
     without_hidden,
     zone_of,
 )
-from workers.ec2.emulator.launching import grant_launch
+from workers.ec2.emulator.launching import Grant, find_refusal, grant_launch
 from workers.ec2.emulator.log import CallLog, find_instances
 from workers.ec2.emulator.notices import make_queue
 from workers.ec2.emulator.power import find_power_error
 from workers.ec2.emulator.price_list import SERVICE as PRICE_SERVICE
 from workers.ec2.emulator.price_list import answer_price_error, answer_products, read_price_call
+from workers.ec2.emulator.script import Script, ScriptPlayer
 from workers.ec2.emulator.settings import FaultRule
 from workers.ec2.emulator.spot_prices import ACTION as SPOT_PRICES
+from workers.ec2.emulator.spot_prices import find_on_demand_price
 from workers.ec2.emulator.type_pages import answer_page, is_paged
 
 if TYPE_CHECKING:
@@ -91,6 +97,8 @@ class Middleware:
         self._lock = Lock()
         self._forgotten_at = 0.0
         self._queue: str | None = None
+        self.player: ScriptPlayer | None = None
+        """The script that is played, or was the last one; None: none was."""
         warm_up(region)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -158,15 +166,23 @@ class Middleware:
         """
         with self._lock:
             self._advance()
+            self.background_events.state_changes.send()
+
+    def play(self, script: Script) -> None:
+        """Play a script from now on, in place of the present one."""
+        if self.player is not None:
+            self.player.stop()
+        self.player = ScriptPlayer(script, self.control, self.background_events, self.region)
 
     def reset(self) -> None:
-        """Remove all instances, client tokens, faults and records of the emulator. Its other settings stay, and the
-        numbering of records continues.
+        """Remove all instances, client tokens, faults and records of the emulator, and end its script. Its other
+        settings stay, and the numbering of records continues.
         """
         moto_api_backend.reset()
         self._tokens.clear()
         self._throttle.clear()
         self.background_events.clear()
+        self.player = None
         self.control.restart()
         self.log.clear()
         self.log.append_event("reset")
@@ -215,19 +231,49 @@ class Middleware:
             return _Reply(answer_error("IdempotentParameterMismatch", message, 400), replayed=True)
         if known:
             return _Reply(Response(known.body, status=200, content_type=known.content_type), replayed=True)
-        grant = grant_launch(call, self.control.faults, self.control.lives, time.monotonic())
-        is_fleet, market = call.action == "CreateFleet", str(call.market)
-        if grant.count:
-            answer = self._forward(call.without(list(grant.out)).asking_for(grant.count), environ)
-            if is_fleet and grant.errors:
-                add_fleet_errors(answer, market, grant.list_errors())
+        if call.action == "CreateFleet" and (refusal := find_refusal(call)):
+            return _Reply(_refuse(refusal))
+        grant = grant_launch(call, self.control.faults, self.control.lives, self._find_price(call), time.monotonic())
+        if call.action == "CreateFleet":
+            answer = self._create_fleet(call, grant, environ)
+        elif grant.counts:
+            answer = self._forward(call.asking_for(sum(grant.counts.values())), environ)
         else:
-            answer = answer_empty_fleet(market, grant.list_errors()) if is_fleet else _refuse(grant.errors[0])
+            answer = _refuse(grant.errors[0][1])
         given = [find_instance(name) for name in find_instances(answer.get_data(as_text=True))]
         self.background_events.add([instance for instance in given if instance], call.token)
         if key and answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK
             self._tokens[key] = _Remembered(call.parameters, answer.get_data(), answer.content_type or "")
         return _Reply(answer, faults=grant.faults)
+
+    def _create_fleet(self, call: Call, grant: Grant, environ: "WSGIEnvironment") -> Response:
+        """Let moto launch the granted part of a CreateFleet, place by place, because it launches all instances of a
+        fleet at one place. A place that moto refuses is an error in the answer, unless moto refuses all of them.
+        """
+        given, refused = list[str](), list[tuple[Place | None, Response]]()
+        for place, count in grant.counts.items():
+            part = call.only(place, find_subnet(place, call.region)).asking_for(count)
+            answer = self._forward(part, environ)
+            if answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK
+                given.append(answer.get_data(as_text=True))
+            else:
+                refused.append((place, answer))
+        errors = [*grant.errors, *((place, read_error(answer)) for place, answer in refused)]
+        if given:
+            return answer_fleet(given, str(call.market), errors)
+        return refused[0][1] if refused else answer_empty_fleet(str(call.market), errors)
+
+    def _find_price(self, call: Call) -> Price:
+        """Return a function that returns the present price of a place (instance type and zone) for a launch call."""
+
+        def find(place: Place) -> float:
+            if place.type is None:
+                return inf
+            if call.market == "spot":
+                return self.control.spot_prices.find(place.type, place.zone or "").price
+            return find_on_demand_price(place.type)
+
+        return find
 
     def _forward(self, call: Call, environ: "WSGIEnvironment") -> Response:
         body = call.body()

@@ -1,4 +1,5 @@
-"""Send interruption and rebalance notices: EC2's events, which the rules of EventBridge deliver to their targets.
+"""Send EC2's events about instances, which the rules of EventBridge deliver to their targets: interruption and
+rebalance notices, changes of state, and scheduled changes of AWS Health.
 
 As in AWS, the rules of the default bus decide: pattern, state, targets, input transformers. A notice for a target that
 cannot be reached is lost without an error.
@@ -8,6 +9,8 @@ import contextlib
 import json
 import time
 import uuid
+from collections.abc import Sequence
+from email.utils import formatdate
 from typing import Any, Final
 
 from moto.core.exceptions import JsonRESTError, ServiceException
@@ -16,11 +19,20 @@ from moto.events.models import events_backends
 from moto.sqs.models import sqs_backends
 
 from workers.ec2.emulator.instances import Life
-from workers.ec2.interruptions import INTERRUPTION, REBALANCE
+from workers.ec2.interruptions import HEALTH, INTERRUPTION, REBALANCE, STATE_CHANGE, STATES
 
 NOTICE_SECONDS: Final = 120.0
 """Seconds from the interruption notice to the end of a spot instance, as AWS promises."""
-RULE: Final = "leasehold-interruptions"
+RULES: Final = {
+    "leasehold-interruptions": {"source": ["aws.ec2"], "detail-type": [INTERRUPTION, REBALANCE]},
+    "leasehold-states": {"source": ["aws.ec2"], "detail-type": [STATE_CHANGE], "detail": {"state": list(STATES)}},
+    "leasehold-health": {
+        "source": ["aws.health"],
+        "detail-type": [HEALTH],
+        "detail": {"service": ["EC2"], "eventTypeCategory": ["scheduledChange"]},
+    },
+}
+"""Name of a rule that the emulator makes -> its pattern, as in docs/iam."""
 
 
 def interruption_event(life: Life) -> dict[str, Any]:
@@ -48,6 +60,48 @@ def rebalance_event(life: Life) -> dict[str, Any]:
     }
 
 
+def state_event(life: Life, state: str) -> dict[str, Any]:
+    """Return the EventBridge event that EC2 sends when an instance has entered a state."""
+    return {
+        **_envelope(STATE_CHANGE, life.region, time.time()),
+        "resources": [f"arn:aws:ec2:{life.region}:{DEFAULT_ACCOUNT_ID}:instance/{life.id}"],
+        "detail": {"instance-id": life.id, "state": state},
+    }
+
+
+def maintenance_event(lives: Sequence[Life], code: str, begins_at: float, ends_at: float) -> dict[str, Any]:
+    """Return the EventBridge event by which AWS Health announces a scheduled change of instances of one region. Its
+    times are written as in an HTTP header (user guide of AWS Health, "EventBridge schema").
+    """
+    region, now = lives[0].region, time.time()
+    updated = formatdate(now, usegmt=True)
+    return {
+        **_envelope(HEALTH, region, now),
+        "source": "aws.health",
+        "resources": [life.id for life in lives],
+        "detail": {
+            "eventArn": f"arn:aws:health:{region}::event/EC2/{code}/{code}_{uuid.uuid4()}",
+            "service": "EC2",
+            "eventTypeCode": code,
+            "eventTypeCategory": "scheduledChange",
+            "eventScopeCode": "ACCOUNT_SPECIFIC",
+            "communicationId": uuid.uuid4().hex,
+            "startTime": formatdate(begins_at, usegmt=True),
+            "endTime": formatdate(ends_at, usegmt=True),
+            "lastUpdatedTime": updated,
+            "statusCode": "upcoming",
+            "eventRegion": region,
+            "eventDescription": [{"language": "en_US", "latestDescription": "an event of the emulator"}],
+            "affectedEntities": [
+                {"entityValue": life.id, "status": "PENDING", "lastUpdatedTime": updated} for life in lives
+            ],
+            "affectedAccount": DEFAULT_ACCOUNT_ID,
+            "page": "1",
+            "totalPages": "1",
+        },
+    }
+
+
 def send_notice(event: dict[str, Any]) -> None:
     """Send an EventBridge event to the targets of each enabled rule on the default bus of its region. Errors of a
     target are ignored.
@@ -64,14 +118,14 @@ def send_notice(event: dict[str, Any]) -> None:
 
 
 def make_queue(name: str, region: str) -> None:
-    """Make an SQS queue, and an EventBridge rule that sends interruption and rebalance notices to the queue. Do nothing
-    if they exist.
+    """Make an SQS queue, and EventBridge rules that send EC2's events about instances to the queue. Do nothing if they
+    exist.
     """
     queues, events = sqs_backends[DEFAULT_ACCOUNT_ID][region], events_backends[DEFAULT_ACCOUNT_ID][region]
     queue = queues.queues.get(name) or queues.create_queue(name)
-    pattern = {"source": ["aws.ec2"], "detail-type": [INTERRUPTION, REBALANCE]}
-    events.put_rule(RULE, event_pattern=json.dumps(pattern))
-    events.put_targets(RULE, None, [{"Id": RULE, "Arn": queue.queue_arn}])
+    for rule, pattern in RULES.items():
+        events.put_rule(rule, event_pattern=json.dumps(pattern))
+        events.put_targets(rule, None, [{"Id": "queue", "Arn": queue.queue_arn}])
 
 
 def queue_path(name: str) -> str:

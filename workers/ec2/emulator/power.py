@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
+from workers.ec2.emulator.allocation import find_full, list_limits
 from workers.ec2.emulator.calls import Call, Place
 from workers.ec2.emulator.faults import FaultTable
 from workers.ec2.emulator.instances import EmulatedInstance, Lives, find_instance
-from workers.ec2.emulator.launching import find_remaining
 from workers.ec2.emulator.settings import FaultRule
 
 _FROM: Final = {
@@ -43,16 +43,13 @@ def _find_shortage(
     call: Call, instances: Iterable[EmulatedInstance], table: FaultTable, lives: Lives, now: float
 ) -> FaultRule | None:
     """Return the error of a start for which capacity or quota is lacking. EC2 then starts none of the instances."""
-    to_start = [each for each in instances if each.real_state.name == "stopped"]
-    places = {Place(each.instance_type, str(each.availability_zone), None) for each in to_start}
+    stopped = [each for each in instances if each.real_state.name == "stopped"]
+    to_start = [Place(each.instance_type, str(each.availability_zone), None) for each in stopped]
+    places = list(dict.fromkeys(to_start))
     refused = table.take_for_places(call, places, now)
     if refused:
         return next(iter(refused.values()))
     present = time.time()
     alive = [life for life in lives.all.values() if life.region == call.region and life.counts_for_quota(present)]
-    for each in to_start:
-        room, code = find_remaining(lives.settings.quota, each.life.market, each.instance_type, alive)
-        if room == 0:
-            return FaultRule(code=code, message="the emulator's quota is used up")
-        alive.append(each.life)
-    return None
+    full = find_full(to_start, list_limits(call, places, lives.settings, alive))
+    return None if full is None else full.error

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
-from typing import Final
+from typing import Any, Final
 
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server as make_wsgi_server
@@ -15,6 +15,7 @@ from workers.ec2.emulator.control import Control
 from workers.ec2.emulator.control_api import ControlApi
 from workers.ec2.emulator.log import CallLog
 from workers.ec2.emulator.middleware import Middleware
+from workers.ec2.emulator.script import Script
 from workers.ec2.emulator.settings import EmulatorSettings
 
 DEFAULT_PORT: Final = 4579
@@ -68,6 +69,15 @@ class EmulatorServer:
         self._events.start()
         return self
 
+    def play(self, script: Script) -> None:
+        """Play a script from now on."""
+
+        def act() -> dict[str, Any]:
+            self.middleware.play(script)
+            return {}
+
+        self.middleware.locked(act)
+
     def stop(self) -> None:
         """Stop the server of the EC2 emulator and close its port."""
         self._ended.set()
@@ -114,9 +124,9 @@ def run_emulator(
     settings: EmulatorSettings | None = None,
     region: str = "us-east-1",
     secret: str | None = None,
-    on_ready: Callable[[str], None] = lambda _: None,
+    on_ready: Callable[[EmulatorServer], None] = lambda _: None,
 ) -> None:
-    """Serve an EC2 emulator until SIGTERM or SIGINT. When it serves, call `on_ready` with its URL.
+    """Serve an EC2 emulator until SIGTERM or SIGINT. When it serves, call `on_ready` with its server.
 
     This function must be called in the main thread, which gets the signals.
     """
@@ -127,6 +137,6 @@ def run_emulator(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     server.start()
-    on_ready(server.url)
+    on_ready(server)
     stop.wait()
     server.stop()

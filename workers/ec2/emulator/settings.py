@@ -79,6 +79,8 @@ class FaultRule(Document):
     type: Name | None = None
     zone: Name | None = None
     market: Literal["spot", "on-demand"] | None = None
+    share: Share = 1.0
+    """Share of the matching calls that fail, from 0 to 1, drawn for each attempt of a call."""
     count: Positive | None = None
     """Number of calls that fail. boto3's own repeats of one call count once. Default: any number."""
     seconds: Seconds | None = None
@@ -152,6 +154,20 @@ class Quota(Document):
     on_demand_vcpus: Count | None = None
 
 
+class Capacity(Document):
+    """How many machines EC2 has room for at the same time in a region, of those that this table names. A field without
+    a value matches every machine. Every table that matches a machine limits it.
+    """
+
+    machines: Count
+    """Most machines that exist at the same time. Terminated ones do not count."""
+    type: Name | None = None
+    """EC2 instance type."""
+    zone: Name | None = None
+    """Availability zone."""
+    market: Literal["spot", "on-demand"] | None = None
+
+
 class FixedPrice(Document):
     """A spot price that does not move."""
 
@@ -214,6 +230,8 @@ class EmulatorSettings(Document):
     """
     boot_failures: tuple[BootFailure, ...] = ()
     quota: Quota = Quota()
+    capacity: tuple[Capacity, ...] = ()
+    """Room for machines; none: any number. A launch beyond it gets what there is, as EC2 gives it."""
     throttling: Throttling | None = None
     """Token buckets that limit the rate of calls. None: no limit; an empty table: the limits that EC2 documents."""
     interruption_queue: QueueName | None = None

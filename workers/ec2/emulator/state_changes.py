@@ -1,0 +1,49 @@
+"""Send EC2's event for each change of the state of an emulated instance."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from workers.ec2.emulator.instances import EmulatedInstance, Lives
+from workers.ec2.emulator.notices import send_notice, state_event
+
+_BEFORE: Final = {"running": "pending", "terminated": "shutting-down", "stopped": "stopping"}
+"""State -> the state through which EC2 always enters it, at least for a moment."""
+_LAST: Final = "terminated"
+
+
+class StateChanges:
+    """The instances that are not terminated, each with the last state of which an event was sent. Not thread-safe; the
+    middleware uses it under its lock.
+    """
+
+    def __init__(self, lives: Lives) -> None:
+        self._lives = lives
+        self._sent: dict[EmulatedInstance, str] = {}
+
+    def add(self, instances: Iterable[EmulatedInstance]) -> None:
+        """Send the events of these new instances, from now on."""
+        self._sent |= dict.fromkeys(instances, "")
+
+    def clear(self) -> None:
+        """Send no more events of the present instances."""
+        self._sent.clear()
+
+    def send(self) -> None:
+        """Send the events of all changes since the last call. A state that an instance was in only for a moment has an
+        event, too.
+        """
+        for instance, sent in list(self._sent.items()):
+            state = str(instance.real_state.name)
+            if state == sent:
+                continue
+            before = _BEFORE.get(state)
+            # A new instance is pending first; a stopped one that starts is pending again.
+            for each in [before, state] if before is not None and before != sent else [state]:
+                self._send(instance, each)
+            self._sent[instance] = state
+            if state == _LAST:
+                del self._sent[instance]
+
+    def _send(self, instance: EmulatedInstance, state: str) -> None:
+        for _ in range(self._lives.count_notices("state")):
+            send_notice(state_event(instance.life, state))
