@@ -76,7 +76,8 @@ def _measure_fleet(slots: list[Slot], rules: Rules, held: Sequence[Reservation],
     silent = dict(serving)
     for slot in slots:
         states[slot.pool, slot.state] += 1
-        prices[slot.pool, slot.state] += slot.price or 0.0
+        price = slot.storage_price if slot.state == "stopped" else slot.price
+        prices[slot.pool, slot.state] += price or 0.0
         if slot.pool in rules.pools and slot.state in HOLDING:
             serving[slot.pool,] += 1
             silent[slot.pool,] += is_silent(slot, rules.pools[slot.pool], now)

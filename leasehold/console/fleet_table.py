@@ -97,7 +97,7 @@ def count_fleet(view: View) -> dict[str, Any]:
         "slots": len(view.slots),
         "leased": len(view.leases_on),
         "pending": len(view.by_phase["pending"]),
-        "price": sum(slot.price or 0.0 for slot in view.slots.values()),
+        "price": sum(slot.price or 0.0 for slot in view.slots.values() if slot.state != "stopped"),
         "pools": sorted(view.pools),
         "zones": sorted({slot.zone for slot in view.slots.values() if slot.zone}),
         "accounts": sorted(view.accounts),

@@ -157,7 +157,7 @@ def test_slots_are_filtered_and_sorted(words: str, wanted: list[str], stack: Fak
         ("list --tag run", "expected name=value, got 'run'"),
         ("list --older-than soon", "expected a duration like 90, 30m or 6h, got 'soon'"),
         ("list --json -o yaml", "expected no other --output, got yaml"),
-        ("slots --state reddy", "draining, terminating, error, got 'reddy' (did you mean ready?)"),
+        ("slots --state reddy", "draining, terminating, error, stopped, got 'reddy' (did you mean ready?)"),
         ("slots --sort size", "expected one of id, pool, state, age, leases, zone, got 'size'"),
         ("get build-7 -o csv", "expected one of table, json, yaml, got 'csv'"),
     ],

@@ -13,7 +13,8 @@ from leasehold.client.backoff import Backoff
 from leasehold.client.exchange import LONGEST_RESEND_SECONDS, RESEND_SECONDS
 from scheduler.model.slots import Slot
 from scheduler.operations.commands.intake import accept
-from tests.operations.harness import Harness, Killed, Saboteur
+from tests.operations.harness import Harness
+from tests.operations.saboteur import Killed, Saboteur
 
 REPLY = "leasehold:reply:r1"
 REQUEST: dict[str, Any] = {"request": "submit-r1", "id": "r1", "system": "x86_64-linux"}

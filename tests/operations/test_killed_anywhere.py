@@ -8,7 +8,8 @@ from scheduler.model.launch_backoff import Hold
 from scheduler.operations.machines.check import recover, sweep
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.tick.tick import tick
-from tests.operations.harness import TASKS, Harness, Killed, Saboteur
+from tests.operations.harness import TASKS, Harness
+from tests.operations.saboteur import Killed, Saboteur
 
 CONFIG = {"pools": {"linux": {"system": "x86_64-linux", "max_slots": 2, "lease_ttl": 0, "idle_scale_down": 10}}}
 

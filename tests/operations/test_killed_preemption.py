@@ -5,8 +5,8 @@ import pytest
 
 from scheduler.model.accounts import add
 from scheduler.operations.tick.tick import tick
-from tests.operations.harness import Killed, Saboteur
 from tests.operations.quota import QuotaHarness
+from tests.operations.saboteur import Killed, Saboteur
 
 
 class PreemptionWithCrashes:

@@ -161,7 +161,7 @@ def test_after_an_unclear_answer_the_start_is_sent_again(category: str) -> None:
 def test_throttling_after_an_unclear_answer_is_no_refusal() -> None:
     harness = to_start()
     for category in ("transient", "throttled"):
-        harness.fleet.refused["i-1"] = CloudError(category, "Code", "no")  # type: ignore[arg-type]
+        harness.fleet.refused["i-1"] = CloudError(category, "Code", "no")
         assert start_all(harness.ports, [("linux-1", 1)]) == {"linux-1": category}
         harness.now += 3
     assert harness.slot().state == "booting"

@@ -215,16 +215,6 @@ CASES: Cases = {
         a_scenario(tick(0), pools={"linux": a_tier()}, slots=[stopped("linux-1", "old", market="on-demand")]),
         [["terminate linux-1 unconfigured", "launch linux-2 small stopped"]],
     ),
-    "a budget holds a start back": (
-        a_scenario(
-            submit(0, "r1"),
-            tick(0),
-            pools={"linux": a_tier()},
-            slots=[stopped("linux-1")],
-            cloud=CLOUD,
-        ),
-        [["start linux-1 small demand", "launch linux-2 small stopped", "r1 waits booting"]],
-    ),
 }
 
 
@@ -305,6 +295,18 @@ def test_a_start_needs_quota_and_not_a_slot() -> None:
     parts: Document = {"pool": a_tier(max_slots=1), "slots": [stopped("linux-1")]}
     assert play(submit(0, "r1"), tick(0), **parts, holds=[hold]) == [["r1 waits at_max_slots"]]
     assert play(submit(0, "r1"), tick(0), **parts)[0][0] == "start linux-1 small demand"
+
+
+@pytest.mark.parametrize(
+    ("dollars", "expected"),
+    [(0.5, ["r1 waits over_budget"]), (1.0, ["start linux-1 small demand", "r1 waits booting"])],
+)
+def test_a_budget_counts_a_start_and_no_stopped_machine(dollars: float, expected: list[str]) -> None:
+    """Two stopped machines cost nothing of it; the launch that would fill the tier again is over it."""
+    slots = [stopped("linux-1"), stopped("linux-2")]
+    document = a_scenario(submit(0, "r1"), tick(0), pools={"linux": a_tier(2)}, slots=slots, cloud=CLOUD)
+    document["config"]["budgets"] = {"all": {"per_hour": dollars}}
+    assert play_out(document).ticks == [expected]
 
 
 def test_the_tier_waits_for_launches_that_quota_withholds() -> None:
