@@ -64,7 +64,7 @@ class Fault:
 
     def is_drawn(self) -> bool:
         """Draw whether the injected fault fails the call that it applies to, by its share."""
-        return self.rule.share >= 1 or self._random.random() < self.rule.share
+        return self.rule.share is None or self._random.random() < self.rule.share
 
     def spend(self, call: Call) -> None:
         """Reduce the remaining count of the injected fault by 1. All of boto3's attempts of one call count once."""

@@ -79,8 +79,8 @@ class FaultRule(Document):
     type: Name | None = None
     zone: Name | None = None
     market: Literal["spot", "on-demand"] | None = None
-    share: Share = 1.0
-    """Share of the matching calls that fail, from 0 to 1, drawn for each attempt of a call."""
+    share: Share | None = None
+    """Share of the matching calls that fail, from 0 to 1, drawn for each attempt of a call; default: all."""
     count: Positive | None = None
     """Number of calls that fail. boto3's own repeats of one call count once. Default: any number."""
     seconds: Seconds | None = None
