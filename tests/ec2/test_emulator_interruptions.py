@@ -265,10 +265,12 @@ def test_a_state_of_a_moment_has_an_event_too_and_each_may_be_doubled(
 
     def are_all_there() -> bool:
         found.extend(queue.take(STATE_CHANGE))
-        return len(found) == 4
+        return states_of(found, machine.id).count("terminated") == 2
 
     eventually(are_all_there)
-    assert states_of(found, machine.id) == ["shutting-down"] * 2 + ["terminated"] * 2
+    # Whether the machine was seen to run before it died depends on when the emulator looked.
+    seen = [state for state in states_of(found, machine.id) if state != "running"]
+    assert seen == ["shutting-down"] * 2 + ["terminated"] * 2
 
 
 def test_a_scheduled_change_is_announced_by_aws_health_and_retires_the_machine(

@@ -19,7 +19,7 @@ from tests.ec2.conftest import IMAGE, REGION, Emulator, _no_settings_of_aws, acc
 from tests.ops.test_iam import CHAPTER, IAM, POLICIES, as_list, read_policy, roles_of_the_chapter
 from workers.ec2.clients import Ec2Access, open_client
 from workers.ec2.fleet import make_fleet
-from workers.ec2.interruptions import KINDS, make_feed
+from workers.ec2.interruptions import HEALTH, INTERRUPTION, REBALANCE, STATE_CHANGE, make_feed
 from workers.ec2.requests import METADATA_OPTIONS, ROOT_DEVICE
 
 if TYPE_CHECKING:
@@ -138,11 +138,13 @@ def test_the_queue_accepts_events_of_the_rules_and_nothing_else() -> None:
 
 def test_the_rules_send_the_events_that_the_workers_read() -> None:
     sent = {(source, kind) for each in patterns() for source in each["source"] for kind in each["detail-type"]}
-    assert {("aws.ec2", kind) for kind in KINDS} <= sent
-    for file in IAM.glob("interruption-rule*.json"):
+    assert {("aws.ec2", kind) for kind in (INTERRUPTION, REBALANCE, STATE_CHANGE)} <= sent
+    files = list(IAM.glob("*-rule.json"))
+    assert len(files) == 3
+    for file in files:
         documented = json.loads(file.read_text(encoding="utf-8"))
         assert {(source, kind) for source in documented["source"] for kind in documented["detail-type"]} <= sent
-    assert {("aws.ec2", "EC2 Instance State-change Notification"), ("aws.health", "AWS Health Event")} <= sent
+    assert ("aws.health", HEALTH) in sent
 
 
 def open_aws(access: Ec2Access, service: str) -> Any:
@@ -193,14 +195,17 @@ def test_the_emulator_creates_its_resources(outputs: dict[str, str], access: Ec2
 
 def test_the_queue_gets_the_notices_that_the_workers_read(outputs: dict[str, str], access: Ec2Access) -> None:
     events, machine = open_aws(access, "events"), "i-0123456789abcdef0"
-    for kind in KINDS:
-        entry = {"Source": "aws.ec2", "DetailType": kind, "Detail": json.dumps({"instance-id": machine})}
+    details: dict[str, dict[str, str]] = {INTERRUPTION: {}, REBALANCE: {}, STATE_CHANGE: {"state": "terminated"}}
+    for kind, more in details.items():
+        detail = json.dumps({"instance-id": machine, **more})
+        entry = {"Source": "aws.ec2", "DetailType": kind, "Detail": detail}
         assert events.put_events(Entries=[entry])["FailedEntryCount"] == 0
     events.put_events(Entries=[{"Source": "aws.ec2", "DetailType": "EC2 Command", "Detail": "{}"}])
     received = make_feed(outputs["InterruptionQueueUrl"], access).receive()
-    notices = [each.notice for each in received if each.notice is not None]
-    assert {(each.machine, each.kind) for each in notices} == {(machine, kind) for kind in KINDS.values()}
-    assert len(received) == len(KINDS)
+    notices = [notice for each in received for notice in each.notices]
+    assert {each.machine for each in notices} == {machine}
+    assert {each.kind for each in notices} == {"interruption", "rebalance", "state"}
+    assert len(received) == len(details)
 
 
 def read_example(outputs: dict[str, str]) -> Rules:
