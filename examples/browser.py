@@ -47,6 +47,8 @@ def open_browser(*, width: int = 1280, dark: bool = False) -> Iterator[webdriver
         service = Service(found["chromedriver"], env={**os.environ, "HOME": profile})
         driver = webdriver.Chrome(options=options, service=service)
         try:
+            # Some versions give a window without a screen no focus, and then no element gets the event.
+            driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
             resize(driver, width=width, dark=dark)
             yield driver
         finally:

@@ -83,6 +83,8 @@ def open_browser(folder: Path) -> Iterator[Browser]:
         options = {"goog:chromeOptions": {"binary": chromium, "args": arguments}}
         session = _send("POST", f"{root}/session", {"capabilities": {"alwaysMatch": options}})
         browser = Browser(f"{root}/session/{session['sessionId']}")
+        # Some versions give a window without a screen no focus, and then no element gets the event.
+        browser.control("Emulation.setFocusEmulationEnabled", enabled=True)
         try:
             yield browser
         finally:
