@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         with closing(open_store(settings.database_url)) as store:
             if not has_way_in(settings, store):
                 log.warning(
-                    "Nobody can log in to the console: there is no principal (`leasehold principals add`),"
+                    "No caller can log in to the console: there is no principal (`leasehold principals add`),"
                     " console.token_file or console.user_header.",
                     action="console.no_way_in",
                 )

@@ -203,7 +203,7 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]
         done = found.compose("up", "--detach", "--build")
         found.started = done.stdout + done.stderr
         found.await_healthy()
-        # As the page says. Otherwise the doctor warns that nobody can log in to the console.
+        # The page has this step. Without it the doctor warns that no caller can log in to the console.
         found.leasehold("ticks", "principals", "add", "anna", "--role", "operator")
         yield found
     finally:
