@@ -204,9 +204,9 @@ slots: Final = Table(
     _json("meter", null=True),
     _real("launched_at", null=True),
     _text("launch_digest", null=True),
-    _text("gang", null=True),
     _text("power", null=True),
     _real("storage_price", null=True),
+    _text("gang", null=True),
 )
 Index("slots_by_state", slots.c.state)
 Index("slots_by_pool", slots.c.pool, slots.c.state)

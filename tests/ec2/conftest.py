@@ -92,11 +92,20 @@ def _no_settings_of_aws() -> Iterator[None]:
         yield
 
 
+_in_use: list[EmulatorServer] = []
+"""The emulator of this process, once for each fixture that uses it now."""
+
+
 @pytest.fixture(scope="session")
 def server(_no_settings_of_aws: None) -> Iterator[EmulatorServer]:
-    server = make_server(region=REGION).start()
-    yield server
-    server.stop()
+    """The emulator of this process, which can have only one. Test files of other folders import this fixture, and each
+    import is a fixture of its own.
+    """
+    _in_use.append(_in_use[0] if _in_use else make_server(region=REGION).start())
+    yield _in_use[-1]
+    server = _in_use.pop()
+    if not _in_use:
+        server.stop()
 
 
 @pytest.fixture

@@ -91,7 +91,8 @@ LINES: dict[str, tuple[Any, str]] = {
     "an unknown state": (
         a_scenario(slots=[{"id": "linux-1", "pool": "linux", "state": "redy"}]),
         (
-            "slots[0].state: expected one of empty, launching, booting, binding, ready, draining, terminating, error"
+            "slots[0].state: expected one of empty, launching, booting, binding, ready, draining, terminating, error,"
+            " stopped"
             ' (did you mean "ready"?), got "redy"'
         ),
     ),
