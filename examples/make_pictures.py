@@ -17,12 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from leasehold.client.models import read_explanation
 from leasehold.demo.run import report
 from leasehold.demo.summary import Summary
+from scheduler.operations.costs import CostSum
 from scheduler.operations.explain import explain
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import load_scenario
@@ -63,7 +65,8 @@ def draw_demo(console: Console) -> None:
     recorded: dict[str, Any] = json.loads(SUMMARY.read_text())
     lists = {name: tuple(recorded[name]) for name in ("differences", "errors")}
     console.print("$ make demo", style="bold")
-    report(Summary(**recorded | lists), console)
+    costs = {"costs": msgspec.convert(recorded["costs"], CostSum)}
+    report(Summary(**recorded | lists | costs), console)
 
 
 def draw_explanation(console: Console) -> None:

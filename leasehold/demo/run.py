@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from threading import Event
 from time import monotonic
 
+import msgspec
 from redis import Redis as Broker
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -160,7 +161,8 @@ def _open_show(console: Console) -> Iterator[Show]:
 def report(summary: Summary, console: Console, *, as_json: bool = False) -> None:
     """Print the summary of a demo, for people or as one JSON object."""
     if as_json:
-        sys.stdout.write(json.dumps({**asdict(summary), "good": summary.is_good}) + "\n")
+        document = {**asdict(summary), "good": summary.is_good}
+        sys.stdout.write(json.dumps(document, default=msgspec.to_builtins) + "\n")
         return
     console.print()
     console.print(tabulate(summary))

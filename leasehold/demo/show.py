@@ -13,6 +13,7 @@ from leasehold.client.models import Slot
 from leasehold.demo.holders import Progress
 from leasehold.demo.stretch import Stretch
 from leasehold.demo.summary import Summary
+from scheduler.operations.costs import CostSum
 
 COLOURS = {
     "empty": "bright_black",
@@ -80,6 +81,7 @@ def tabulate(summary: Summary) -> Table:
         ),
         "machines launched": f"{summary.launches} ({types})" if types else f"{summary.launches}",
         "machines let go": f"{summary.let_go}, {summary.left} left",
+        "costs": _describe_costs(summary.costs),
         "EC2 calls": calls,
         "holders, SQL and EC2": "agree" if not summary.differences else "; ".join(summary.differences),
     }
@@ -88,3 +90,10 @@ def tabulate(summary: Summary) -> Table:
     for name, value in rows.items():
         table.add_row(name, escape(value))
     return table
+
+
+def _describe_costs(costs: CostSum) -> str:
+    """Return what the machines have cost in their real time, and the share of the time for each use."""
+    uses = {kind: seconds for kind, seconds in costs.seconds_by_kind.items() if seconds}
+    shares = ", ".join(f"{kind} {seconds / costs.seconds:.0%}" for kind, seconds in uses.items())
+    return f"${costs.dollars:.4f} for {costs.seconds:.0f} s of machines" + (f" ({shares})" if shares else "")

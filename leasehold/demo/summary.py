@@ -10,6 +10,7 @@ from typing import Any
 
 from leasehold.demo.holders import Progress
 from leasehold.demo.stretch import Stretch
+from scheduler.operations.costs import CostSum, add_up
 from scheduler.ports import EventFilter, Store
 
 LAUNCHING = frozenset({"RunInstances", "CreateFleet"})
@@ -33,6 +34,8 @@ class Summary:
     ec2_calls: dict[str, int]
     let_go: int
     left: int
+    costs: CostSum
+    """What the machines have cost, as the ledger has it."""
     differences: tuple[str, ...]
     errors: tuple[str, ...]
 
@@ -75,6 +78,7 @@ def summarise(
         ec2_calls=dict(sorted(Counter(call["action"] for call in calls).items())),
         let_go=len(launched) - len(alive),
         left=len(alive),
+        costs=add_up(store.read_costs()),
         differences=tuple(f"{name}: {one} and {other}" for name, (one, other) in compared.items() if one != other),
         errors=tuple(progress.errors),
     )
