@@ -26,7 +26,7 @@ BLOCK: Final = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.
 SECONDS: Final = 120.0
 NOT_RUN: Final = {
     "leasehold up": "the fixture starts a stack in this folder already",
-    "make ": "it would make this environment again, or play the demo: tests/cli/test_demo.py does",
+    "make ": "it would make this environment again, or play the demo for half a minute",
     'client = Client(\n    "rediss://': "it names a Redis with TLS on another host",
     'client = Client("https://': "it names a server on another host",
     "import json\nfrom celery import": "tests/system/test_plain_celery.py runs it",
