@@ -6,6 +6,7 @@ not wait behind launches.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -199,34 +200,32 @@ def launch_slots(batch: str) -> str:
     return result
 
 
+def _log_outcomes(action: str, outcomes: Mapping[str, str], requested: str, other: str) -> str:
+    """Log a line for each outcome with its number of slots, and return the outcomes as text."""
+    for result, count in Counter(outcomes.values()).items():
+        log.info(requested if result == "asked" else other, action=f"{action}.{result}", slots=count)
+    return ", ".join(sorted(set(outcomes.values())))
+
+
 @app.task(name=START_SLOTS)
 def start_slots(slots: list[tuple[str, int]]) -> str:
     """Start the stopped machines that these slots have in these epochs, given as pairs (slot, epoch)."""
     outcomes = start_all(services.ports, [(slot, epoch) for slot, epoch in slots])
-    for result, count in Counter(outcomes.values()).items():
-        sentence = "The starts of machines were requested." if result == "asked" else "Machines were not started."
-        log.info(sentence, action=f"start.{result}", slots=count)
-    return ", ".join(sorted(set(outcomes.values())))
+    return _log_outcomes("start", outcomes, "The starts of machines were requested.", "Machines were not started.")
 
 
 @app.task(name=STOP_SLOTS)
 def stop_slots(slots: list[tuple[str, int]]) -> str:
     """Stop the machines that these slots have in these epochs, given as pairs (slot, epoch)."""
     outcomes = stop_all(services.ports, [(slot, epoch) for slot, epoch in slots])
-    for result, count in Counter(outcomes.values()).items():
-        sentence = "The stops of machines were requested." if result == "asked" else "Machines were not stopped."
-        log.info(sentence, action=f"stop.{result}", slots=count)
-    return ", ".join(sorted(set(outcomes.values())))
+    return _log_outcomes("stop", outcomes, "The stops of machines were requested.", "Machines were not stopped.")
 
 
 @app.task(name=TERMINATE_SLOTS)
 def terminate_slots(slots: list[tuple[str, int]]) -> str:
     """End the machines that these slots have in these epochs, given as pairs (slot, epoch)."""
     outcomes = terminate_all(services.ports, [(slot, epoch) for slot, epoch in slots])
-    for result, count in Counter(outcomes.values()).items():
-        sentence = "The ends of machines were requested." if result == "asked" else "No machine had to be ended."
-        log.info(sentence, action=f"terminate.{result}", slots=count)
-    return ", ".join(sorted(set(outcomes.values())))
+    return _log_outcomes("terminate", outcomes, "The ends of machines were requested.", "No machine had to be ended.")
 
 
 @app.task(name=TERMINATE_SLOT)

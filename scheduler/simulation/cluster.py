@@ -1,9 +1,8 @@
 """The simulated cluster: the operations of production with ports in memory, a virtual clock and a simulated cloud."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from math import inf
 from typing import Any
@@ -17,129 +16,25 @@ from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.resources import merge
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import ENDED, HOLDING, INACTIVE, UNPAID
+from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.submit import Submission, new_reservation, submit
-from scheduler.operations.machines.check import check
-from scheduler.operations.machines.launch import launch
-from scheduler.operations.machines.start import start_all
-from scheduler.operations.machines.stop import stop_all
-from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.market.refresh import save_market
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.policy.cycle.deadlines import expiry_of_lease
 from scheduler.policy.quota.accounting import weigh
-from scheduler.ports import OutboxMessage
 from scheduler.simulation.cloud import EventQueue, SimulatedCloud
 from scheduler.simulation.cloud_documents import CloudDocument
+from scheduler.simulation.dispatcher import SimulatedDispatcher
 from scheduler.simulation.initial_state import SLOT_HISTORY, LeaseRecord, ReservationRecord, SlotRecord, list_history
 from scheduler.simulation.market import SimulatedMarket
 from scheduler.simulation.view_cache import SimulatedViewCache
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryNotifier
 from scheduler.view.memory_meter import MemoryMeter
-
-
-class SimulatedDispatcher:
-    """Runs the slow tasks of workers in a simulation, each at its own time of the virtual clock.
-
-    `ports` must be set before the first task runs.
-    """
-
-    ports: Ports
-
-    def __init__(self, event_queue: EventQueue, cloud: SimulatedCloud) -> None:
-        self._event_queue, self._cloud = event_queue, cloud
-        self.due: float | None = None
-
-    def launch(self, slot_id: str, launch_id: str) -> object:
-        """Carry out the launch of this slot's machine, as a worker does in production."""
-        return launch(self.ports, slot_id, launch_id)
-
-    def start(self, slot_id: str, epoch: int) -> str:
-        """Start the stopped machine of this slot, as a worker does in production. Return the outcome as one word."""
-        return start_all(self.ports, [(slot_id, epoch)])[slot_id]
-
-    def send_launches(self, slots: Sequence[Slot]) -> None:
-        """Start the launches of these slots. See Dispatcher.
-
-        Whether the simulated cloud refuses a launch is decided now; the answer arrives `launch` seconds later.
-        """
-        for slot in self._judge(slots):
-            self._note_launch(slot, self._event_queue.now + self._cloud.delays.launch)
-
-    def go_on_launching(self, slot: Slot) -> None:
-        """Decide whether the launch of this slot, which began at `slot.since`, is refused, and schedule
-        EC2's answer.
-        """
-        self._judge([slot])
-        self._note_launch(slot, slot.since + self._cloud.delays.launch)
-
-    def _judge(self, slots: Sequence[Slot]) -> Sequence[Slot]:
-        """Let the simulated cloud decide which launches on these slots it refuses, by the number of machines that
-        exist. The slots are in the state `launching` already. Return all of them.
-        """
-        if slots:
-            rules = self.ports.rules()
-            pools = rules.pools
-            active = (slot for slot in self.ports.store.find_slots() if slot.state not in UNPAID)
-            # The machines in EC2, from launching to terminating, without the stopped ones.
-            machines = sum(slot.pool not in pools or pools[slot.pool].is_elastic for slot in active)
-            self._cloud.judge(slots, machines - len(slots) - len(self._cloud.verdicts), rules)
-        return slots
-
-    def _note_launch(self, slot: Slot, at: float) -> None:
-        def answer() -> None:
-            self.launch(slot.id, slot.launch_id or "")
-            # The launch may not be wanted any more; then the cloud was not called.
-            self._cloud.verdicts.pop(slot.launch_id or "", None)
-
-        self._event_queue.note(at, answer)
-
-    def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """Schedule the terminations of these slots' machines, in these epochs. See Dispatcher.
-
-        A slot without a machine becomes empty after the same time as a slot with a machine.
-        """
-        for slot in slots:
-            wait = 0.0 if slot.instance_id else self._cloud.delays.terminate
-            self._event_queue.note(self._event_queue.now + wait, partial(terminate, self.ports, slot.id, slot.epoch))
-
-    def send_power(self, slots: Sequence[Slot]) -> None:
-        """Schedule the starts and stops of these slots' machines. See Dispatcher.
-
-        Whether the simulated cloud refuses a start is decided now.
-        """
-        now = self._event_queue.now
-        for slot in self._judge([slot for slot in slots if slot.power == "start"]):
-            self._event_queue.note(now, partial(self._start, slot.id, slot.epoch))
-        for slot in slots:
-            if slot.power == "stop":
-                self._event_queue.note(now, partial(stop_all, self.ports, [(slot.id, slot.epoch)]))
-
-    def _start(self, slot_id: str, epoch: int) -> None:
-        self.start(slot_id, epoch)
-
-    def send_checks(self, slots: Sequence[str]) -> None:
-        """Schedule a check of each slot for each time at which its machine changes its state. See Dispatcher."""
-        for name in slots:
-            for slot in self.ports.store.find_slots(ids=[name]):
-                self.note_checks(slot)
-
-    def note_checks(self, slot: Slot) -> None:
-        """Schedule a check of this slot for each time at which its machine changes its state."""
-        for at in self._cloud.next_turns(slot.instance_id or ""):
-            self._event_queue.note(at, partial(check, self.ports, [slot.id]))
-
-    def send_callback(self, outgoing: OutboxMessage) -> None:
-        """Do nothing: a simulation has no receivers of callbacks. See Dispatcher."""
-
-    def wake_at(self, due: float | None, now: float) -> None:
-        """Schedule a tick for the virtual time `due` (None: no scheduled tick). See Dispatcher."""
-        self.due = None if due is None else max(due, now)
 
 
 @dataclass

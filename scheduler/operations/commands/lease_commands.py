@@ -38,9 +38,8 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.cycle.deadlines import expiry_when_renewed
 from scheduler.policy.lifecycle.heal import may_restart_again
 
-INTERRUPTED = "slot_interrupted"
-MAINTENANCE = "slot_maintenance"
-"""Name of the event that records EC2's notice of an interruption. The notice does not change the state of the slot."""
+INTERRUPTED, MAINTENANCE = "slot_interrupted", "slot_maintenance"
+"""Names of the events that record EC2's notice of an interruption and of a scheduled change of the machine."""
 
 
 class CommandRefused(Exception):  # noqa: N818 (a refused request is not an error of the scheduler)
