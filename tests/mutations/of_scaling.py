@@ -19,9 +19,6 @@ OF_SCALING: Final[Changes] = {
                 ("if False:\n    yield (rules.scheduler.max_slots, tuple({**self._cycle.pools, **self._strangers}))"),
             ),
         ],
-        "LaunchLimits.__init__": [
-            Change("the first empty slot first", "reversed(cycle.pools[name])", "cycle.pools[name]"),
-        ],
         "LaunchLimits._find_code_behind": [
             Change("behind a protected gang nothing is launched that could serve it", "code is None", "code"),
         ],
@@ -54,8 +51,8 @@ OF_SCALING: Final[Changes] = {
         "LaunchLimits._is_quota_over": [
             Change(
                 "a quota hold ends with fewer active slots",
-                "self._active[name] - self._launches_in[name] < hold.active",
-                "self._active[name] - self._launches_in[name] > hold.active",
+                "there.active - there.launches < hold.active",
+                "there.active - there.launches > hold.active",
             ),
         ],
         "LaunchLimits._count_strangers": [
@@ -83,6 +80,13 @@ OF_SCALING: Final[Changes] = {
         "LaunchLimits._find_start_code": [
             Change("a slot that is too small is not started", "need is not None", "False"),
             Change("a start needs EC2's quota", "self.is_at_quota(name, choice.market)", "False"),
+        ],
+    },
+    "scheduler.policy.scaling.pool_launches": {
+        "PoolLaunches.empty": [
+            Change(
+                "the first empty slot first", "reversed(self._cycle.pools[self._name])", "self._cycle.pools[self._name]"
+            ),
         ],
     },
     "scheduler.policy.scaling.offerings": {

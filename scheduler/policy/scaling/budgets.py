@@ -32,31 +32,28 @@ class BudgetLimits:
     def __init__(self, cycle: CycleState) -> None:
         self._cycle = cycle
         limiting = {name: each for name, each in cycle.rules.budgets.items() if each.is_limit}
-        self._budgets = [
+        self.limiting = [
             _Account(name, each, find_allowed(each, cycle.rules.spending.get(name, NOTHING_SPENT)), 0.0)
             for name, each in limiting.items()
         ]
-        for each in self._budgets:
+        """The budgets that limit launches."""
+        for each in self.limiting:
             each.rate = sum_prices(each.budget, active(cycle))
-
-    def __bool__(self) -> bool:
-        """Return whether any budget limits launches."""
-        return bool(self._budgets)
 
     def is_over(self, pool: str, price: float, account: str) -> bool:
         """Return whether the launch of a machine with this price would exceed a budget. A machine without a known price
         exceeds none.
         """
-        return any(_exceeds(each, price) for each in self._budgets if each.budget.covers(pool, account))
+        return any(_exceeds(each, price) for each in self.limiting if each.budget.covers(pool, account))
 
     def find_end(self, pool: str, account: str) -> float:
         """Return when the first budget of a pool and account has a new day or month to spend in."""
-        covering = (each.budget for each in self._budgets if each.budget.covers(pool, account))
+        covering = (each.budget for each in self.limiting if each.budget.covers(pool, account))
         return min(find_next_period(each, self._cycle.now) for each in covering)
 
     def add(self, pool: str, price: float, account: str) -> None:
         """Count a launch, or with a negative price its undoing."""
-        for each in self._budgets:
+        for each in self.limiting:
             if each.budget.covers(pool, account):
                 each.rate += price
 
@@ -65,7 +62,7 @@ class BudgetLimits:
         names = list(pools)
         return [
             each.name
-            for each in self._budgets
+            for each in self.limiting
             if any(_exceeds(each, _dearest(self._cycle, name)) for name in names if each.budget.covers(name, account))
         ]
 
@@ -74,7 +71,7 @@ class BudgetLimits:
         names = list(pools)
         return [
             f"budget {each.name} allows {each.allowed:.2f} dollars an hour at present, {each.rate:.2f} run"
-            for each in self._budgets
+            for each in self.limiting
             if any(each.budget.covers(name, account) for name in names)
         ]
 

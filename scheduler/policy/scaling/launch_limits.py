@@ -11,7 +11,6 @@ from typing import Final
 from scheduler.model.decisions import Launch, Start
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.slots import Market
-from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.gang import has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
@@ -19,17 +18,10 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
-from scheduler.policy.scaling.by_pool import ByPool
 from scheduler.policy.scaling.launch_codes import DETAILS, OF_A_MARKET, first_code
-from scheduler.policy.scaling.market_mix import count_mix, describe_turn, find_turn
-from scheduler.policy.scaling.offerings import (
-    Choice,
-    find_end,
-    list_choices,
-    list_configured,
-    list_eligible,
-    list_fallback,
-)
+from scheduler.policy.scaling.market_mix import describe_turn, find_turn
+from scheduler.policy.scaling.offerings import Choice, find_end, list_configured, list_eligible, list_fallback
+from scheduler.policy.scaling.pool_launches import PoolLaunches
 from scheduler.policy.scaling.stopped_slots import find_own_choice, list_resized, list_startable
 
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
@@ -47,31 +39,18 @@ class LaunchLimits:
         """Launches that this cycle has decided so far."""
         self.next_end = inf
         """When the first of the back-offs ends that held a launch back in this cycle; infinity if there is none."""
-        self._launches_in = dict.fromkeys(cycle.pools, 0)
-        self._starts_in = dict.fromkeys(cycle.pools, 0)
-        # Speed: a tick that considers no launch counts no slots. After the repairs, only launches change whether a slot
-        # is active, empty, or cordoned and ready, so that a later count finds the same slots.
-        self._active = ByPool(lambda name: sum(p.state not in INACTIVE for p in cycle.pools[name]))
-        self._choices = ByPool(lambda name: list_choices(cycle.rules.pools[name]))
+        self._pools = {name: PoolLaunches(cycle, name) for name in cycle.pools}
         self._has_mix = any(pool.market.has_mix for pool in cycle.rules.pools.values())
-        self._mixes = ByPool(lambda name: count_mix((p.state, p.market) for p in cycle.pools[name]))
         self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
         """
         self._cordoned_room: dict[InstanceRequest, bool] = {}
         self.budgets = BudgetLimits(cycle)
-        self._knows_refusals = bool(cycle.view.holds or failed_boots or self.budgets)
+        self._knows_refusals = bool(cycle.view.holds or failed_boots or self.budgets.limiting)
         """Whether anything except `max_slots` may hold a launch back."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.pools}
-        self._cordoned = ByPool(
-            lambda name: [p for p in cycle.pools[name] if p.slot.cordoned and p.state == "ready" and not p.stuck]
-        )
-        self._empty = ByPool(
-            lambda name: [p for p in reversed(cycle.pools[name]) if p.state == "empty" and not p.slot.cordoned]
-        )
-        self._startable = ByPool(lambda name: list_startable(cycle.pools[name], cycle.now))
 
     def _list_bounds(self, name: str) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield each `max_slots` that limits a pool, as (maximum, the pools whose slots count)."""
@@ -128,7 +107,7 @@ class LaunchLimits:
 
     def describe_turn(self, name: str) -> str | None:
         """Return as text which market the next launch of a pool is to have; None if the price decides."""
-        text = describe_turn(self._cycle.rules.pools[name].market, self._mixes[name])
+        text = describe_turn(self._cycle.rules.pools[name].market, self._pools[name].mix)
         return None if text is None else f"pool {name}: {text}"
 
     def list_choices(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice, str | None]]:
@@ -171,13 +150,13 @@ class LaunchLimits:
         if wanted not in self._eligible:
             found = self._eligible[wanted] = []
             for name in demand.pools:
-                fitting = self.list_fitting(name, need) if self._cycle.rules.pools[name].is_elastic else []
+                fitting = self._pools[name].list_fitting(need) if self._cycle.rules.pools[name].is_elastic else []
                 found += [(name, choice) for choice in self._list_launchable(name, fitting, demand, need)]
         return self._eligible[wanted]
 
     def list_fitting(self, name: str, need: InstanceRequest) -> list[Choice]:
         """Return the choices for a new slot of a pool that could hold one instance, cheapest first."""
-        return [each for each in self._choices[name] if need.could_hold(name, each.capacity, each.labels)]
+        return self._pools[name].list_fitting(need)
 
     def _list_launchable(
         self, name: str, fitting: list[Choice], demand: Demand, need: InstanceRequest
@@ -201,7 +180,7 @@ class LaunchLimits:
         """Return the choices for a launch that no reservation needs, in the order in which they are tried. Such a
         launch falls back to on-demand only in a pool that divides its slots among the markets.
         """
-        pool, turn, choices = self._cycle.rules.pools[name], self._find_turn(name), self._choices[name]
+        pool, turn, choices = self._cycle.rules.pools[name], self._find_turn(name), self._pools[name].choices
         eligible = list_eligible(choices, pool, turn)
         if not pool.market.has_mix:
             return eligible
@@ -210,12 +189,12 @@ class LaunchLimits:
     def _find_turn(self, name: str) -> Market | None:
         """Return the market that the next launch in a pool is to have; None if the price decides."""
         rules = self._cycle.rules.pools[name].market
-        return find_turn(rules, self._mixes[name]) if rules.has_mix else None
+        return find_turn(rules, self._pools[name].mix) if rules.has_mix else None
 
     def imagine(self, name: str, market: str, count: int) -> None:
         """Count slots of a market, or with a negative number take them out, for the market of the next launch."""
         if self._has_mix:
-            self._mixes[name].add(market, count)
+            self._pools[name].mix.add(market, count)
 
     def launch(
         self, name: str, choice: Choice, reason: str, account: str | None = None, gang: str | None = None
@@ -223,9 +202,10 @@ class LaunchLimits:
         """Decide a launch of this choice on the first empty slot of a pool. Return the slot, which is in flight now.
         `account`, `gang`: the account and the gang whose demand causes it. See Launch.
         """
-        slot_info = self._empty[name].pop()
-        self._active[name] += 1
-        self._launches_in[name] += 1
+        there = self._pools[name]
+        slot_info = there.empty.pop()
+        there.active += 1
+        there.launches += 1
         slot = slot_info.slot.id
         launched = Launch(slot=slot, pool=name, offering=choice.key, reason=reason, account=account, gang=gang)  # type: ignore[arg-type]
         slot_info.state = "launching"
@@ -251,7 +231,7 @@ class LaunchLimits:
         `resize_stopped` starts it as another one.
         """
         for name in pools:
-            for slot_info in self._startable[name] if self._cycle.rules.pools[name].stopped_slots else ():
+            for slot_info in self._pools[name].startable if self._cycle.rules.pools[name].stopped_slots else ():
                 own = find_own_choice(slot_info)
                 code = self._find_start_code(name, own, need, account)
                 choices = list_resized(slot_info) if code == "capacity" else [own] if code is None else []
@@ -269,32 +249,33 @@ class LaunchLimits:
 
     def start(self, name: str, slot_info: SlotInfo, choice: Choice, reason: str, account: str | None = None) -> None:
         """Decide to start a stopped slot that `find_start` returned, as this choice. The slot is in flight now."""
-        self._startable[name].remove(slot_info)
-        self._starts_in[name] += 1
+        there = self._pools[name]
+        there.startable.remove(slot_info)
+        there.starts += 1
         started = Start(slot=slot_info.slot.id, pool=name, offering=choice.key, reason=reason, account=account)  # type: ignore[arg-type]
         slot_info.state = "booting"
         self._decide(started, name, slot_info, choice)
 
     def count_launches(self, pools: Iterable[str]) -> int:
         """Return how many launches and starts this cycle has decided in these pools."""
-        return sum(self._launches_in[name] + self._starts_in[name] for name in pools)
+        return sum(self._pools[name].launches + self._pools[name].starts for name in pools)
 
     def undo(self, name: str, slot_info: SlotInfo) -> None:
         """Undo the last launch or start of this cycle. No other decision may have been made since."""
-        launched = self._cycle.decisions.pop()
+        launched, there = self._cycle.decisions.pop(), self._pools[name]
         self.launches -= 1
         self.budgets.add(name, -slot_info.price, getattr(launched, "account", None) or "")
         self.imagine(name, slot_info.market, -1)
         if isinstance(launched, Start):
-            self._starts_in[name] -= 1
+            there.starts -= 1
             own = find_own_choice(slot_info)
             slot_info.state, slot_info.labels, slot_info.price = "stopped", own.labels, own.price
             slot_info.capacity = slot_info.free = own.capacity
-            self._startable[name] = list_startable(self._cycle.pools[name], self._cycle.now)
+            there.startable = list_startable(self._cycle.pools[name], self._cycle.now)
             return
-        self._active[name] -= 1
-        self._launches_in[name] -= 1
-        self._empty[name].append(slot_info)
+        there.active -= 1
+        there.launches -= 1
+        there.empty.append(slot_info)
         slot_info.state = "empty"
 
     def choose_code(self, demand: Demand, code: str) -> str:
@@ -306,7 +287,7 @@ class LaunchLimits:
             return code
         if len(demand.needs) == 1:
             return "cordoned"
-        slot_index = SlotIndex([slot_info for name in demand.pools for slot_info in self._cordoned[name]])
+        slot_index = SlotIndex([slot_info for name in demand.pools for slot_info in self._pools[name].cordoned])
         found = has_room(demand, (slot_index,))
         slot_index.close()
         return "cordoned" if found else code
@@ -317,7 +298,7 @@ class LaunchLimits:
             self._cordoned_room[need] = any(
                 slot_info.has_place and need.could_hold(name, slot_info.free, slot_info.labels)
                 for name in need.given
-                for slot_info in self._cordoned[name]
+                for slot_info in self._pools[name].cordoned
             )
         return self._cordoned_room[need]
 
@@ -328,10 +309,10 @@ class LaunchLimits:
     def count_left(self, name: str) -> int:
         """Return how many more slots `max_slots` allows in this pool, apart from other limits."""
         left = min(most - self._count(pools) for most, pools in self._bounds[name])
-        return max(0, min(left, len(self._empty[name])))
+        return max(0, min(left, len(self._pools[name].empty)))
 
     def _is_full(self, name: str) -> bool:
-        if not self._empty[name]:
+        if not self._pools[name].empty:
             return True
         for most, pools in self._bounds[name]:  # noqa: SIM110  called for each launch, and a generator takes twice as long
             if self._count(pools) >= most:
@@ -341,8 +322,8 @@ class LaunchLimits:
     def _count(self, pools: Sequence[str]) -> int:
         """Count the active slots of these pools, and the machines that belong to no slot."""
         if len(pools) == 1 and not self._strangers:
-            return self._active[pools[0]]
-        known = (self._active[name] for name in pools if name in self._cycle.pools)
+            return self._pools[pools[0]].active
+        known = (self._pools[name].active for name in pools if name in self._pools)
         return sum(known) + sum(map(self._count_strangers, pools))
 
     def _count_strangers(self, name: str) -> int:
@@ -396,5 +377,6 @@ class LaunchLimits:
         return hold is not None and self._is_quota_over(name, hold)
 
     def _is_quota_over(self, name: str, hold: Hold) -> bool:
-        fewer = hold.active > 0 and self._active[name] - self._launches_in[name] < hold.active
+        there = self._pools[name]
+        fewer = hold.active > 0 and there.active - there.launches < hold.active
         return fewer or not self._lasts(hold.until)
