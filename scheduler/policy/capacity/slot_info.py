@@ -295,10 +295,13 @@ AT_REST: Final = frozenset({"ready", "empty"})
 """Slot states without a timeout: a slot may stay in them for any time."""
 
 
-def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot]) -> list[CachedSlot]:
-    """Return the cached facts of a pool's slots, in slot order.
+def open_slots(
+    view: View, name: str, pool: Pool, cached: dict[str, CachedSlot], first: int
+) -> tuple[list[SlotInfo], list[CachedSlot]]:
+    """Return scratch copies of a pool's slots, in slot order, and the cached facts of which they are copies.
 
-    Slots that are not in `cached`, or were cached under other rules, are added to `cached`.
+    Slots that are not in `cached`, or were cached under other rules, are added to `cached`. `first`: the position in
+    slot order of the pool's first slot.
     """
     found: list[CachedSlot] = []
     for slot in view.list_slots(name):
@@ -306,7 +309,7 @@ def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot])
         if known is None or known.slot_info.pool is not pool:
             known = cached[slot.id] = make_cached_slot(view, slot, pool)
         found.append(known)
-    return found
+    return copy_slots(found, first), found
 
 
 def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:

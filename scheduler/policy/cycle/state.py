@@ -34,7 +34,7 @@ from scheduler.model.view import View
 from scheduler.model.waits import Reason, Waits
 from scheduler.policy.capacity.requests import Demand, Demands
 from scheduler.policy.capacity.slot_index import SlotIndex
-from scheduler.policy.capacity.slot_info import SlotInfo, copy_slots, is_sound, open_slots
+from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots
 from scheduler.policy.cycle.balances import NO_BALANCES
 from scheduler.policy.cycle.deadlines import Terms, Timers
 from scheduler.policy.cycle.queue import Queue
@@ -101,8 +101,8 @@ class CycleState:
 
     def _open_pools(self) -> None:
         for name, pool in self.rules.pools.items():
-            opened = open_slots(self.view, name, pool, self.cache.slots)
-            slot_infos = self.pools[name] = copy_slots(opened, len(self.slot_infos))
+            slot_infos, opened = open_slots(self.view, name, pool, self.cache.slots, len(self.slot_infos))
+            self.pools[name] = slot_infos
             self.slot_infos.update({slot_info.slot.id: slot_info for slot_info in slot_infos})
             for slot_info, each in zip(slot_infos, opened, strict=True):
                 if not each.is_at_rest:

@@ -32,7 +32,7 @@ def test_a_slot_has_the_leases_of_its_present_machine(
         for number, epoch in enumerate(epochs)
     ]
     view = View([a_slot(state=state, epoch=2), *holders])
-    [opened] = open_slots(view, "linux", some_rules().pools["linux"], {})
+    _, [opened] = open_slots(view, "linux", some_rules().pools["linux"], {}, 0)
     assert [owner for owner, _ in opened.slot_info.leases] == found
     assert opened.is_sound is is_sound
 
