@@ -123,6 +123,13 @@ class Timers:
             if instant is not None:
                 self.first = min(self.first, max(instant, self._now))
 
+    def add_ends_of_leases(self, rules: Rules) -> None:
+        """Note that a cycle is due when the first lease assigned in this cycle expires or has to be confirmed."""
+        for terms in self.lease_terms:
+            confirm_timeout = rules.settings_of(terms.pool, terms.system).confirm_timeout
+            confirm_by = self._now + confirm_timeout if confirm_timeout else None
+            self.add(expiry_of_lease(terms, rules, self._now), confirm_by)
+
     def add_after(self, start: float, limit: float) -> None:
         """Note that a cycle is due at the first instant that is more than `limit` seconds after `start`."""
         instant = nextafter(max(start + limit, self._now), inf)

@@ -23,7 +23,7 @@ from scheduler.model.decisions import (
     Stop,
     Terminate,
 )
-from scheduler.policy.cycle.deadlines import Terms, expiry_of_lease, expiry_of_pending
+from scheduler.policy.cycle.deadlines import Terms, expiry_of_pending
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Shared, Unexpired
 from scheduler.policy.lifecycle.heal import may_restart_again, wake_for_restart
@@ -69,10 +69,7 @@ def wake(cycle: Shared, back_offs_end: float) -> float | None:
         if type(decision) not in _TOGETHER:
             _wake_after(cycle, decision)
     _wake_after_preemptions(cycle, [each for each in others if isinstance(each, Preempt)])
-    for terms in cycle.timers.lease_terms:
-        confirm_timeout = cycle.rules.settings_of(terms.pool, terms.system).confirm_timeout
-        confirm_by = cycle.now + confirm_timeout if confirm_timeout else None
-        cycle.timers.add(expiry_of_lease(terms, cycle.rules, cycle.now), confirm_by)
+    cycle.timers.add_ends_of_leases(cycle.rules)
     drained = [
         cycle.slot_infos[each.slot] for each in others if isinstance(each, Drain) and each.slot in cycle.slot_infos
     ]
