@@ -50,11 +50,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
 
 CostKey = tuple[float, str, str, str, str]
-
-
-def cost_key(cost: Cost) -> CostKey:
-    """Return the key of a row of the ledger: hour, pool, offering, account, kind."""
-    return (cost.hour, cost.pool, cost.offering, cost.account, cost.kind)
+"""The key of a row of the ledger: hour, pool, offering, account, kind."""
 
 
 def begin_of_hour(at: float) -> float:
@@ -88,11 +84,20 @@ def measure(pool: str, meter: Meter, until: float, since: float = 0.0) -> Iterat
 def add_costs(costs: Iterable[Cost]) -> list[Cost]:
     """Return the costs with one row for each key, sorted by key. Rows with the same key are added."""
     found: dict[CostKey, Cost] = {}
-    for cost in costs:
-        key = cost_key(cost)
-        known = found.get(key)
-        found[key] = cost if known is None else _add(known, cost)
+    _add_all(found, costs)
     return [found[key] for key in sorted(found)]
+
+
+def book(ledger: dict[CostKey, Cost], costs: Iterable[Cost]) -> None:
+    """Add the costs of one transaction to the rows of a ledger. They are added to each other first, as in SQL."""
+    _add_all(ledger, add_costs(costs))
+
+
+def _add_all(ledger: dict[CostKey, Cost], costs: Iterable[Cost]) -> None:
+    for cost in costs:
+        key = (cost.hour, cost.pool, cost.offering, cost.account, cost.kind)
+        known = ledger.get(key)
+        ledger[key] = cost if known is None else _add(known, cost)
 
 
 def _add(known: Cost, more: Cost) -> Cost:

@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 import msgspec
 
 from scheduler.model.accounts import NOTHING, Account, BalanceSample, Levels, add, find_account
-from scheduler.model.costs import Cost
+from scheduler.model.costs import Cost, book
 from scheduler.model.events import Event
 from scheduler.model.images import with_images
 from scheduler.model.launch_backoff import Hold
@@ -338,7 +338,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         world.answers.update(self._answers)
         for sample in self._balances:
             world.balances.setdefault(sample.account, {})[sample.at] = sample
-        world.book(self._costs)
+        book(world.costs, self._costs)
         for row_id, outgoing in self._outgoing.items():
             if outgoing is None:
                 world.outgoing.pop(row_id, None)

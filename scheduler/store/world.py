@@ -1,12 +1,12 @@
 """The committed contents of the memory store: plain dicts of rows, and indexes that make reads fast."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 from leasehold.common.signing import make_key
 from scheduler.model.accounts import Account, BalanceSample
-from scheduler.model.costs import Cost, CostKey, add_costs, cost_key
+from scheduler.model.costs import Cost, CostKey
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import PriceChange, StoredMarket
@@ -88,13 +88,6 @@ class World:
             self._unlink(self.reservations[row_id], None)
         del self.rows[kind][row_id]
         self.written.pop(key, None)
-
-    def book(self, costs: Iterable[Cost]) -> None:
-        """Add committed costs to the rows of the cost ledger."""
-        for cost in add_costs(costs):
-            key = cost_key(cost)
-            known = self.costs.get(key)
-            self.costs[key] = cost if known is None else add_costs([known, cost])[0]
 
     def present(self) -> Iterator[Row]:
         """Yield every slot, launch back-off (hold), account and reservation. Ended reservations are included."""
