@@ -47,11 +47,10 @@ class Feasibility:
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
         self._cycle, self._limits = cycle, limits
         self._reasons: dict[Demand, Reason | None] = {}
-        self._kinds: dict[str, list[_Kind]] = {name: [] for name in cycle.pools}
-        """By pool: the kinds of slots of that pool that were looked at so far."""
+        self._kinds: dict[str, tuple[list[_Kind], Iterator[_Kind]]] = {}
+        """By pool: the kinds of slots of that pool that were looked at so far, and the further ones."""
         self._held: dict[tuple[object, ...], bool] = {}
         """Whether a slot of the pool could hold an instance, by pool, resources and labels."""
-        self._more_kinds = {name: list_kinds(slot_infos) for name, slot_infos in cycle.pools.items()}
 
     def find(self, demand: Demand) -> Reason | None:
         """Return why a demand can never be placed; None if a slot or an offering could hold it.
@@ -84,9 +83,12 @@ class Feasibility:
         """Yield the kinds of slots of a pool one by one: usually one of the first can hold a request, and the others
         are not needed.
         """
-        yield from self._kinds[name]
-        for kind in self._more_kinds[name]:
-            self._kinds[name].append(kind)
+        if name not in self._kinds:
+            self._kinds[name] = [], list_kinds(self._cycle.pools[name])
+        known, further = self._kinds[name]
+        yield from known
+        for kind in further:
+            known.append(kind)
             yield kind
 
 
