@@ -79,6 +79,14 @@ class LeaseWriter:
             known = self._components[id(request), kind] = request, name_components(request, kind)
         return known[1]
 
+    def assign(self, current: Reservation, placements: Sequence[Placement], level: int | None) -> str | None:
+        """Lease these placements to a pending reservation. Return as text why it cannot get them, or None if it got
+        them.
+        """
+        if (reason := self.object_to(current, placements)) is None:
+            self.lease(current, placements, level)
+        return reason
+
     def object_to(
         self,
         current: Reservation,

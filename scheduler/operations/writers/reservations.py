@@ -71,7 +71,7 @@ class ReservationWriter:
             return "the reservation does not exist any more"
         match decision:
             case Assign():
-                return self._assign(current, decision)
+                return self._leases.assign(current, decision.leases, decision.level)
             case Expire():
                 return self._expire(current, decision)
             case Fail():
@@ -180,12 +180,6 @@ class ReservationWriter:
             restarted_at=self.now,
             finished_at=None,
         )
-        return None
-
-    def _assign(self, current: Reservation, decision: Assign) -> str | None:
-        if (reason := self._leases.object_to(current, decision.leases)) is not None:
-            return reason
-        self._leases.lease(current, decision.leases, decision.level)
         return None
 
     def grant(self, decisions: Sequence[Grant]) -> list[tuple[Grant, str]]:
