@@ -19,8 +19,7 @@ from scheduler.model.budgets import Budget
 from scheduler.model.documents import Field
 from scheduler.model.lives import ReplacementRules
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
-from scheduler.model.market_rules import MarketRules
-from scheduler.model.pools import Pool
+from scheduler.model.pools import MarketRules, Pool
 from scheduler.model.requirements import Requirements
 from scheduler.model.rules import AccountRules, LimitRules, Scheduler
 from scheduler.model.schedules import Schedule

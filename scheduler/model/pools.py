@@ -6,14 +6,14 @@ docs/reference/configuration.md quotes it.
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from scheduler.model.lives import ReplacementRules, digest_launch
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
-from scheduler.model.market_rules import MarketRules
 from scheduler.model.schedules import Schedule
 from scheduler.model.validation import (
     Amount,
+    Before,
     Count,
     Document,
     Fault,
@@ -23,6 +23,8 @@ from scheduler.model.validation import (
     ResourceMap,
     Seconds,
     conflicts,
+    expected,
+    is_number,
     show,
 )
 
@@ -30,6 +32,54 @@ _MARKETS: Final = 2
 """Number of markets: spot and on-demand."""
 HOURS_OF_MONTH: Final = 730
 """Hours of an average month, by which a price per month is a price per hour."""
+
+
+def _share_above_none(value: object) -> object:
+    if not is_number(value) or not 0 < value <= 1:
+        raise expected("a number > 0 and at most 1")
+    return value
+
+
+def _share(value: object) -> object:
+    if not is_number(value) or not 0 <= value <= 1:
+        raise expected("a number from 0 to 1")
+    return value
+
+
+Share = Annotated[float, Before(_share)]
+"""A share from 0 to 1; both ends belong to it."""
+
+
+class MarketRules(Document):
+    """Where the prices of a pool's offerings come from, and which prices and markets it buys."""
+
+    prices: bool = False
+    """Whether an offering without a `price` gets the price of the table `prices`, and is not launched if there is none.
+    In a pool with an offering with `require` this always holds.
+    """
+    max_price: Amount | None = None
+    """Most dollars per hour of one machine. A dearer offering is not launched; machines that run stay. Default: no
+    limit.
+    """
+    spot_below: Annotated[float, Before(_share_above_none)] | None = None
+    """Share of the on-demand price of the same type, up to which spot machines are launched; default: any price. A type
+    whose on-demand price is unknown has no such limit.
+    """
+    on_demand_base: Count = 0
+    """Number of slots that have to be on-demand before the pool launches other ones; 0 = none."""
+    on_demand_share: Share | None = None
+    """Share of the slots above `on_demand_base` that is on-demand, rounded up to whole slots; the others are spot.
+    Default: the price decides.
+    """
+    spot_again_after: Seconds = 0.0
+    """Time after a refusal in which a spot offering is not tried again, if `on_demand_after` launches of it in a row
+    were refused; 0 = `capacity_hold`.
+    """
+
+    @property
+    def has_mix(self) -> bool:
+        """Whether the pool divides its slots among the markets."""
+        return self.on_demand_base > 0 or self.on_demand_share is not None
 
 
 class Pool(Document):

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from scheduler.model.machines import read_market
-from scheduler.model.market_rules import Share
+from scheduler.model.pools import Share
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Market
 from scheduler.model.validation import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from scheduler.model.market_rules import MarketRules
+from scheduler.model.pools import MarketRules
 from scheduler.model.slots import Market
 from scheduler.model.transitions import IN_FLIGHT
 

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.market import Price, StoredMarket
-from scheduler.model.market_rules import MarketRules
+from scheduler.model.pools import MarketRules
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import InvalidInputError
