@@ -28,10 +28,9 @@ from scheduler.policy.cycle.deadlines import expiry_of_lease
 from scheduler.policy.quota.accounting import weigh
 from scheduler.simulation.cloud import EventQueue, SimulatedCloud
 from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.dispatcher import SimulatedDispatcher
 from scheduler.simulation.initial_state import SLOT_HISTORY, LeaseRecord, ReservationRecord, SlotRecord, list_history
 from scheduler.simulation.market import SimulatedMarket
-from scheduler.simulation.view_cache import SimulatedViewCache
+from scheduler.simulation.ports import SimulatedDispatcher, SimulatedViewCache
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryNotifier
 from scheduler.view.memory_meter import MemoryMeter
