@@ -17,9 +17,8 @@ from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check, record_refused, recover, sweep
 from scheduler.operations.machines.interrupt import handle_notices
 from scheduler.operations.machines.launch import launch
+from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
-from scheduler.operations.machines.start import start_all
-from scheduler.operations.machines.stop import stop_all
 from scheduler.operations.machines.terminate import terminate, terminate_all
 from scheduler.operations.market.refresh import refresh_market
 from scheduler.operations.market.resolve import uses_market

@@ -13,8 +13,7 @@ from scheduler.model.transitions import UNPAID
 from scheduler.model.view import Change, Row, View
 from scheduler.operations.machines.check import check
 from scheduler.operations.machines.launch import launch
-from scheduler.operations.machines.start import start_all
-from scheduler.operations.machines.stop import stop_all
+from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports
 from scheduler.ports import OutboxMessage, ViewUnavailableError

@@ -17,9 +17,8 @@ from scheduler.operations.commands.intake import accept
 from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
+from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.reconcile import reconcile
-from scheduler.operations.machines.start import start_all
-from scheduler.operations.machines.stop import stop_all
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports
 from scheduler.operations.tick.leader import Leader

@@ -8,9 +8,8 @@ import pytest
 from scheduler.model.slots import Machine
 from scheduler.operations.costs import sum_by
 from scheduler.operations.machines.check import MOST_MISSES, check, recover
+from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.reconcile import reconcile
-from scheduler.operations.machines.start import start_all
-from scheduler.operations.machines.stop import stop_all
 from scheduler.ports import CloudError
 from tests.operations.harness import Harness
 

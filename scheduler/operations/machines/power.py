@@ -1,17 +1,27 @@
-"""What starts and stops of machines have in common.
+"""Start and stop the machines of slots that leave or enter the stopped tier of their pool.
 
 What is wanted is stored on the slot (`power`) before the cloud is called, and is deleted when a check finds that the
 machine is stopped or starts. So a task that runs twice or dies at any point changes nothing twice, and a lost message
 is sent again. A machine keeps its slot and its epoch: its instance id makes the calls repeatable.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Final
 
 import msgspec
 
+from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.operations.machines.launch import MOST_ATTEMPTS, MOST_DELAY, forget_holds, is_put_off
+from scheduler.operations.machines.launch import (
+    MOST_ATTEMPTS,
+    MOST_DELAY,
+    UNHEARD,
+    forget_holds,
+    is_put_off,
+    note_refusal,
+)
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -25,7 +35,109 @@ _SHARED: Final[frozenset[Category]] = frozenset({"capacity", "quota"})
 """Categories of errors that machines of one offering and zone have together."""
 
 
-def list_due(ports: Ports, wanted: Sequence[tuple[str, int]], power: str) -> tuple[list[Slot], dict[str, str]]:
+def start_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
+    """Start the machines of these slots, given as (slot, epoch), by one call for each offering and zone. Return the
+    outcome for each slot as one word.
+
+    A machine whose type differs from that of the slot's offering is changed to it before. After a refusal for capacity,
+    quota, throttling or permissions the slot is stopped again, launches and starts of the offering, market or pool are
+    paused as after a refused launch, and a tick plans the demand again. A machine that cannot be started for another
+    reason is terminated. After an unclear error the call is repeated; `boot_timeout` limits the time.
+    """
+    rules = ports.rules()
+    slots, outcomes = _list_due(ports, wanted, "start")
+    for _, group in groupby(sorted(slots, key=_find_place), key=_find_place):
+        alike = list(group)
+        try:
+            done, refused = _start(ports, rules, alike)
+        except CloudError as error:
+            # After an unclear attempt such an error does not show that the machines are still stopped.
+            if error.category not in UNHEARD or any(slot.attempts for slot in alike):
+                _put_off(ports, alike)
+                outcomes |= {slot.id: error.category for slot in alike}
+                continue
+            done, refused = [], {slot.id: error for slot in alike}
+        _note_called(ports, done)
+        _return(ports, rules, alike, {name: error for name, error in refused.items() if _is_pause(error)})
+        _give_up(ports, alike, {name: error for name, error in refused.items() if not _is_pause(error)}, "started")
+        outcomes |= {slot.id: "asked" for slot in done} | {name: error.category for name, error in refused.items()}
+        _count(ports, alike, outcomes)
+    return outcomes
+
+
+def stop_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
+    """Stop the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return the outcome for each
+    slot as one word.
+
+    A machine that the cloud refuses to stop is terminated. After an unclear error the call is repeated with growing
+    delays; `terminating_timeout` limits the time.
+    """
+    slots, outcomes = _list_due(ports, wanted, "stop")
+    try:
+        done, refused = _call_cloud(ports.fleet.stop, slots)
+    except CloudError as error:
+        _put_off(ports, slots)
+        return outcomes | {slot.id: error.category for slot in slots}
+    _note_called(ports, done)
+    _give_up(ports, slots, refused, "stopped")
+    return outcomes | {slot.id: "asked" for slot in done} | {name: error.category for name, error in refused.items()}
+
+
+def _find_place(slot: Slot) -> tuple[str, str, str]:
+    return slot.pool, slot.offering or "", slot.zone or ""
+
+
+def _is_pause(error: CloudError) -> bool:
+    return error.category != "misconfigured"
+
+
+def _start(ports: Ports, rules: Rules, slots: Sequence[Slot]) -> tuple[list[Slot], Refused]:
+    """Start the machines of these slots, which have one offering. Return the started ones and the refusals."""
+    pool = rules.pools.get(slots[0].pool)
+    offering = pool.offering_by_key.get(slots[0].offering or "") if pool is not None else None
+    refused: Refused = {}
+    for slot in slots:
+        known = slot.instance_type
+        if offering is not None and slot.instance_id and known is not None and known != offering.instance_type:
+            try:
+                ports.fleet.resize(slot.instance_id, offering.instance_type)
+            except CloudError as error:
+                if error.category != "misconfigured":
+                    raise
+                refused[slot.id] = error
+    done, more = _call_cloud(ports.fleet.start, [slot for slot in slots if slot.id not in refused])
+    return done, refused | more
+
+
+@repeated_if_overtaken
+def _return(ports: Ports, rules: Rules, slots: Sequence[Slot], refused: Refused) -> None:
+    """Let slots whose machines the cloud did not start be stopped again, and pause launches and starts like theirs."""
+    if not refused:
+        return
+    with ports.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "cloud")
+        meant = {slot.id: slot for slot in slots if slot.id in refused}
+        work.slots = transaction.load_slots(meant)
+        for name, current in list(work.slots.items()):
+            if not _is_meant(current, meant[name]):
+                continue
+            error, pool = refused[name], rules.pools.get(current.pool)
+            reason = f"{error.category}: {error.code}"
+            work.move_slot(current, "stopped", reason=reason, power=None, launched_for=None, attempts=0)
+            if pool is not None:
+                note_refusal(work, pool, current, error.category, refused=0)
+        change_set = work.flush()
+    announce(ports, change_set, kick=change_set.turned_slots)
+
+
+def _count(ports: Ports, slots: Sequence[Slot], outcomes: dict[str, str]) -> None:
+    results = Counter("success" if outcomes[slot.id] == "asked" else outcomes[slot.id] for slot in slots)
+    for result, count in results.items():
+        labels = {"pool": slots[0].pool, "offering": slots[0].offering or "", "result": result}
+        ports.meter.count("leasehold_starts_total", labels, count)
+
+
+def _list_due(ports: Ports, wanted: Sequence[tuple[str, int]], power: str) -> tuple[list[Slot], dict[str, str]]:
     """Return the slots that still want this power change and for which a call is due, and the outcome of the others."""
     found = {slot.id: slot for slot in ports.store.find_slots(ids=[name for name, _ in wanted])}
     now, due, outcomes = ports.store.now(), list[Slot](), dict[str, str]()
@@ -40,7 +152,7 @@ def list_due(ports: Ports, wanted: Sequence[tuple[str, int]], power: str) -> tup
     return due, outcomes
 
 
-def call_cloud(call: Callable[[Sequence[str]], None], slots: Sequence[Slot]) -> tuple[list[Slot], Refused]:
+def _call_cloud(call: Callable[[Sequence[str]], None], slots: Sequence[Slot]) -> tuple[list[Slot], Refused]:
     """Call the cloud for the machines of these slots. If it refuses, call it for each half, and so on. Return the slots
     of the machines for which it was called with success, and the refusals.
 
@@ -58,21 +170,21 @@ def call_cloud(call: Callable[[Sequence[str]], None], slots: Sequence[Slot]) -> 
     else:
         return list(slots), {}
     middle = (len(slots) + 1) // 2
-    done, refused = call_cloud(call, slots[:middle])
+    done, refused = _call_cloud(call, slots[:middle])
     last = next(reversed(refused.values()), None)
     if not done and last is not None and last.category in _SHARED:
         return [], {slot.id: last for slot in slots}
-    more, others = call_cloud(call, slots[middle:])
+    more, others = _call_cloud(call, slots[middle:])
     return done + more, refused | others
 
 
-def is_meant(current: Slot | None, slot: Slot) -> bool:
+def _is_meant(current: Slot | None, slot: Slot) -> bool:
     """Return whether the current row of a slot still wants the power change that the earlier row wanted."""
     return current is not None and (current.epoch, current.power) == (slot.epoch, slot.power)
 
 
 @repeated_if_overtaken
-def note_called(ports: Ports, slots: Sequence[Slot]) -> None:
+def _note_called(ports: Ports, slots: Sequence[Slot]) -> None:
     """Note that the cloud accepted the calls for these slots: they are repeated only after a minute. The success of a
     start ends pauses of launches, as that of a launch does.
     """
@@ -82,7 +194,7 @@ def note_called(ports: Ports, slots: Sequence[Slot]) -> None:
         work = UnitOfWork(transaction, "cloud")
         meant = {slot.id: slot for slot in slots}
         for name, current in transaction.load_slots(meant).items():
-            if is_meant(current, meant[name]):
+            if _is_meant(current, meant[name]):
                 attempts = current.attempts + 1
                 work.mark(msgspec.structs.replace(current, not_before=work.now + MOST_DELAY, attempts=attempts))
                 if current.power == "start":
@@ -93,7 +205,7 @@ def note_called(ports: Ports, slots: Sequence[Slot]) -> None:
 
 
 @repeated_if_overtaken
-def give_up(ports: Ports, slots: Sequence[Slot], refused: Refused, what: str) -> None:
+def _give_up(ports: Ports, slots: Sequence[Slot], refused: Refused, what: str) -> None:
     """Terminate the machines that the cloud refused to stop or to start."""
     if not refused:
         return
@@ -101,7 +213,7 @@ def give_up(ports: Ports, slots: Sequence[Slot], refused: Refused, what: str) ->
         work = UnitOfWork(transaction, "cloud")
         meant = {slot.id: slot for slot in slots if slot.id in refused}
         for name, current in transaction.load_slots(meant).items():
-            if is_meant(current, meant[name]):
+            if _is_meant(current, meant[name]):
                 ready = msgspec.structs.replace(current, attempts=0, not_before=work.now, sent_at=work.now)
                 reason = f"cannot be {what}: {refused[name].code}"
                 work.move_slot(ready, "terminating", reason=reason, drain_reason="unhealthy", power=None)
@@ -109,7 +221,7 @@ def give_up(ports: Ports, slots: Sequence[Slot], refused: Refused, what: str) ->
     announce(ports, change_set, kick=True)
 
 
-def put_off(ports: Ports, slots: Sequence[Slot]) -> None:
+def _put_off(ports: Ports, slots: Sequence[Slot]) -> None:
     """Delay the next call for these slots by 1, 2, 4, … at most 60 s. The periodic task `recover` then sends it."""
     meant = {slot.id: slot for slot in slots}
     with ports.store.transaction() as transaction:
@@ -122,6 +234,6 @@ def put_off(ports: Ports, slots: Sequence[Slot]) -> None:
                     attempts=current.attempts + 1,
                 )
                 for name, current in transaction.load_slots(meant).items()
-                if is_meant(current, meant[name])
+                if _is_meant(current, meant[name])
             ]
         )
