@@ -10,7 +10,6 @@ import pytest
 from scheduler.model.events import Event
 from scheduler.model.rules import Rules
 from scheduler.operations.commands.submit import submit
-from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import Store
 from scheduler.store.memory import MemoryStore
 from tests.chaos.checker import Evidence, Line, Restoration, find_violations, gather
@@ -212,8 +211,7 @@ def test_each_broken_promise_is_reported(broken: Evidence, violation: str) -> No
 def test_evidence_is_read_from_files_and_sql(tmp_path: Path) -> None:
     store = MemoryStore(lambda: 1000.0)
     with store.transaction() as transaction:
-        work = UnitOfWork(transaction, "tick", term=7)
-        submit(work, Rules(), [])
+        submit(transaction, Rules(), [])
         transaction.append_events([])
     accepted = json.dumps({"event": "accepted", "reservation": "r1", "at": 1.0})
     (tmp_path / "holders-0.jsonl").write_text(f"{accepted}\n{json.dumps(a_use(10))}\n" + '{"event": "us')

@@ -49,7 +49,6 @@ from scheduler.model.validation import (
 )
 from scheduler.model.view import Row
 from scheduler.model.waits import Reason
-from scheduler.operations.admission import Admission
 from scheduler.operations.commands.accounts import ACCOUNT_COMMANDS
 from scheduler.operations.commands.hosts import HOST_COMMANDS
 from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused, raise_first
@@ -203,15 +202,17 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
         answers: dict[str, Answer] = {}
         change_set: ChangeSet | None = None
         if new:
-            work = UnitOfWork(transaction, new[0].cause, principal=new[0].principal)
             if is_submission:
-                results, change_set = _submit_all(work, rules, new, misfits, ports.admission)
+                submissions = [Submission(each.items, each.cause, each.principal) for each in new]
+                results, change_set = submit(transaction, rules, submissions, misfits, ports.admission)
             else:
+                work = UnitOfWork(transaction, new[0].cause, principal=new[0].principal)
                 results, change_set = _command_all(work, rules, new)
             answers = {  # promise: list-by-index
                 each.id: _join(found, single=each.is_single) for each, found in zip(new, results, strict=True)
             }
-            transaction.save_answers([StoredAnswer(each.id, work.now, answers[each.id], each.sender) for each in new])
+            now = transaction.now()
+            transaction.save_answers([StoredAnswer(each.id, now, answers[each.id], each.sender) for each in new])
     if change_set is not None:
         if is_submission:
             ports.admission.note(change_set.rows)
@@ -229,14 +230,6 @@ def _answer_again(request: Request, stored: StoredAnswer) -> Answer:
     if stored.principal != request.sender:  # promise: answer-of-sender-only
         return refuse([Fault("request", "an id that no other principal has used", show(request.id), "conflict")])
     return stored.answer
-
-
-def _submit_all(
-    work: UnitOfWork, rules: Rules, requests: Sequence[Request], misfits: Mapping[str, Reason], admission: Admission
-) -> tuple[list[list[Answer]], ChangeSet]:
-    """Store the reservations of all these requests. Return the answers to the documents of each, and the changes."""
-    submissions = [Submission(each.items, each.cause, each.principal) for each in requests]
-    return submit(work, rules, submissions, misfits, admission)
 
 
 def _command_all(work: UnitOfWork, rules: Rules, requests: Sequence[Request]) -> tuple[list[list[Answer]], ChangeSet]:

@@ -22,10 +22,10 @@ from scheduler.model.validation import Document, Fault, InvalidInputError, fault
 from scheduler.model.waits import Reason
 from scheduler.operations.admission import Admission, KnownSlots, find_excess, foresee_misfits
 from scheduler.operations.commands.reports import UnknownReservation
-from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.policy.queueing.order import find_ignored
-from scheduler.ports import Store
+from scheduler.ports import Store, Transaction
 
 Answer = dict[str, Any]
 Item = Document | InvalidInputError
@@ -110,7 +110,7 @@ class Submission:
 
 
 def submit(
-    work: UnitOfWork,
+    transaction: Transaction,
     rules: Rules,
     submissions: Sequence[Submission],
     misfits: Mapping[str, Reason] | None = None,
@@ -125,16 +125,17 @@ def submit(
     """
     rows: dict[str, Reservation] = {}
     causes: dict[str, Cause] = {}
+    now = transaction.now()
     for each in submissions:
-        found = each.new_rows(rules, work.now)
+        found = each.new_rows(rules, now)
         rows |= found
         causes |= dict.fromkeys(found, each.cause)
-    refused = admission.admit(work.transaction, rules.limits, list(rows.values())) if admission and rows else {}
+    refused = admission.admit(transaction, rules.limits, list(rows.values())) if admission and rows else {}
     asked = [name for name in rows if name not in refused]
-    inserted = work.transaction.insert_reservations([rows[name] for name in asked])
+    inserted = transaction.insert_reservations([rows[name] for name in asked])
     events = [
         Event(
-            at=work.now,
+            at=now,
             name="reservation_submitted",
             cause=causes[row.id],
             reservation=row.id,
@@ -142,11 +143,11 @@ def submit(
         )
         for row in inserted
     ]
-    work.transaction.append_events(events)
+    transaction.append_events(events)
     present = {row.id: row for row in inserted}
     new = frozenset(present)
     if repeated := rows.keys() - new - refused.keys():
-        present |= work.transaction.load_reservations(repeated)
+        present |= transaction.load_reservations(repeated)
     warned = {
         name: reason
         for name, reason in (misfits or {}).items()
