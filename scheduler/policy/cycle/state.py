@@ -178,11 +178,6 @@ class CycleState:
         """Return whether this cycle has neither ended nor revoked the leases of a leased reservation so far."""
         return reservation.id not in self.over and reservation.id not in self.returning
 
-    def list_in_phase(self, phase: str) -> list[Reservation]:
-        """Return the reservations of one phase that this cycle has not ended, in order of submission."""
-        found = [each for each in self.view.by_phase[phase].values() if each.id not in self.over]
-        return sorted(found, key=lambda each: each.sequence)
-
     def list_claimants(self) -> list[Reservation]:
         """Return the reservations with a claim, in order of submission."""
         found = [each for each in self.view.special.values() if is_claimant(each) and each.id not in self.over]

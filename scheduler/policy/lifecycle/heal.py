@@ -15,7 +15,7 @@ from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, Revo
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import ADOPTED, Slot
-from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE
+from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE, Phase
 from scheduler.policy.capacity.slot_info import (
     AT_REST,
     Leases,
@@ -60,7 +60,7 @@ def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
 
 def _end_graces(cycle: CycleState) -> None:
     """Requeue each revoking reservation whose grace is over or whose machines are gone already."""
-    for reservation in cycle.list_in_phase("revoking"):
+    for reservation in _list_in_phase(cycle, "revoking"):
         revoke_by = reservation.revoke_by
         is_over = revoke_by is None or cycle.is_due(revoke_by)
         if not is_over:
@@ -70,6 +70,11 @@ def _end_graces(cycle: CycleState) -> None:
             cycle.requeue(reservation, Requeue(reservation=reservation.id, reason=reason))
         else:
             cycle.returning[reservation.id] = reservation
+
+
+def _list_in_phase(cycle: CycleState, phase: Phase) -> list[Reservation]:
+    """Return the reservations of one phase that this cycle has not ended, in order of submission."""
+    return sorted((each for each in cycle.view.by_phase[phase].values() if each.id not in cycle.over), key=_sequence)
 
 
 def _heal_interrupted(cycle: CycleState, restless: Iterable[SlotInfo]) -> None:
@@ -225,7 +230,7 @@ def _heal_draining(cycle: CycleState, slot_info: SlotInfo) -> None:
 
 def _restart(cycle: CycleState) -> None:
     """Requeue failed reservations that may restart: at once the first time, later after `restart_delay`."""
-    for reservation in cycle.list_in_phase("failed"):
+    for reservation in _list_in_phase(cycle, "failed"):
         if not may_restart_again(reservation, cycle.rules):
             continue
         if is_restart_due(cycle, reservation):
