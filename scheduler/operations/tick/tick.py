@@ -5,10 +5,13 @@ docs/reference/consistency.md, "Decisions" and "Belief", explains the failure th
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from math import inf
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -17,9 +20,8 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
 from scheduler.operations.membership import check_membership, keep_record
 from scheduler.operations.paused_gc import PausedGC
-from scheduler.operations.ports import Ports
+from scheduler.operations.ports import Ports, announce
 from scheduler.operations.spending import BudgetStatus
-from scheduler.operations.tick.announcer import Announcer
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
 from scheduler.operations.tick.heartbeat_intake import forgive_outage, hear_before_judging
 from scheduler.operations.tick.leader import Leader, take_leader_term
@@ -219,7 +221,7 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
     """
     decisions, now, began = ticked.plan.decisions, ticked.now, leader.clock()
     charged, seen = ticked.plan.charged, ticked.view.slots
-    with Announcer(ports) as announcer:
+    with _Announcer(ports) as announcer:
         for skipped, change_set, left in commit(
             ports.store, decisions, ticked.rules, leader_term, ports.new_id, now, charged, seen
         ):
@@ -235,6 +237,53 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
             transaction.note_tick(leader_term, now)
     _kick_for_losers(ports, leader, ticked)
     ports.dispatcher.wake_at(ticked.plan.wake_at, ticked.now)
+
+
+class _Announcer:
+    """Announces committed chunks one after the other, in the order of their commits. Use it as a context manager: at
+    its end, all announcements have ended.
+
+    Speed: a thread announces a chunk while the caller writes the next one, because most of both is waiting for Redis
+    and for the database. The last chunk, which is the only one of most plans, needs no thread.
+    """
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._executor: ThreadPoolExecutor | None = None
+        self._running: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            # The error of the caller is raised, not that of an announcement.
+            with suppress(*([] if error is None else [Exception])):
+                self._wait()
+        finally:
+            if self._executor is not None:
+                self._executor.shutdown()
+
+    def announce(self, change_set: ChangeSet, *, is_last: bool) -> None:
+        """Announce a committed chunk, as soon as the one before it is announced. Raises the error of an earlier
+        announcement. `is_last`: no other chunk follows; return when it is announced.
+        """
+        self._wait()
+        # A simulation has no Redis to wait for, and its steps have one order.
+        if is_last or not self._ports.is_observed:
+            announce(self._ports, change_set, kick=False)
+            return
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="leasehold-announce")
+        # In a copy of the context, so that metrics are collected and log lines have the id of the task.
+        self._running = self._executor.submit(copy_context().run, announce, self._ports, change_set, kick=False)
+
+    def _wait(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
 
 
 def _kick_for_losers(ports: Ports, leader: Leader, ticked: Ticked) -> None:
