@@ -88,6 +88,17 @@ OF_SCALING: Final[Changes] = {
                 "the first empty slot first", "reversed(self._cycle.pools[self._name])", "self._cycle.pools[self._name]"
             ),
         ],
+        "PoolLaunches.startable": [
+            Change("the cheapest stopped slot first", "each.slot.price or 0.0", "0.0"),
+        ],
+        "is_in_tier": [
+            Change(
+                "a slot is not started before its stop is confirmed", "is_settled_stop(slot, slot_info.pool)", "True"
+            ),
+        ],
+        "list_resized": [
+            Change("a slot is resized only if its pool permits it", "not pool.resize_stopped", "False"),
+        ],
     },
     "scheduler.policy.scaling.offerings": {
         "list_eligible": [
@@ -189,19 +200,6 @@ OF_SCALING: Final[Changes] = {
                 "sum((slot_info.state in {'draining', 'terminating'} for slot_info in slot_infos))",
                 "0",
             ),
-        ],
-    },
-    "scheduler.policy.scaling.stopped_slots": {
-        "list_startable": [
-            Change("the cheapest stopped slot first", "each.slot.price or 0.0", "0.0"),
-        ],
-        "is_in_tier": [
-            Change(
-                "a slot is not started before its stop is confirmed", "is_settled_stop(slot, slot_info.pool)", "True"
-            ),
-        ],
-        "list_resized": [
-            Change("a slot is resized only if its pool permits it", "not pool.resize_stopped", "False"),
         ],
     },
     "scheduler.policy.scaling.stopped_tier": {

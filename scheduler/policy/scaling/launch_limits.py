@@ -21,8 +21,7 @@ from scheduler.policy.scaling.budgets import BudgetLimits
 from scheduler.policy.scaling.launch_codes import DETAILS, OF_A_MARKET, first_code
 from scheduler.policy.scaling.market_mix import describe_turn, find_turn
 from scheduler.policy.scaling.offerings import Choice, find_end, list_configured, list_eligible, list_fallback
-from scheduler.policy.scaling.pool_launches import PoolLaunches
-from scheduler.policy.scaling.stopped_slots import find_own_choice, list_resized, list_startable
+from scheduler.policy.scaling.pool_launches import PoolLaunches, find_own_choice, list_resized
 
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 
@@ -271,7 +270,7 @@ class LaunchLimits:
             own = find_own_choice(slot_info)
             slot_info.state, slot_info.labels, slot_info.price = "stopped", own.labels, own.price
             slot_info.capacity = slot_info.free = own.capacity
-            there.startable = list_startable(self._cycle.pools[name], self._cycle.now)
+            del there.startable  # it is listed again when it is needed
             return
         there.active -= 1
         there.launches -= 1

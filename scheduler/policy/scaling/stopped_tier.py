@@ -12,8 +12,8 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Headroom, Tiered, ToStop, Warm
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import list_choices, list_eligible
+from scheduler.policy.scaling.pool_launches import has_to_go, is_in_tier
 from scheduler.policy.scaling.pool_size import count_reserve, count_serving
-from scheduler.policy.scaling.stopped_slots import has_to_go, is_in_tier
 
 
 def keep_tiers(cycle: Warm, headroom: Headroom, limits: LaunchLimits) -> tuple[Tiered, ToStop]:
