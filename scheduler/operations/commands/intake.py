@@ -51,7 +51,7 @@ from scheduler.model.view import Row
 from scheduler.model.waits import Reason
 from scheduler.operations.commands.accounts import ACCOUNT_COMMANDS
 from scheduler.operations.commands.hosts import HOST_COMMANDS
-from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused, raise_first
+from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused
 from scheduler.operations.commands.reports import REPORT_COMMANDS, UnknownReservation
 from scheduler.operations.commands.submit import (
     Answer,
@@ -342,18 +342,26 @@ def _check_rights(work: UnitOfWork, document: Document) -> None:
         return
     if name is not None:
         current = work.reservations.get(name)
-        raise_first([find_owner_fault(principal, name, current)])
+        _refuse_for(find_owner_fault(principal, name, current))
         if isinstance(document, ConfirmDocument) and current is not None:
-            raise_first([find_place_fault(principal, current, document.slot)])
+            _refuse_for(find_place_fault(principal, current, document.slot))
     elif isinstance(document, HostDocument | RegisterDocument):
-        raise_first([find_host_fault(principal, document.slot)])
+        _refuse_for(find_host_fault(principal, document.slot))
 
 
 def check_question(principal: Principal | None, verb: str, *, slot: str | None = None) -> None:
     """Raise CommandRefused unless this sender may send this question (a request that only reads). `slot`: the slot that
     the question is about, if any.
     """
-    raise_first([find_role_fault(principal, verb), None if slot is None else find_host_fault(principal, slot)])
+    _refuse_for(find_role_fault(principal, verb))
+    if slot is not None:
+        _refuse_for(find_host_fault(principal, slot))
+
+
+def _refuse_for(fault: Fault | None) -> None:
+    """Raise CommandRefused for a fault. None: do nothing."""
+    if fault is not None:
+        raise CommandRefused.of(fault)
 
 
 def _answer(work: UnitOfWork, rules: Rules, verb: str, item: Item, index: int) -> Answer:

@@ -4,7 +4,7 @@ Each handler changes rows in a unit of work. If a command cannot be carried out,
 with the field, what was expected and what was found, before it has changed anything.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -57,13 +57,6 @@ class CommandRefused(Exception):  # noqa: N818 (a refused request is not an erro
         refusal = cls(fault.path, fault.expected, None)
         refusal.fault, refusal.args = fault, (str(fault),)
         return refusal
-
-
-def raise_first(faults: Iterable[Fault | None]) -> None:
-    """Raise CommandRefused for the first item of `faults` that is not None. Without such an item do nothing."""
-    found = next((each for each in faults if each is not None), None)
-    if found is not None:
-        raise CommandRefused.of(found)
 
 
 def _refuse_phase(current: Reservation, wanted: str) -> CommandRefused:
