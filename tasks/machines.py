@@ -173,6 +173,7 @@ def prune() -> str:
         ended_before=now - keep.ended_days * DAY,
     )
     count += store.prune_costs(now - keep.costs_days * DAY)
+    count += store.prune_booked_machines(now - keep.events_days * DAY)
     count += store.prune_price_changes(now - keep.prices_days * DAY)
     log.info(
         "Events, answers and ended reservations were deleted, as they were older than `keep` allows.",

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _WAYS: Final = ("pool", "account", "offering", "kind")
 _KINDS: Final[tuple["CostKind", ...]] = ("used", "booting", "idle", "draining", "interrupted")
+_RARE: Final[tuple["CostKind", ...]] = ("stopped", "unbound")
+"""Kinds that a table shows only if a machine has such a time. A file has them after the others."""
 _BUDGETS: Final = (
     Column("budget"),
     Column("action", rank=4),
@@ -94,11 +96,12 @@ def _show_costs(store: "Store", way: str, since: float, chosen: str) -> None:
         print_document(msgspec.to_builtins(document), chosen)
     elif chosen == "csv":
         header = [way, "dollars", "seconds", "unpriced_seconds", *(f"{kind}_seconds" for kind in _KINDS)]
-        header += [*(f"{kind}_dollars" for kind in _KINDS), "stopped_seconds", "stopped_dollars"]
+        header += [f"{kind}_dollars" for kind in _KINDS]
+        header += [f"{kind}_{unit}" for kind in _RARE for unit in ("seconds", "dollars")]
         print_csv(header, map(_list_fields, sums))
     else:
         show = print_wide if chosen == "wide" else print_table
-        kinds = (*_KINDS, "stopped") if total.seconds_by_kind["stopped"] else _KINDS
+        kinds = (*_KINDS, *(kind for kind in _RARE if total.seconds_by_kind[kind]))
         columns = [
             Column(way),
             Column("dollars"),
@@ -115,7 +118,8 @@ def _show_costs(store: "Store", way: str, since: float, chosen: str) -> None:
 def _list_fields(each: "CostSum") -> Sequence[Any]:
     seconds, dollars = each.seconds_by_kind, each.dollars_by_kind
     amounts = [each.dollars, each.seconds, each.unpriced_seconds, *(seconds[kind] for kind in _KINDS)]
-    return [each.name, *amounts, *(dollars[kind] for kind in _KINDS), seconds["stopped"], dollars["stopped"]]
+    rare = (amount for kind in _RARE for amount in (seconds[kind], dollars[kind]))
+    return [each.name, *amounts, *(dollars[kind] for kind in _KINDS), *rare]
 
 
 def _row(each: "CostSum", way: str, kinds: Sequence["CostKind"], name: str | None = None) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-CostKind = Literal["used", "booting", "idle", "draining", "interrupted", "stopped"]
+CostKind = Literal["used", "booting", "idle", "draining", "interrupted", "stopped", "unbound"]
 """What a machine did: `used` = it had a lease; `booting` = it was not ready yet; `idle` = it was ready without a lease;
 `draining` = it took no more leases, until the cloud reported its end; `interrupted` = after the notice of an
-interruption, with or without leases; `stopped` = it was stopped, and only its storage costs something.
+interruption, with or without leases; `stopped` = it was stopped, and only its storage costs something; `unbound` = it
+had no slot.
 """
 COST_KINDS: Final[tuple[CostKind, ...]] = get_args(CostKind)
 HOUR: Final = 3600.0
@@ -47,6 +48,16 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     dollars: float
     unpriced: float = 0.0
     """Those of the seconds whose price is unknown. They are in `seconds`, and cost nothing in `dollars`."""
+
+
+class BookedMachine(msgspec.Struct, frozen=True, gc=False):
+    """Until when a machine is booked that has no slot. Times are seconds since the epoch."""
+
+    machine: str
+    since: float
+    """Begin of the interval that was booked last."""
+    until: float
+    """End of this interval. The next one begins here."""
 
 
 CostKey = tuple[float, str, str, str, str]

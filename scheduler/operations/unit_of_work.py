@@ -95,6 +95,8 @@ class UnitOfWork:
         """The leases on each slot, with the changes of this transaction."""
         self._changed: dict[tuple[type, str], Row] = {}
         self._marked: dict[tuple[type, str], Row] = {}
+        self._parted: dict[str, float] = {}
+        """Machine of a slot that became empty -> the time of this."""
         self._deleted: list[Row] = []
         self._events: list[Event] = []
 
@@ -227,6 +229,9 @@ class UnitOfWork:
         forbidden.
         """
         if to == "empty":
+            if slot.instance_id is not None:
+                # A stale answer of the cloud may show the machine again: then its time until now is booked already.
+                self._parted[slot.instance_id] = self.now
             changes = {**without_machine(slot), **changes}
         moved, event = move_slot(slot, to, cause or self.cause, self.now, **changes)
         self.put(moved)
@@ -306,6 +311,8 @@ class UnitOfWork:
         if self._marked:
             rows = [*rows, *self.transaction.mark(list(self._marked.values()))]
         gone = self.transaction.delete(self._deleted) if self._deleted else []
+        if self._parted:
+            self.transaction.take_unbooked(self._parted)
         if self._events:
             self.transaction.append_events(self._events)
         outgoing = self._list_callbacks()

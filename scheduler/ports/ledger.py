@@ -1,6 +1,6 @@
 """The part of the store that holds the cost ledger: what the machines cost, by hour."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from scheduler.model.costs import Cost
@@ -24,6 +24,14 @@ class CostWriter(Protocol):
         row. The rows are locked at the end of the transaction, in the order of their keys, before events are numbered.
         """
 
+    def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
+        """Return for each of these machines the time from which it is not booked yet, and store that it is booked until
+        now. The caller books this interval in the same transaction, so that no interval is booked twice.
+
+        `born`: machine -> begin of its life, which counts for a machine that was not stored before. Call it after the
+        rows of other kinds were locked. A machine's row stays locked until the end of the transaction.
+        """
+
 
 class CostLedger(Protocol):
     """The methods of a store that read the cost ledger."""
@@ -40,3 +48,6 @@ class CostLedger(Protocol):
 
     def prune_costs(self, before: float) -> int:
         """Delete the costs of hours that began before `before`. Return the number of deleted rows."""
+
+    def prune_booked_machines(self, before: float) -> int:
+        """Delete until when machines are booked, of those that were not booked since `before`. Return their number."""

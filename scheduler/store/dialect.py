@@ -2,7 +2,7 @@
 differ.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,14 @@ from scheduler.ports import ClusterRow
 
 Field = tuple[Column[Any], tuple[int | str, ...]]
 """A column of a table, and the path to its value in a struct: the position of a field, then names of nested fields."""
+
+Merge = Callable[[Column[Any], ColumnElement[Any]], ColumnElement[Any]]
+"""Returns the new value of a column, from its present value and the given one."""
+
+
+def overwrite(_: Column[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return the given value. See Merge."""
+    return given
 
 
 @dataclass(frozen=True)
@@ -62,15 +70,9 @@ class Dialect(Protocol):
     def gather(self, column: Column[Any]) -> ColumnElement[str]:
         """Return an SQL aggregate: the JSON text of an array of all values of `column`, in any order."""
 
-    def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
-        """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows that have the
-        same primary key. No two of the given rows may have the same key.
-        """
-
-    def accumulate(self, table: Table, fields: Sequence[Field]) -> Insert:
+    def upsert(self, table: Table, fields: Sequence[Field], merge: Merge) -> Insert:
         """Return a statement that inserts the rows of `given(fields)` into `table`. If a row with the same primary key
-        exists, the values of its other columns are added to those of the row. No two of the given rows may have the
-        same key.
+        exists, each of its other columns gets the value of `merge`. No two of the given rows may have the same key.
         """
 
     def prepare_clock(self, engine: Engine) -> None:

@@ -221,6 +221,12 @@ class MemoryStore(ReadsCosts):
         with self._lock:
             return _drop_all(self._world.costs, [key for key in self._world.costs if key[0] < before])
 
+    def prune_booked_machines(self, before: float) -> int:
+        """Delete the machines without a slot that were not booked since `before`. See CostLedger."""
+        with self._lock:
+            booked = self._world.booked_machines
+            return _drop_all(booked, [name for name, until in booked.items() if until < before])
+
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
         """Return the changes of the prices of these instance types, sorted by key. See PriceHistory."""
         with self._lock:

@@ -53,6 +53,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         self._outgoing: dict[str, OutboxMessage | None] = {}
         self._balances: list[BalanceSample] = []
         self._costs: list[Cost] = []
+        self._booked: dict[str, float] = {}
         self._principals: dict[str, StoredPrincipal | None] = {}
 
     def __enter__(self) -> Self:
@@ -290,6 +291,12 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         """Add these costs to the cost ledger. See CostWriter."""
         self._costs += costs
 
+    def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
+        """Return from when these machines are not booked, and store that they are booked until now. See CostWriter."""
+        found = {name: self._booked.get(name, self._world.booked_machines.get(name, at)) for name, at in born.items()}
+        self._booked |= {name: max(at, self._now) for name, at in found.items()}
+        return found
+
     def load_rules(self) -> StoredRules:
         """Return the scheduling rules in force, as this transaction sees them. See Transaction."""
         return self._rules
@@ -339,6 +346,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         for sample in self._balances:
             world.balances.setdefault(sample.account, {})[sample.at] = sample
         book(world.costs, self._costs)
+        world.booked_machines |= self._booked
         for row_id, outgoing in self._outgoing.items():
             if outgoing is None:
                 world.outgoing.pop(row_id, None)

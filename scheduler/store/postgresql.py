@@ -41,7 +41,7 @@ from sqlalchemy.types import TypeEngine
 
 from scheduler.ports import ClusterRow, ConflictError, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.cluster import read_stored, select_cluster
-from scheduler.store.dialect import Field
+from scheduler.store.dialect import Field, Merge
 from scheduler.store.reference_clock import ReferenceClock
 from scheduler.store.schema import SchemaError
 
@@ -162,22 +162,13 @@ class PostgresDialect:
         """Return an SQL aggregate: the JSON text of an array of all values of `column`. See Dialect."""
         return cast(func.json_agg(column), Text)
 
-    def accumulate(self, table: Table, fields: Sequence[Field]) -> Insert:
-        """Return a statement that inserts the rows of `given(fields)` into `table`, or adds their values to the rows
-        that have the same primary key. See Dialect.
+    def upsert(self, table: Table, fields: Sequence[Field], merge: Merge) -> Insert:
+        """Return a statement that inserts the rows of `given(fields)` into `table`, or merges them with the rows that
+        have the same primary key. See Dialect.
         """
         statement = insert(table).from_select([each for each, _ in fields], select(self.given(fields)))
-        added = {each.name: each + statement.excluded[each.name] for each, _ in fields if not each.primary_key}
-        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
-
-    def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
-        """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows that have the
-        same primary key. See Dialect.
-        """
-        columns = [each for each, _ in fields]
-        statement = insert(table).from_select(list(columns), select(self.given(fields)))
-        excluded = {each.name: statement.excluded[each.name] for each in columns}
-        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=excluded)
+        merged = {each.name: merge(each, statement.excluded[each.name]) for each, _ in fields if not each.primary_key}
+        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=merged)
 
     def prepare_clock(self, engine: Engine) -> None:
         """Do nothing: a PostgreSQL server has a clock of its own. See Dialect."""

@@ -10,7 +10,6 @@ import msgspec
 from sqlalchemy import Boolean, Column, Row, Table
 
 from scheduler.model.accounts import Account, BalanceSample
-from scheduler.model.costs import Cost
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
@@ -107,7 +106,6 @@ ACCOUNTS: Final = Shape(tables.accounts, Account)
 RESERVATIONS: Final = Shape(tables.reservations, Reservation, elsewhere=("leases",))
 LEASES: Final = Shape(tables.leases, Lease, written=StoredLease)
 BALANCES: Final = Shape(tables.balances, BalanceSample)
-COSTS: Final = Shape(tables.costs, Cost)
 EVENTS: Final = Shape(tables.events, Event)
 ANSWERS: Final = Shape(tables.requests, StoredAnswer)
 PRINCIPALS: Final = Shape(tables.principals, StoredPrincipal)

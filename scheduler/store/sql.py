@@ -42,7 +42,7 @@ from scheduler.ports import (
     StoredRules,
     StoreUnavailableError,
 )
-from scheduler.store import tables
+from scheduler.store import sql_ledger, tables
 from scheduler.store.cost_reading import ReadsCosts
 from scheduler.store.dialect import Dialect
 from scheduler.store.reading import (
@@ -56,7 +56,7 @@ from scheduler.store.reading import (
 from scheduler.store.row_versions import NOT_OVER, RowVersions
 from scheduler.store.seen import HighestSeen
 from scheduler.store.session import CHUNK_ROWS, Session, open_session
-from scheduler.store.shapes import ACCOUNTS, BALANCES, COSTS, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
+from scheduler.store.shapes import ACCOUNTS, BALANCES, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
 from scheduler.store.shared_rules import RECENT_SECONDS
 from scheduler.store.sql_market import (
     prune_price_changes,
@@ -84,7 +84,6 @@ _BALANCES = (
     .where(tables.balances.c.account == bindparam("of_account"), tables.balances.c.at >= bindparam("since"))
     .order_by(tables.balances.c.at)
 )
-_COSTS = select(*COSTS.columns).where(tables.costs.c.hour >= bindparam("since"))
 _METERED = _ALL_SLOTS.where(tables.slots.c.meter.is_not(None))
 _RECENT = select(*RESERVATIONS.columns).where(or_(NOT_OVER, _RESERVATION.ended_at > bindparam("ended_after")))
 BITE_ROWS: Final = 10 * CHUNK_ROWS
@@ -296,13 +295,18 @@ class SqlStore(ReadsCosts):
         """
         with self._reading() as session:
             now = session.read_cluster().now
-            booked = COSTS.read_all(session.fetch(_COSTS, since=since))
+            booked = sql_ledger.COSTS.read_all(session.fetch(sql_ledger.SINCE, since=since))
             return booked, SLOTS.read_all(session.fetch(_METERED)), now
 
     def prune_costs(self, before: float) -> int:
         """Delete the costs of hours that began before `before`. See CostLedger."""
         with self._writing() as session:
-            return session.change(delete(tables.costs).where(tables.costs.c.hour < before))
+            return session.change(sql_ledger.prune_costs(before))
+
+    def prune_booked_machines(self, before: float) -> int:
+        """Delete the machines without a slot that were not booked since `before`. See CostLedger."""
+        with self._writing() as session:
+            return session.change(sql_ledger.prune_booked_machines(before))
 
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
         """Return the changes of the prices of these instance types, sorted by key. See PriceHistory."""

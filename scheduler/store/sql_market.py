@@ -9,7 +9,7 @@ from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
 from scheduler.ports.market import RulesVersion
 from scheduler.store import fixed, market_tables, tables
-from scheduler.store.dialect import Bulk, Dialect
+from scheduler.store.dialect import Bulk, Dialect, overwrite
 from scheduler.store.session import Session
 from scheduler.store.shapes import HOLDS, Shape
 
@@ -91,7 +91,7 @@ class SqlMarketWrites:
 def _put(dialect: Dialect, shape: Shape[Any]) -> Bulk:
     """Return the statement that inserts rows, or overwrites rows with the same key. It is rarely used."""
     fields = tuple(shape.fields(shape.table.c))
-    return Bulk(dialect.replace(shape.table, fields), fields)
+    return Bulk(dialect.upsert(shape.table, fields, overwrite), fields)
 
 
 def _delete_types(dialect: Dialect) -> Delete:

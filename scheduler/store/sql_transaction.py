@@ -8,7 +8,7 @@ from sqlalchemy import Executable
 
 from scheduler.model.accounts import Account, BalanceSample, Levels, at_level
 from scheduler.model.accounts import add as add_levels
-from scheduler.model.costs import Cost, add_costs
+from scheduler.model.costs import Cost
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
@@ -38,6 +38,7 @@ from scheduler.store.reading import (
 from scheduler.store.session import Session
 from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS
 from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
+from scheduler.store.sql_ledger import SqlLedgerWrites
 from scheduler.store.sql_market import SqlMarketWrites
 from scheduler.store.statements import RowStatements, Statements
 
@@ -45,7 +46,7 @@ MOST_TOKENS: Final = 1000
 """The most fencing tokens that one statement reserves, unless a call of `next_tokens` asks for more."""
 
 
-class SqlTransaction(SqlMarketWrites, WholeOrNothing):
+class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
     """One transaction of a SqlStore. It is usable until the `with` block of `SqlStore.transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, cluster: ClusterRow) -> None:
@@ -54,6 +55,7 @@ class SqlTransaction(SqlMarketWrites, WholeOrNothing):
         self._now, self._rules_version = cluster.now, cluster.rules_version
         self._events: list[Event] = []
         self._costs: list[Cost] = []
+        self._ledger = statements.ledger
         self._tokens = range(0)
         """Fencing tokens that this transaction has reserved and that `next_tokens` has not returned yet."""
         self._has_sequence = False
@@ -69,9 +71,7 @@ class SqlTransaction(SqlMarketWrites, WholeOrNothing):
         its commit it blocks every other transaction that has events.
         """
         self.check_whole()
-        if self._costs:
-            # All transactions lock these rows in the order of their keys, and only for the time of the commit.
-            self._session.write(self._statements.add_costs, add_costs(self._costs))
+        self._write_costs()
         if self._events:
             self._session.queue_for_events()  # promise: event-order
             self._session.write(self._statements.append_events, self._events)
@@ -315,10 +315,6 @@ class SqlTransaction(SqlMarketWrites, WholeOrNothing):
         """Store samples of account balances for the history. See Transaction."""
         by_key = {(sample.account, sample.at): sample for sample in samples}
         self._session.write(self._statements.put_balances, [by_key[key] for key in sorted(by_key)])
-
-    def book(self, costs: Sequence[Cost]) -> None:
-        """Add these costs to the cost ledger. See CostWriter."""
-        self._costs += costs
 
     def load_rules(self) -> StoredRules:
         """Return the scheduling rules in force, as this transaction sees them. See Transaction."""

@@ -36,7 +36,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from scheduler.ports import ClusterRow, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.boot_clock import SELECT, BootClock
 from scheduler.store.cluster import read_stored
-from scheduler.store.dialect import Field
+from scheduler.store.dialect import Field, Merge
 from scheduler.store.schema import SchemaError
 
 BUSY_SECONDS: Final = 10.0
@@ -136,23 +136,14 @@ class SqliteDialect:
         """Return an SQL aggregate: the JSON text of an array of all values of `column`. See Dialect."""
         return func.json_group_array(column, type_=Text)
 
-    def accumulate(self, table: Table, fields: Sequence[Field]) -> Insert:
-        """Return a statement that inserts the rows of `given(fields)` into `table`, or adds their values to the rows
-        that have the same primary key. See Dialect.
+    def upsert(self, table: Table, fields: Sequence[Field], merge: Merge) -> Insert:
+        """Return a statement that inserts the rows of `given(fields)` into `table`, or merges them with the rows that
+        have the same primary key. See Dialect.
         """
-        statement = insert(table).from_select([each for each, _ in fields], select(self.given(fields)).where(true()))
-        added = {each.name: each + statement.excluded[each.name] for each, _ in fields if not each.primary_key}
-        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
-
-    def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
-        """Return a statement that inserts the rows of `given(fields)` into `table`, and overwrites rows that have the
-        same primary key. See Dialect.
-        """
-        given, columns = self.given(fields), [column for column, _ in fields]
         # Without a WHERE before it, SQLite parses the ON of ON CONFLICT as that of a join.
-        statement = insert(table).from_select(list(columns), select(given).where(true()))
-        excluded = {column.name: statement.excluded[column.name] for column in columns}
-        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=excluded)
+        statement = insert(table).from_select([each for each, _ in fields], select(self.given(fields)).where(true()))
+        merged = {each.name: merge(each, statement.excluded[each.name]) for each, _ in fields if not each.primary_key}
+        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=merged)
 
     def prepare_clock(self, engine: Engine) -> None:
         """Make sure that the database has a valid base from which cluster time is computed. See Dialect."""

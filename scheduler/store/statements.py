@@ -18,12 +18,11 @@ from sqlalchemy import (
 )
 
 from scheduler.store import tables
-from scheduler.store.dialect import Bulk, Dialect, Field
+from scheduler.store.dialect import Bulk, Dialect, Field, overwrite
 from scheduler.store.shapes import (
     ACCOUNTS,
     ANSWERS,
     BALANCES,
-    COSTS,
     EVENTS,
     HOLDS,
     LEASES,
@@ -33,6 +32,7 @@ from scheduler.store.shapes import (
     SLOTS,
     Shape,
 )
+from scheduler.store.sql_ledger import LedgerStatements
 
 _MARKS = {
     "slots": ("last_seen", "noted_at", "heartbeat", "sent_at", "not_before", "attempts", "marked_at"),
@@ -73,25 +73,24 @@ class Statements:
     def put_outgoing(self) -> Bulk:
         """The statement that inserts callbacks (messages to producers) into the outbox, or overwrites them."""
         fields = tuple(OUTGOING.fields(tables.outgoing.c))
-        return Bulk(self._dialect.replace(tables.outgoing, fields), fields)
+        return Bulk(self._dialect.upsert(tables.outgoing, fields, overwrite), fields)
 
     @cached_property
     def put_balances(self) -> Bulk:
         """The statement that inserts samples of account balances, or overwrites them."""
         fields = tuple(BALANCES.fields(tables.balances.c))
-        return Bulk(self._dialect.replace(tables.balances, fields), fields)
+        return Bulk(self._dialect.upsert(tables.balances, fields, overwrite), fields)
 
     @cached_property
-    def add_costs(self) -> Bulk:
-        """The statement that adds costs to the rows of the cost ledger."""
-        fields = tuple(COSTS.fields(tables.costs.c))
-        return Bulk(self._dialect.accumulate(tables.costs, fields), fields)
+    def ledger(self) -> LedgerStatements:
+        """The statements of the cost ledger."""
+        return LedgerStatements(self._dialect)
 
     @cached_property
     def put_principals(self) -> Bulk:
         """The statement that inserts principals, or overwrites them."""
         fields = tuple(PRINCIPALS.fields(tables.principals.c))
-        return Bulk(self._dialect.replace(tables.principals, fields), fields)
+        return Bulk(self._dialect.upsert(tables.principals, fields, overwrite), fields)
 
     @cached_property
     def delete_principals(self) -> Delete:

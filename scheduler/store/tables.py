@@ -261,22 +261,6 @@ balances: Final = Table(
 )
 Index("balances_by_time", balances.c.at)
 
-costs: Final = Table(
-    "costs",
-    metadata,
-    _real("hour"),
-    _text("pool"),
-    _text("offering"),
-    _text("account"),
-    _text("kind"),
-    _real("seconds"),
-    _real("dollars"),
-    _real("unpriced"),
-    PrimaryKeyConstraint("hour", "pool", "offering", "account", "kind"),
-    sqlite_with_rowid=False,
-)
-"""The table of the cost ledger: what was booked for one hour, pool, offering, account and kind."""
-
 events: Final = Table(
     "events",
     metadata,

@@ -52,6 +52,8 @@ class World:
         self.events: list[Event] = []
         self.balances: dict[str, dict[float, BalanceSample]] = {}
         self.costs: dict[CostKey, Cost] = {}
+        self.booked_machines: dict[str, float] = {}
+        """Machine without a slot -> the time until which it is booked."""
         self.answers: dict[str, StoredAnswer] = {}
         self.outgoing: dict[str, OutboxMessage] = {}
         self.rules = StoredRules(version=0, document={}, rules=Rules())

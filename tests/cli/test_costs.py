@@ -64,6 +64,20 @@ def test_the_table_shows_times_and_machines_without_a_price(store: Store, run: R
     assert lines[4].split()[:2] == ["total", "6.50"]
 
 
+def test_machines_without_a_slot_are_shown_if_there_are_any(store: Store, run: Run) -> None:
+    hour = book(store)
+    assert "UNBOUND" not in run("costs").out.splitlines()[0].upper()
+    with store.transaction() as transaction:
+        transaction.book([Cost(hour, "linux", "small", "ci", "unbound", 600.0, 0.5)])
+    lines = run("costs").out.splitlines()
+    assert "UNBOUND" in lines[0].upper()
+    assert lines[2].split() == ["linux", "7.00", "1.0", "h", "30", "min", "10", "min"]
+    [linux, _] = csv.DictReader(StringIO(run("costs", "-o", "csv").out))
+    assert (float(linux["unbound_seconds"]), float(linux["unbound_dollars"])) == (600.0, 0.5)
+    found = json.loads(run("costs", "--by", "kind", "--json").out)
+    assert ("unbound", 0.5) in [(each["name"], each["dollars"]) for each in found["costs"]]
+
+
 def test_a_machine_that_runs_counts_until_now(store: Store, run: Run) -> None:
     with store.transaction() as transaction:
         transaction.save([a_slot(meter=Meter(store.now() - 5400, "used", "small", "ci", price=2.0))])

@@ -96,6 +96,20 @@ def test_money_has_the_sums_of_the_ledger_by_each_way(console: Console) -> None:
     assert "Costs by pool" in browser.get("/money?by=%3Cb%3E&span=x").text
 
 
+def test_money_has_machines_without_a_slot_if_there_are_any(console: Console) -> None:
+    book_now(console, a_cost(pool="linux", dollars=2.0, kind="used"))
+    browser = console.entered()
+    assert "Unbound" not in plain(browser.get("/money").text)
+    book_now(console, a_cost(pool="linux", account="ci", dollars=0.25, kind="unbound"))
+    text = plain(browser.get("/money").text)
+    assert "$0.25 unbound" in text
+    assert "Draining Interrupted Unbound Total" in text
+    assert "linux $2.00 $0.25 $2.25" in text
+    newest = text[text.index("Newest dollars per hour") :]
+    assert "Draining Interrupted Unbound" in newest
+    assert "2.00 0.00 0.00 0.00 0.00 0.25" in newest or "0.00 0.00 0.00 0.00 0.00 0.00" in newest
+
+
 def test_money_has_what_runs_now_and_the_budgets(make_console: MakeConsole) -> None:
     rows = (
         a_slot("linux-1", price=0.8, launched_for="nightly"),

@@ -232,4 +232,5 @@ def test_in_generated_scenarios_the_ledger_has_the_lifetimes_of_all_machines(fir
         list(player.play())
         now = player.cluster.event_queue.now
         lifetimes = watched.seconds + sum(now - born for born in watched.born.values())
-        assert sum(each.seconds for each in store.read_costs(-1e9)) == pytest.approx(lifetimes), seed
+        booked = [each.seconds for each in store.read_costs(-1e9) if each.kind != "unbound"]  # before an adoption
+        assert sum(booked) == pytest.approx(lifetimes), seed

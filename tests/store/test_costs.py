@@ -1,5 +1,7 @@
 """The cost ledger in every store: costs of one key are added, and open intervals are computed when they are read."""
 
+from threading import Thread
+
 import pytest
 
 from scheduler.model.costs import Cost, Meter
@@ -33,6 +35,17 @@ def book(store: Store, *costs: Cost) -> None:
 def book_and_fail(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.book([a_cost()])
+        raise ConnectionError
+
+
+def take(store: Store, born: dict[str, float]) -> dict[str, float]:
+    with store.transaction() as transaction:
+        return transaction.take_unbooked(born)
+
+
+def take_and_fail(store: Store) -> None:
+    with store.transaction() as transaction:
+        transaction.take_unbooked({"i-1": HOUR})
         raise ConnectionError
 
 
@@ -89,3 +102,45 @@ def test_old_hours_are_pruned(store: Store) -> None:
     book(store, a_cost(hour=HOUR - 3600), a_cost())
     assert store.prune_costs(HOUR) == 1
     assert store.read_costs() == [a_cost()]
+
+
+class TestMachinesWithoutASlot:
+    def test_the_time_of_a_machine_is_given_once(self, store: Store, clock: Clock) -> None:
+        assert take(store, {"i-1": HOUR - 60}) == {"i-1": HOUR - 60}
+        begin = clock.now
+        assert take(store, {"i-1": HOUR - 60}) == {"i-1": begin}
+        clock.now += 30
+        assert take(store, {"i-2": HOUR, "i-1": HOUR - 60}) == {"i-1": begin, "i-2": HOUR}
+
+    def test_a_transaction_that_fails_takes_nothing(self, store: Store) -> None:
+        with pytest.raises(ConnectionError):
+            take_and_fail(store)
+        assert take(store, {"i-1": HOUR}) == {"i-1": HOUR}
+
+    def test_the_time_is_not_given_again_if_the_clock_is_late(self, store: Store, clock: Clock) -> None:
+        take(store, {"i-1": HOUR})
+        end = clock.now
+        clock.now -= 20
+        assert take(store, {"i-1": HOUR}) == {"i-1": end}
+        clock.now += 50
+        assert take(store, {"i-1": HOUR}) == {"i-1": end}
+
+    def test_two_transactions_at_once_take_no_time_twice(self, store: Store, clock: Clock) -> None:
+        begins: list[float] = []
+
+        def act() -> None:
+            begins.append(take(store, {"i-1": HOUR, "i-2": HOUR})["i-1"])
+
+        threads = [Thread(target=act) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(begins) == [HOUR, clock.now, clock.now, clock.now]
+
+    def test_machines_that_were_not_seen_for_long_are_forgotten(self, store: Store, clock: Clock) -> None:
+        take(store, {"i-1": HOUR})
+        clock.now += 100
+        take(store, {"i-2": HOUR})
+        assert store.prune_booked_machines(clock.now - 50) == 1
+        assert take(store, {"i-1": HOUR, "i-2": HOUR}) == {"i-1": HOUR, "i-2": clock.now}

@@ -26,7 +26,11 @@ MEANINGS: Final[dict[CostKind, str]] = {
     "idle": "ready without a lease",
     "draining": "takes no more leases",
     "interrupted": "after the notice of an interruption",
+    "stopped": "stopped: only its storage costs something",
+    "unbound": "without a slot, until the sweep ends it or a slot adopts it",
 }
+RARE: Final[frozenset[CostKind]] = frozenset({"stopped", "unbound"})
+"""Kinds that are shown only if a machine has such a time."""
 STOPS: Final = {
     "warn": "nothing: it only warns",
     "stop": "launches that would exceed it",
@@ -48,6 +52,7 @@ async def show_money(request: Request) -> Response:
     await services.feed.refresh()
     slots = await services.run_plain(copy_slots, services.feed)
     report, curve, budgets = await services.run(read_page, services.store, way, seconds, slots)
+    shown = [each["name"] for each in curve["series"]]
     running = [slot for slot in slots if slot.state not in INACTIVE]
     return render(
         request,
@@ -61,7 +66,7 @@ async def show_money(request: Request) -> Response:
         newest=[*zip(curve["at"], zip(*(each["values"] for each in curve["series"]), strict=True), strict=True)][
             -25:-1
         ],
-        kinds=MEANINGS,
+        kinds={kind: MEANINGS[kind] for kind in shown},
         by=way,
         ways=WAYS,
         span=span if span in SPANS else "1d",
@@ -91,11 +96,14 @@ def read_page(
 
 def make_curve(costs: Iterable[Cost], since: float, now: float) -> dict[str, Any]:
     """Return dollars per hour by kind of use for each hour since `since`, in the form that `curves.js` draws. The hour
-    that has not ended counts by its seconds so far; its value stands again at the end, at `now`.
+    that has not ended counts by its seconds so far; its value stands again at the end, at `now`. Rare kinds that no
+    cost has are missing.
     """
     sums: dict[tuple[float, CostKind], float] = defaultdict(float)
+    seen: set[CostKind] = set()
     for cost in costs:
         sums[cost.hour, cost.kind] += cost.dollars
+        seen.add(cost.kind)
     first = begin_of_hour(since)
     hours = [first + HOUR * index for index in range(int((now - first) // HOUR) + 1)]
     parts = [min(1.0, max(now - hour, 60.0) / HOUR) for hour in hours]
@@ -105,6 +113,7 @@ def make_curve(costs: Iterable[Cost], since: float, now: float) -> dict[str, Any
             "values": [round(sums[hour, kind] / part, 4) for hour, part in zip(hours, parts, strict=True)],
         }
         for kind in COST_KINDS
+        if kind in seen or kind not in RARE
     ]
     for each in series:
         each["values"].append(each["values"][-1])

@@ -29,6 +29,7 @@ from scheduler.operations.machines.launch import (
     is_put_off,
     note_refusal,
 )
+from scheduler.operations.machines.unbound import book_unbound, find_accounts
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
@@ -248,7 +249,9 @@ def _record(
         _refuse(work, pool, first, wanting[len(bound) :], refusals)
         _clear(work, slots, batch)
         change_set = work.flush()
-    return [(slot.id, machine) for slot, machine in bound], list(answer.machines[len(wanting) :]), change_set
+        left = list(answer.machines[len(wanting) :])
+        book_unbound(ports, work, rules, left, find_accounts(slots))
+    return [(slot.id, machine) for slot, machine in bound], left, change_set
 
 
 def _clear(work: UnitOfWork, slots: Sequence[Slot], batch: str) -> None:

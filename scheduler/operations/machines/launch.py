@@ -14,6 +14,7 @@ from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.model.transitions import INACTIVE
+from scheduler.operations.machines.unbound import book_unbound, find_accounts
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -143,7 +144,10 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
             work.move_slot(current, "booting", attempts=0, last_seen=work.now, **describe_machine(machine))
             forget_holds(work, current)
         change_set = work.flush()
-    if current is not None and current.launch_id == slot.launch_id and current.instance_id == machine.id:
+        is_bound = current is not None and (current.launch_id, current.instance_id) == (slot.launch_id, machine.id)
+        if not wanted and not is_bound:
+            book_unbound(ports, work, ports.rules(), [machine], find_accounts([slot]))
+    if is_bound:
         return REPEATED
     if not wanted:
         ports.fleet.terminate([machine.id])  # promise: unused-machine-ended

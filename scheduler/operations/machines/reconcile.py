@@ -7,7 +7,7 @@ gone changes nothing. Source: Arvados (restart of the scheduler).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +21,7 @@ from scheduler.model.slots import ADOPTED, Machine, Slot, slot_order
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.machines.batch import is_of_batch
 from scheduler.operations.machines.launch import describe_machine, end_quota_holds, list_quota_holds_of, settle_machine
+from scheduler.operations.machines.unbound import book_unbound, end_unbound, find_accounts, find_offering
 from scheduler.operations.membership import refuse_foreign_machines, split_foreign
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -85,13 +86,13 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
     if unnamed:
         with suppress(CloudError):
             ports.fleet.claim(unnamed, identity)
-    found = _sort(machines, slots)
+    found, accounts = _sort(machines, slots), find_accounts(slots)
     for slot, machine in found.lost:
         settle_machine(ports, slot, machine)
-    adopted, strangers, orphans = _adopt(ports, rules, _look_again(ports, found.strangers), orphan_seconds)
+    present = _look_again(ports, found.strangers)
+    adopted, strangers, orphans = _adopt(ports, rules, present, accounts, orphan_seconds)
     ended = [*found.extra, *orphans]
-    if ended:
-        ports.fleet.terminate([machine.id for machine in ended])
+    end_unbound(ports, rules, ended, accounts)
     return Reconciled(settled=len(found.lost), adopted=adopted, ended=len(ended), strangers=len(strangers))
 
 
@@ -133,11 +134,11 @@ def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
 
 
 def _adopt(
-    ports: Ports, rules: Rules, strangers: Sequence[Machine], orphan_seconds: float
+    ports: Ports, rules: Rules, strangers: Sequence[Machine], accounts: Mapping[str, str], orphan_seconds: float
 ) -> tuple[int, list[Machine], list[Machine]]:
-    """Let empty slots adopt the machines that are tagged with their ids or were launched in a batch, and store how many
-    machines have no slot, in one transaction. Return (number adopted, machines without a slot, those of them that are
-    old enough to be terminated).
+    """Let empty slots adopt the machines that are tagged with their ids or were launched in a batch, book the time in
+    which the machines had no slot, and store how many have none, in one transaction. Return (number adopted, machines
+    without a slot, those of them that are old enough to be terminated).
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -150,8 +151,9 @@ def _adopt(
         wanted = (
             {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)} if strangers else {}
         )
-        taken = {slot.instance_id for slot in placed}
-        left = [each for each in strangers if each.id not in taken and not _take_in(work, rules, wanted, each)]
+        taken = {slot.instance_id for slot in (*placed, *work.slots.values())}
+        unbound = [each for each in strangers if each.id not in taken]
+        left = [each for each in unbound if not _take_in(work, rules, wanted, each)]
         is_fewer = _count_strangers(work, rules, left)
         orphans = [each for each in left if _is_old(each, rules, work.now, orphan_seconds)]
         for machine in orphans:
@@ -160,6 +162,7 @@ def _adopt(
                 detail["launch"] = machine.launch_id
                 work.add_event(Event(at=work.now, name="machine_orphaned", cause="cloud", detail=detail))
         change_set = work.flush()
+        book_unbound(ports, work, rules, unbound, accounts)
     adopted = [event.slot for event in change_set.events if event.name == "slot_adopted" and event.slot]
     announce(ports, change_set, kick=bool(adopted) or is_fewer)
     if adopted:
@@ -181,7 +184,7 @@ def _is_old(machine: Machine, rules: Rules, now: float, orphan_seconds: float) -
 
 def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
     """Put a machine on the slot that it is tagged with, if the slot is empty; a machine of a batch, on the first empty
-    slot of its pool. Return whether the machine is on the slot now; also True if another process put it there.
+    slot of its pool. Return whether the machine is on the slot now.
     """
     if machine.batch is not None:
         empty = (slot for slot in work.slots.values() if slot.state == "empty" and slot.pool == machine.pool)
@@ -190,8 +193,6 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
         current = work.slots.get(machine.slot or "")
     if current is None or machine.is_trial:
         return False
-    if current.instance_id == machine.id:
-        return True
     is_its_slot = wanted.get(current.id) == machine.pool == current.pool
     if current.state != "empty" or not is_its_slot or machine.state in {"stopping", "stopped"}:
         return False
@@ -214,7 +215,7 @@ def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
     """Return the field values that a slot gets from the offering of the machine that it adopts. If the offering is no
     longer configured, resources and labels are those of the pool.
     """
-    key = machine.offering or _find_offering(pool, machine)
+    key = find_offering(pool, machine)
     choice = next((each for each in list_configured(pool) if each.key == key), None)
     capacity, labels = (choice.capacity, choice.labels) if choice else (pool.resources, pool.labels)
     return {
@@ -224,21 +225,6 @@ def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
         "resources": None if capacity is None else dict(capacity),
         "labels": dict(labels),
     }
-
-
-def _find_offering(pool: Pool, machine: Machine) -> str | None:
-    """Return the key of the pool's offering with the type, market and zone of this machine, else the type of the
-    machine. Return None if the pool has no offerings.
-    """
-    if not pool.offerings:
-        return None
-    alike = (
-        key
-        for key, offering in pool.offering_by_key.items()
-        if (offering.instance_type, offering.market) == (machine.type, machine.market)
-        and offering.zone in {None, machine.zone}
-    )
-    return next(alike, machine.type)
 
 
 def _count_strangers(work: UnitOfWork, rules: Rules, left: Iterable[Machine]) -> bool:

@@ -7,6 +7,7 @@ import msgspec
 from scheduler.model.slots import Slot
 from scheduler.operations.machines.batch import end_batch
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, MOST_DELAY, NOTHING_MADE, is_put_off
+from scheduler.operations.machines.unbound import end_unbound, find_accounts
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError
@@ -112,10 +113,10 @@ def _find_launched(ports: Ports, slot: Slot) -> str | None:
         return None
     if slot.launch_id is None or slot.launch_request is None:
         return None
-    found = [machine.id for machine in ports.fleet.find_launch(slot.launch_id)]
+    found = ports.fleet.find_launch(slot.launch_id)
     if found:
-        ports.fleet.terminate(found[1:])
-        return found[0]
+        end_unbound(ports, ports.rules(), found[1:], find_accounts([slot]))
+        return found[0].id
     try:
         return ports.fleet.launch(slot.launch_request).id
     except CloudError as error:

@@ -1,0 +1,86 @@
+"""Books machines that have no slot, from their launch on as EC2 reports it.
+
+The database has for each such machine the time until which it is booked. Each sweep that finds the machine books the
+time since then, and so does the call that ends it. A repeated sweep or message finds nothing left to book, and a
+process that is killed before the machine's end leaves the rest to the next sweep.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from scheduler.model.costs import Meter, measure
+from scheduler.model.pools import Pool
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Machine, Slot
+from scheduler.operations.ports import Ports
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.policy.scaling.offerings import list_configured
+
+
+def book_unbound(
+    ports: Ports, work: UnitOfWork, rules: Rules, machines: Sequence[Machine], accounts: Mapping[str, str]
+) -> None:
+    """Book the time of these machines that is not booked yet, as `unbound`, until now.
+
+    `accounts`: id of a launch or batch -> the account whose demand caused it; others are booked for no account. A
+    machine that is stopped at the end of the time is booked without a price. Call it last in the transaction, because
+    the rows of these machines are locked after all others.
+    """
+    if not machines:
+        return
+    born = {each.id: work.now if each.launched_at is None else each.launched_at for each in machines}
+    begins = work.transaction.take_unbooked(born)  # promise: unbound-booked-once
+    for machine in machines:
+        offering, price = _find_price(ports, rules, machine)
+        account = accounts.get(machine.batch or machine.launch_id or "", "")
+        meter = Meter(begins[machine.id], "unbound", offering, account, None if machine.state == "stopped" else price)
+        work.transaction.book(list(measure(machine.pool or "", meter, work.now)))
+
+
+def end_unbound(ports: Ports, rules: Rules, machines: Sequence[Machine], accounts: Mapping[str, str]) -> None:
+    """Book these machines, which have no slot and get none, and terminate them. Raises CloudError if EC2 refuses."""
+    if not machines:
+        return
+    with ports.store.transaction() as transaction:
+        book_unbound(ports, UnitOfWork(transaction, "cloud"), rules, machines, accounts)
+    ports.fleet.terminate([machine.id for machine in machines])
+
+
+def find_accounts(slots: Iterable[Slot]) -> dict[str, str]:
+    """Return launch or batch -> the account for whose demand its slots were launched. A batch for several accounts, and
+    launches for none, are missing.
+    """
+    found: dict[str, set[str]] = {}
+    for slot in slots:
+        found.setdefault(slot.batch or slot.launch_id or "", set()).add(slot.launched_for or "")
+    return {launch: name for launch, names in found.items() if launch and len(names) == 1 and (name := min(names))}
+
+
+def find_offering(pool: Pool, machine: Machine) -> str | None:
+    """Return the key of the machine's offering: that of its tag, else that with the type, market and zone of the
+    machine, else its type. Return None if the pool has no offerings.
+    """
+    if machine.offering or not pool.offerings:
+        return machine.offering
+    alike = (
+        key
+        for key, offering in pool.offering_by_key.items()
+        if (offering.instance_type, offering.market) == (machine.type, machine.market)
+        and offering.zone in {None, machine.zone}
+    )
+    return next(alike, machine.type)
+
+
+def _find_price(ports: Ports, rules: Rules, machine: Machine) -> tuple[str, float | None]:
+    """Return the key of the machine's offering, and the best known price: that of the offering, else that of the type,
+    market and zone in the table of prices, else None.
+    """
+    pool = rules.pools.get(machine.pool or "")
+    key = (find_offering(pool, machine) if pool else machine.offering or machine.type) or ""
+    choices = list_configured(pool) if pool else []
+    price = next((each.price for each in choices if each.key == key), 0.0)
+    if not price and machine.type and machine.market:
+        known = ports.store.load_market().find_price(
+            machine.type, machine.market, [machine.zone] if machine.zone else ()
+        )
+        price = known.price if known else 0.0
+    return key, price or None

@@ -1,0 +1,76 @@
+"""The cost ledger in SQL: the writes of a transaction, and the reads of a store."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Column, ColumnElement, Executable, Select, bindparam, case, delete, select
+
+from scheduler.model.costs import BookedMachine, Cost, add_costs
+from scheduler.store.cost_tables import booked_machines, costs
+from scheduler.store.dialect import Bulk, Dialect
+from scheduler.store.session import Session, cut
+from scheduler.store.shapes import Shape
+
+COSTS: Final = Shape(costs, Cost)
+_BOOKED: Final = Shape(booked_machines, BookedMachine)
+SINCE: Final[Select[Any]] = select(*COSTS.columns).where(costs.c.hour >= bindparam("since"))
+"""Selects the costs of the hours that begin at or after `since`."""
+
+
+def prune_costs(before: float) -> Executable:
+    """Return the statement that deletes the costs of hours that began before `before`."""
+    return delete(costs).where(costs.c.hour < before)
+
+
+def prune_booked_machines(before: float) -> Executable:
+    """Return the statement that deletes the machines that were not booked since `before`."""
+    return delete(booked_machines).where(booked_machines.c.until < before)
+
+
+class LedgerStatements:
+    """The bulk statements of the cost ledger for one dialect."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        fields = tuple(COSTS.fields(costs.c))
+        self.add = Bulk(dialect.upsert(costs, fields, _accumulate), fields)
+        """The statement that adds costs to the rows of the ledger."""
+        booked = tuple(_BOOKED.fields(booked_machines.c))
+        advance = dialect.upsert(booked_machines, booked, _advance)
+        self.advance = Bulk(advance.returning(booked_machines.c.machine, booked_machines.c.since), booked)
+        """The statement that begins the next interval of machines where their last one ended. It returns the begins."""
+
+
+def _accumulate(column: Column[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
+    return column + given
+
+
+def _advance(column: Column[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
+    until = booked_machines.c.until
+    return until if column is booked_machines.c.since else case((given > until, given), else_=until)
+
+
+class SqlLedgerWrites:
+    """The writes of a SqlTransaction to the cost ledger. See CostWriter."""
+
+    _session: Session
+    _ledger: LedgerStatements
+    _now: float
+    _costs: list[Cost]
+
+    def book(self, costs: Sequence[Cost]) -> None:
+        """Add these costs to the cost ledger. See CostWriter."""
+        self._costs += costs
+
+    def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
+        """Return from when these machines are not booked, and store that they are booked until now. See CostWriter."""
+        rows = [BookedMachine(name, born[name], max(born[name], self._now)) for name in sorted(born)]
+        bulk, bind = self._ledger.advance, self._session.dialect.bind_rows
+        found: dict[str, float] = {}
+        for chunk in cut(rows):
+            found |= {row.machine: row.since for row in self._session.fetch(bulk.statement, **bind(bulk.fields, chunk))}
+        return found
+
+    def _write_costs(self) -> None:
+        if self._costs:
+            # All transactions lock these rows in the order of their keys, and only for the time of the commit.
+            self._session.write(self._ledger.add, add_costs(self._costs))

@@ -1,0 +1,121 @@
+"""The cost ledger against the emulator's record: it has the life of every machine, also of those without a slot."""
+
+import time
+from collections import Counter
+from typing import Any, Final
+
+import pytest
+
+from scheduler.model.transitions import INACTIVE
+from scheduler.operations.machines.check import recover, sweep
+from scheduler.operations.machines.reconcile import reconcile
+from scheduler.operations.tick.tick import tick
+from scheduler.ports import BatchOrder, CloudError, LaunchOrder
+from scheduler.store.memory import MemoryStore
+from tests.ec2.conftest import IMAGE, Emulator
+from tests.ec2.test_faults_at_scale import ProbedFleet
+from tests.operations.harness import Harness
+from tests.system.processes import wait_for
+from workers.ec2.clients import Ec2Access, open_client
+
+PRICES: Final = {"c5.large": 0.3, "m5.large": 0.4}
+RULES: Final[dict[str, Any]] = {
+    "pools": {
+        "linux": {
+            "system": "x86_64-linux",
+            "max_slots": 5,
+            "max_leases_per_slot": 1,
+            "lease_ttl": 0,
+            "idle_scale_down": 0.5,
+            "probe": {"kind": "tcp", "port": 22},
+            "offerings": [{"name": name, "price": price} for name, price in PRICES.items()],
+            "ec2": {"image": IMAGE},
+        }
+    },
+}
+ORPHAN_SECONDS: Final = 4.0
+LATE: Final = 1.0
+"""Most seconds by which the times of a machine in the ledger and in EC2 may differ. EC2 has whole seconds, and the jobs
+look at it several times in a second.
+"""
+
+
+class Real(Harness):
+    """A process whose cloud is the emulator, and whose time is that of the host."""
+
+    def __init__(self, fleet: ProbedFleet) -> None:
+        super().__init__(RULES, store=MemoryStore(time.time), fleet=fleet)  # type: ignore[arg-type]
+
+    def clock(self) -> float:
+        """See Harness."""
+        return time.time()
+
+    def step(self) -> None:
+        """Run the periodic jobs once. One that fails runs again at the next step."""
+        ports = self.ports
+        for job in (
+            lambda: tick(ports, self.leader),
+            lambda: recover(ports, 0.1),
+            lambda: sweep(ports, all_machines=True),
+            lambda: reconcile(ports, ORPHAN_SECONDS),
+            self.play_tasks,
+        ):
+            try:
+                job()
+            except CloudError:
+                self.mailbox.tasks.clear()
+
+    def is_at_rest(self) -> bool:
+        """Run the periodic jobs once. Return whether no machine is left."""
+        self.step()
+        return not any(slot.state not in INACTIVE for slot in self.store.find_slots()) and not list(self.fleet.sweep())
+
+
+@pytest.mark.timeout(120)
+def test_the_ledger_has_the_lives_of_all_machines_also_of_those_without_a_slot(
+    emulator: Emulator, access: Ec2Access
+) -> None:
+    fleet = ProbedFleet(open_client("ec2", access, 30, attempts=1), "blue")
+    process = Real(fleet)
+    rules = process.ports.rules()
+    # Machines that no slot can have: those of an unknown batch beyond the empty slots, and one of a removed slot.
+    identity = process.store.read_cluster().identity
+    order = BatchOrder(
+        batch="unknown", pool="linux", count=7, offerings=("c5.large",), cluster_id=identity, highest="0.0"
+    )
+    fleet.launch_batch(fleet.freeze_batch(order, rules))
+    lone = LaunchOrder(
+        slot="linux-99", pool="linux", launch_id="lone", generation=1, offering="m5.large", cluster_id=identity
+    )
+    fleet.launch(fleet.freeze(lone, rules))
+    # The slots have work, and an answer is lost.
+    emulator.steer(faults=[{"lost": "500", "action": "any", "share": 0.1}])
+    for number in range(5):
+        process.submit(f"r{number}")
+
+    def work() -> bool:
+        process.step()
+        rows = process.store.find_reservations(phases=["leased"])
+        for row in rows:
+            process.ask("release", reservation=row.id, token=row.token)
+        return not process.store.find_reservations(phases=["pending", "leased"])
+
+    wait_for(work, "the end of the work", 30)
+    emulator.steer(faults=[])
+    wait_for(process.is_at_rest, "the end of all machines", 30)
+
+    lives = emulator.history()
+    costs = process.store.read_costs()
+    assert any(cost.kind == "unbound" for cost in costs)
+    lived, booked, counts = Counter[str](), Counter[str](), Counter[str]()
+    for life in lives:
+        lived[life["type"]] += life["terminated_at"] - life["launched_at"]
+        counts[life["type"]] += 1
+    for cost in costs:
+        booked[cost.offering] += cost.seconds
+        assert cost.dollars == pytest.approx(cost.seconds / 3600 * PRICES[cost.offering])
+    assert booked.keys() == lived.keys()
+    for offering, seconds in booked.items():
+        assert abs(seconds - lived[offering]) <= LATE * counts[offering]
+    without_slot = sum(cost.seconds for cost in costs if cost.kind == "unbound")
+    assert without_slot >= 3 * ORPHAN_SECONDS, "the machines without a slot are more than the tolerance"
