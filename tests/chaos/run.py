@@ -4,12 +4,13 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.seed_run import Verdict, run_seed
+from tests.chaos.seed_run import Verdict, describe_counts, run_seed
 from tests.chaos.switches import SWITCHES
 from tests.guarding import take_signals_as_interrupts
 from tests.servers import start_own_postgresql
@@ -21,6 +22,8 @@ FAULTS_FOR: Final[dict[str, tuple[str, ...]]] = {
     "token": ("launch",),
     "resend": ("loss", "drop", "redis"),
     "epoch": ("repeat",),
+    "answer": ("answer",),
+    "power": ("late stop",),
     "jump": ("restore", "kill"),
 }
 """Guard → the faults that it protects against. A run without the guard injects only these, and must fail."""
@@ -66,9 +69,14 @@ def _summarize(verdicts: Sequence[Verdict]) -> int:
     broken = sum(bool(verdict.violations) for verdict in verdicts)
     sys.stdout.write(
         f"{len(verdicts)} seeds, {sum(each.reservations for each in verdicts)} reservations, "
-        f"{sum(len(each.faults) for each in verdicts)} faults, {sum(each.launches for each in verdicts)} launches, "
-        f"{sum(each.terms for each in verdicts)} terms: {broken} seeds with violations\n"
+        f"{sum(len(each.faults) for each in verdicts)} faults, {sum(each.terms for each in verdicts)} terms: "
+        f"{broken} seeds with violations\n"
     )
+    for title, counts in (
+        ("calls of EC2", (each.calls for each in verdicts)),
+        ("at named points", (each.struck for each in verdicts)),
+    ):
+        sys.stdout.write(f"{title}: {describe_counts(sum(counts, Counter())) or 'none'}\n")
     return broken
 
 
