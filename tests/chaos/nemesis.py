@@ -34,8 +34,8 @@ PAUSE_SECONDS: Final = (0.1, 0.7)
 LONGEST_STOP_SECONDS: Final = 6.0
 """Longer than the duration of the leader lock, so that another process replaces a stopped leader."""
 FENCE_SECONDS: Final = 8.0
-ANSWER_SECONDS: Final = 5.0
-"""Long enough that another worker gets the answer to the same batch, and records it."""
+ANSWER_SECONDS: Final = (4.0, 7.0)
+"""From the order on: long enough that another worker gets the answer to the same batch, and records it."""
 MOST_KEPT: Final = 300
 REPEATED: Final = 5
 CLOCK_SHIFTS: Final = (-600, -60, -20, -5, 0, 5, 20, 60, 600)
@@ -67,7 +67,8 @@ class Nemesis:
         """Slots and epochs whose stop was wanted at some time."""
         self._serving: dict[str, int] = {}
         """Slot that takes leases → its epoch."""
-        self._fence_timer: threading.Timer | None = None
+        self._timers: dict[Point, threading.Timer] = {}
+        """Point → the timer that continues the process that stopped there."""
         self._shifted: set[str] = set()
         """Processes whose wall clock was shifted at some time."""
         self._over = threading.Event()
@@ -208,11 +209,19 @@ class Nemesis:
 
     def _fence(self) -> str:
         """Stop a leader that has decisions to write, between plan and commit, for longer than its lock lasts."""
-        if self._fence_timer is not None and self._fence_timer.is_alive():
-            return "a leader is stopped already"
-        give_order(self._hosts.points, "between_plan_and_commit", "stop")
-        self._fence_timer = self._later(FENCE_SECONDS, lambda: self._hosts.go_on_at("between_plan_and_commit"))
-        return "stop between_plan_and_commit"
+        return self._stop_at("between_plan_and_commit", FENCE_SECONDS)
+
+    def _double_answer(self) -> str:
+        """Stop a launch worker that has the answer to a batch, until another one has got and recorded it."""
+        return self._stop_at("after_batch_call", self._dice.uniform(*ANSWER_SECONDS))
+
+    def _stop_at(self, point: Point, seconds: float) -> str:
+        """Stop the next process that reaches a point. One at a time, so that none continues too early."""
+        if (timer := self._timers.get(point)) is not None and timer.is_alive():
+            return "a process is stopped already"
+        give_order(self._hosts.points, point, "stop")
+        self._timers[point] = self._later(seconds, lambda: self._hosts.go_on_at(point))
+        return f"stop {point}"
 
     def _strike(self, name: str) -> str:
         """Give one of the orders of this fault: one that no process has carried out yet, if there is any."""
@@ -231,12 +240,6 @@ class Nemesis:
         if "within_partial_answer" in chosen:
             self._hosts.control_emulator("POST", "faults", {**SHORT, "count": 3, "seconds": 4})
         return "kill " + ", ".join(chosen)
-
-    def _double_answer(self) -> str:
-        """Stop a launch worker that has the answer to a batch, until another one has got and recorded it."""
-        give_order(self._hosts.points, "after_batch_call", "stop")
-        self._later(ANSWER_SECONDS, lambda: self._hosts.go_on_at("after_batch_call"))
-        return "stop after_batch_call"
 
     def _later(self, seconds: float, act: Callable[[], object]) -> threading.Timer:
         timer = threading.Timer(seconds, act)

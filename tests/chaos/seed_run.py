@@ -28,6 +28,9 @@ MOST_SETTLE_SECONDS: Final = 150.0
 HOLDERS: Final = 2
 LATE: Final = 8
 """One of this many requests is sent late, and gets a machine of its own."""
+USE_SECONDS: Final = (0.1, 0.8)
+WAVE_SECONDS: Final = (0.3, 3.0)
+"""How long a lease is used; in a wave long enough that a late message finds its machine in use."""
 IN_WAVES: Final = 3
 """One of this many requests belongs to a wave: requests of one holder that are sent together, at some time."""
 WAVES: Final = (("fleet", 4, 1), ("tier", 3, 1), ("gang", 1, 3), ("fleet", 3, 1), ("tier", 2, 1), ("gang", 2, 3))
@@ -76,6 +79,7 @@ def make_requests(seed: int, count: int, seconds: float) -> list[list[dict[str, 
     waves = _plan_waves(dice, count // IN_WAVES, seconds)
     for number in range(count):
         system, size, after, holder = next(waves, ("", 1, 0.0, number % HOLDERS))
+        seconds_used = dice.uniform(*(USE_SECONDS if not system else WAVE_SECONDS))
         if not system:
             is_late = number >= count - count // LATE
             system = "brief" if is_late else dice.choice(["single", "single", "shared"])
@@ -89,7 +93,7 @@ def make_requests(seed: int, count: int, seconds: float) -> list[list[dict[str, 
             document["components"] = [{"name": "rank", "count": size}]
         if dice.random() < 0.3:
             document["restart_policy"] = "on_failure"
-        request = {"id": document["id"], "document": document, "seconds": dice.uniform(0.1, 0.8), "after": after}
+        request = {"id": document["id"], "document": document, "seconds": seconds_used, "after": after}
         requests[holder].append({**request, "stops_early": dice.random() < 0.5})
     return requests
 
