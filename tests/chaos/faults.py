@@ -5,6 +5,31 @@ from typing import Any, Final
 
 from tests.chaos.points import BATCH_POINTS, LIST_POINTS, Order, Point
 
+WEIGHTS: Final[Mapping[str, int]] = {
+    "kill": 4,
+    "stop": 4,
+    "point": 8,
+    "fence": 2,
+    "launch": 2,
+    "loss": 2,
+    "calls": 6,
+    "answer": 1,
+    "redis": 2,
+    "clients": 1,
+    "database": 2,
+    "cloud": 4,
+    "interrupt": 6,
+    "repeat": 6,
+    "late stop": 2,
+    "hand": 1,
+    "drop": 4,
+    "clock": 4,
+    "jump": 1,
+    "mallory": 6,
+}
+"""Fault → how often it is chosen, compared with the others."""
+FAULTS: Final = (*WEIGHTS, "restore")
+"""The names of all faults. A restore is made once in a run."""
 CALLS: Final[Sequence[Sequence[Point]]] = (
     BATCH_POINTS,
     ("before_start_call", "after_start_call"),

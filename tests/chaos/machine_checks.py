@@ -177,8 +177,10 @@ def _stopped_under_holders(evidence: Evidence, uses: Iterable[Line]) -> Iterator
                 powered[machine].append((call["time"], is_stop))
     broken = set[tuple[str, str]]()
     for use in uses:
-        before = [each for each in powered[use["machine"]] if each[0] < use["at"]]
-        if before and max(before)[1] and use["machine"] not in evidence.handled:
+        at, is_stop = max((each for each in powered[use["machine"]] if each[0] < use["at"]), default=(0.0, False))
+        # A restore may bring back a lease that had ended before the stop.
+        is_undone = any(at <= each.ended and each.marked <= use["at"] for each in evidence.restores)
+        if is_stop and not is_undone and use["machine"] not in evidence.handled:
             broken.add((use["machine"], use["reservation"]))
     yield from (f"machine {machine} was stopped while {name} held it" for machine, name in sorted(broken))
 

@@ -23,7 +23,7 @@ from scheduler.model.slots import Slot
 from scheduler.ports import CloudError, StoreUnavailableError
 from tasks.queues import LAUNCH_BATCH, LAUNCH_SLOT, START_SLOTS, STOP_SLOTS, TERMINATE_SLOT, TERMINATE_SLOTS
 from tests.chaos.evidence import HANDS, HOLDERS
-from tests.chaos.faults import CALLS, CLOUD_FAULTS, NEEDED, ONLY_KILLED, SHORT
+from tests.chaos.faults import CALLS, CLOUD_FAULTS, NEEDED, ONLY_KILLED, SHORT, WEIGHTS
 from tests.chaos.hosts import Hosts
 from tests.chaos.mallory import Mallory
 from tests.chaos.points import POINTS, Order, Point, find_takers, give_order
@@ -73,27 +73,27 @@ class Nemesis:
         """Processes whose wall clock was shifted at some time."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="nemesis", daemon=True)
-        faults: dict[str, tuple[int, Callable[[], str]]] = {
-            "kill": (4, self._kill),
-            "stop": (4, self._stop),
-            "point": (8, self._order),
-            "fence": (2, self._fence),
-            "launch": (2, lambda: self._strike("launch")),
-            "loss": (2, lambda: self._strike("loss")),
-            "calls": (6, self._strike_calls),
-            "answer": (1, self._double_answer),
-            "redis": (2, self._break_redis),
-            "clients": (1, self._cut_redis),
-            "database": (2, self._cut_database),
-            "cloud": (4, self._break_cloud),
-            "interrupt": (6, self._interrupt),
-            "repeat": (6, self._repeat),
-            "late stop": (2, self._stop_late),
-            "hand": (1, self._switch_by_hand),
-            "drop": (4, self._drop),
-            "clock": (4, self._shift_clock),
-            "jump": (1, self._jump),
-            "mallory": (6, self._attack),
+        faults: dict[str, Callable[[], str]] = {
+            "kill": self._kill,
+            "stop": self._stop,
+            "point": self._order,
+            "fence": self._fence,
+            "launch": lambda: self._strike("launch"),
+            "loss": lambda: self._strike("loss"),
+            "calls": self._strike_calls,
+            "answer": self._double_answer,
+            "redis": self._break_redis,
+            "clients": self._cut_redis,
+            "database": self._cut_database,
+            "cloud": self._break_cloud,
+            "interrupt": self._interrupt,
+            "repeat": self._repeat,
+            "late stop": self._stop_late,
+            "hand": self._switch_by_hand,
+            "drop": self._drop,
+            "clock": self._shift_clock,
+            "jump": self._jump,
+            "mallory": self._attack,
         }
         self._faults = {name: fault for name, fault in faults.items() if not only or name in only}
         self._due = [name for name in NEEDED if name in self._faults]
@@ -131,7 +131,7 @@ class Nemesis:
             name = self._choose_fault()
             at = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
             try:
-                self._injected.append(f"{at} {name}: {self._faults[name][1]()}")
+                self._injected.append(f"{at} {name}: {self._faults[name]()}")
             except _ERRORS as error:
                 self._injected.append(f"{at} {name}: failed ({error})"[:200])
 
@@ -144,7 +144,7 @@ class Nemesis:
         if self._due and len(self._injected) % 2 == 0:
             self._due.append(self._due.pop(0))
             return self._due[-1]
-        weights = {name: weight for name, (weight, _) in self._faults.items()}
+        weights = {name: WEIGHTS[name] for name in self._faults}
         if self._restorer is not None and self._restorer.is_restoring:
             weights["redis"] = 0
         return self._dice.choices(list(weights), list(weights.values()))[0]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.chaos.faults import FAULTS
 from tests.chaos.seed_run import Verdict, describe_counts, run_seed
 from tests.chaos.switches import SWITCHES
 from tests.guarding import take_signals_as_interrupts
@@ -87,6 +88,8 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--reservations", type=int, default=200, help="reservations a seed, all in flight at once")
     parser.add_argument("--database", choices=[*DATABASES, "both"], default="both", help="both: in turns")
+    names = "names of faults to inject (tests/chaos/faults.py); default: all, or those of the guard that is off"
+    parser.add_argument("--only", type=_read_faults, default=(), metavar="NAME,NAME", help=names)
     parser.add_argument("--off", choices=sorted(SWITCHES), help="switch a guard off; fails unless a promise is broken")
     parser.add_argument(
         "--keep",
@@ -94,6 +97,13 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
         help="folder for the files of all seeds; default: those of seeds with violations stay in the temporary folder",
     )
     return parser.parse_args(arguments)
+
+
+def _read_faults(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := [name for name in names if name not in FAULTS]:
+        raise argparse.ArgumentTypeError(f"expected names among {', '.join(FAULTS)}; got {unknown[0]!r}")
+    return names
 
 
 def _play(seed: int, options: argparse.Namespace) -> Verdict:
@@ -110,7 +120,7 @@ def _play(seed: int, options: argparse.Namespace) -> Verdict:
                 count=options.reservations,
                 seconds=options.seconds / options.seeds,
                 off=options.off,
-                only=FAULTS_FOR.get(options.off or "", ()),
+                only=options.only or FAULTS_FOR.get(options.off or "", ()),
             )
     except KeyboardInterrupt:
         _remove(folder, options)

@@ -146,6 +146,12 @@ def test_each_broken_promise_about_machines_is_reported(broken: Evidence, violat
             adopted={("gang-3", 2)},
         ),
         replace(BULK, calls=SHORT_CALLS, machines=[*BULK.machines[:2], BULK.machines[3]], adopted=ADOPTED),
+        # A restore brings back a lease that had ended before the stop.
+        replace(
+            BULK,
+            uses=[*BULK.uses, a_use(56, "r2", 2, machine="i-9", slot="tier-1")],
+            restores=[replace(RESTORE, marked=50.0, ended=55.0, held=frozenset({("r2", 2)}))],
+        ),
         # An operator stops a machine by hand.
         replace(BULK, calls=[*BULK.calls, {**STOP, "time": 21.5}], handled={"i-9"}),
         # A kill cut off the line of one machine.
