@@ -55,9 +55,9 @@ docs: .venv ## the pages as a site with search, in build/docs; fails on a dead l
 	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b dirhtml docs build/docs
 	@echo "== build/docs/index.html"
 
-chaos: .venv ## inject faults for SECONDS=600 over SEEDS=50 and check the promises (DATABASE=sqlite, OFF=term)
+chaos: .venv ## inject faults for SECONDS=600 over SEEDS=50 and check the promises (DATABASE=sqlite, ONLY=calls,kill, OFF=term)
 	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1) \
-	    --database $(or $(DATABASE),both) $(if $(OFF),--off $(OFF))
+	    --database $(or $(DATABASE),both) $(if $(ONLY),--only "$(ONLY)") $(if $(OFF),--off $(OFF))
 
 bench: .venv ## what was asked of the speed and what is reached, into docs/explanation/performance.md (QUICK=1)
 	@$(BIN)/python -m bench.targets $(if $(QUICK),--quick,--large) --write --picture docs/explanation/growth.svg

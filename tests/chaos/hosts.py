@@ -15,7 +15,7 @@ import tasks.app
 from leasehold.common.names import QUEUE_NAMES
 from scheduler.operations.principals import add_principal
 from tests.chaos import holders, mallory, worker
-from tests.chaos.checker import HOLDERS
+from tests.chaos.evidence import GANGS, HOLDERS
 from tests.chaos.points import Point, find_takers, withdraw_orders
 from tests.postgresql_server import find_binaries
 from tests.system.processes import Process
@@ -26,6 +26,9 @@ REVIVE_SECONDS: Final = 0.3
 START_SECONDS: Final = 120.0
 """Longest start of all these processes on a busy machine."""
 LEASE_SECONDS: Final = 6
+SPOT: Final = [{"name": "c5.large"}, {"name": "m5.large"}]
+ON_DEMAND: Final = [{"name": "c5.large", "market": "on-demand"}, {"name": "m5.large", "market": "on-demand"}]
+EMULATOR: Final = {"forget_seconds": 100_000, "stop_seconds": 0.3, "start_seconds": 0.2}
 RULES: Final[dict[str, Any]] = {
     "scheduler": {"restart_delay": 0.5, "confirm_timeout": 8},
     "pools": {
@@ -35,6 +38,19 @@ RULES: Final[dict[str, Any]] = {
         "shared": {"max_slots": 3, "resources": {"cpus": 4}},
         # Each reservation launches a machine, which is terminated soon after it.
         "brief": {"max_slots": 4, "max_leases_per_slot": 1, "idle_scale_down": 0.1},
+        # Waves of reservations, and of gangs. Each wave launches its machines by one CreateFleet that may choose among
+        # two types; the pools above launch by RunInstances. The machines of a wave are terminated together soon after.
+        "fleet": {"max_slots": 6, "max_leases_per_slot": 1, "idle_scale_down": 0.1, "offerings": SPOT},
+        GANGS: {"max_slots": 6, "max_leases_per_slot": 1, "idle_scale_down": 0.1, "offerings": SPOT},
+        # Machines are started for a wave, and stopped soon after it.
+        "tier": {
+            "max_slots": 5,
+            "max_leases_per_slot": 1,
+            "idle_scale_down": 0.1,
+            "stopped_slots": 2,
+            "resize_stopped": True,
+            "offerings": ON_DEMAND,
+        },
     },
 }
 POOL: Final[dict[str, Any]] = {
@@ -51,6 +67,7 @@ PROCESSES: Final[dict[str, tuple[str, ...]]] = {
     "ticks-a": ("tests.chaos.worker", "ticks"),
     "ticks-b": ("tests.chaos.worker", "ticks"),
     "launch-a": ("tests.chaos.worker", "launch"),
+    "launch-b": ("tests.chaos.worker", "launch"),
     "health-a": ("tests.chaos.worker", "health"),
     "terminate-b": ("tests.chaos.worker", "terminate"),
     "beat-a": ("tasks.clock",),
@@ -98,7 +115,7 @@ class Hosts(Stack):
 
     def _start_emulator(self) -> str:
         self.emulator_url = super()._start_emulator()
-        self.control_emulator("PUT", "settings", {"forget_seconds": 100_000})
+        self.control_emulator("PUT", "settings", EMULATOR)
         return self.emulator_url
 
     def apply(self, rules: Mapping[str, Any]) -> None:
@@ -191,4 +208,9 @@ class Hosts(Stack):
     def machines(self) -> list[Mapping[str, Any]]:
         """Return the emulator's machines, including terminated ones."""
         found: list[Mapping[str, Any]] = self.control_emulator("GET", "state")["instances"]
+        return found
+
+    def list_lives(self) -> list[Mapping[str, Any]]:
+        """Return the lives of the emulator's machines."""
+        found: list[Mapping[str, Any]] = self.control_emulator("GET", "history")["instances"]
         return found

@@ -3,11 +3,12 @@
 Jepsen uses the same name for the process that injects faults.
 """
 
+import json
 import random
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Self, cast
@@ -18,9 +19,11 @@ from kombu.exceptions import OperationalError
 
 from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import LeaseholdError
-from scheduler.ports import StoreUnavailableError
-from tasks.queues import LAUNCH_BATCH, LAUNCH_SLOT, TERMINATE_SLOT
-from tests.chaos.checker import HOLDERS
+from scheduler.model.slots import Slot
+from scheduler.ports import CloudError, StoreUnavailableError
+from tasks.queues import LAUNCH_BATCH, LAUNCH_SLOT, START_SLOTS, STOP_SLOTS, TERMINATE_SLOT, TERMINATE_SLOTS
+from tests.chaos.evidence import HANDS, HOLDERS
+from tests.chaos.faults import CALLS, CLOUD_FAULTS, NEEDED, ONLY_KILLED, SHORT, WEIGHTS
 from tests.chaos.hosts import Hosts
 from tests.chaos.mallory import Mallory
 from tests.chaos.points import POINTS, Order, Point, find_takers, give_order
@@ -31,32 +34,21 @@ PAUSE_SECONDS: Final = (0.1, 0.7)
 LONGEST_STOP_SECONDS: Final = 6.0
 """Longer than the duration of the leader lock, so that another process replaces a stopped leader."""
 FENCE_SECONDS: Final = 8.0
+ANSWER_SECONDS: Final = (4.0, 7.0)
+"""From the order on: long enough that another worker gets the answer to the same batch, and records it."""
 MOST_KEPT: Final = 300
-NEEDED: Final[Mapping[str, Sequence[tuple[Point, Order]]]] = {
-    "fence": (("between_plan_and_commit", "stop"),),
-    "launch": (("after_launch", "kill"),),
-    "loss": (("before_launches", "kill"), ("before_terminations", "kill")),
-    "repeat": (),
-}
-"""Faults that are injected until each has taken effect → the orders that processes carry out then.
-
-They are the faults of the guards (tests/chaos/switches.py): a deposed leader (term), a launch whose answer is lost
-(token), a worker that dies between commit and sending (resend), a termination of a slot's earlier machine (epoch).
-"""
 REPEATED: Final = 5
 CLOCK_SHIFTS: Final = (-600, -60, -20, -5, 0, 5, 20, 60, 600)
 """Seconds by which the wall clock of one process or of all processes is shifted."""
-CLOUD_FAULTS: Final[tuple[dict[str, Any], ...]] = (
-    {"code": "InternalError", "status": 500, "action": "any", "count": 5},
-    {"code": "Unavailable", "status": 503, "count": 3},
-    {"code": "InsufficientInstanceCapacity", "count": 4, "status": 400},
-    {"code": "MaxSpotInstanceCountExceeded", "count": 2, "status": 400},
-    {"code": "RequestLimitExceeded", "action": "any", "count": 3},
-    {"code": "InvalidAMIID.NotFound", "count": 1, "status": 400},
-    {"lost": "reset", "action": "any", "count": 3},
-    {"lost": "500", "count": 2},
+_ERRORS: Final = (
+    LeaseholdError,
+    CloudError,
+    OSError,
+    redis.RedisError,
+    OperationalError,
+    StoreUnavailableError,
+    RedisStartError,
 )
-_ERRORS: Final = (LeaseholdError, OSError, redis.RedisError, OperationalError, StoreUnavailableError, RedisStartError)
 """Errors that a fault may raise while other faults are in effect."""
 
 
@@ -71,33 +63,43 @@ class Nemesis:
         self._seen_messages: list[tuple[str, bytes]] = []
         self._machines: dict[str, int] = {}
         """Slot that has a machine → its epoch."""
-        self._fence_timer: threading.Timer | None = None
+        self._stopped_before: set[tuple[str, int]] = set()
+        """Slots and epochs whose stop was wanted at some time."""
+        self._serving: dict[str, int] = {}
+        """Slot that takes leases → its epoch."""
+        self._timers: dict[Point, threading.Timer] = {}
+        """Point → the timer that continues the process that stopped there."""
         self._shifted: set[str] = set()
         """Processes whose wall clock was shifted at some time."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="nemesis", daemon=True)
-        faults: dict[str, tuple[int, Callable[[], str]]] = {
-            "kill": (4, self._kill),
-            "stop": (4, self._stop),
-            "point": (8, self._order),
-            "fence": (2, self._fence),
-            "launch": (2, self._lose_launch),
-            "loss": (2, self._lose_messages),
-            "redis": (2, self._break_redis),
-            "clients": (1, self._cut_redis),
-            "database": (2, self._cut_database),
-            "cloud": (4, self._break_cloud),
-            "interrupt": (6, self._interrupt),
-            "repeat": (6, self._repeat),
-            "drop": (4, self._drop),
-            "clock": (4, self._shift_clock),
-            "jump": (1, self._jump),
-            "mallory": (6, self._attack),
+        faults: dict[str, Callable[[], str]] = {
+            "kill": self._kill,
+            "stop": self._stop,
+            "point": self._order,
+            "fence": self._fence,
+            "launch": lambda: self._strike("launch"),
+            "loss": lambda: self._strike("loss"),
+            "calls": self._strike_calls,
+            "answer": self._double_answer,
+            "redis": self._break_redis,
+            "clients": self._cut_redis,
+            "database": self._cut_database,
+            "cloud": self._break_cloud,
+            "interrupt": self._interrupt,
+            "repeat": self._repeat,
+            "late stop": self._stop_late,
+            "hand": self._switch_by_hand,
+            "drop": self._drop,
+            "clock": self._shift_clock,
+            "jump": self._jump,
+            "mallory": self._attack,
         }
         self._faults = {name: fault for name, fault in faults.items() if not only or name in only}
         self._due = [name for name in NEEDED if name in self._faults]
         self._dice.shuffle(self._due)
-        self._has_repeated = False
+        self._done: set[str] = set()
+        """Faults of NEEDED without orders that have taken effect."""
         self._restorer = Restorer(hosts, self._dice, seconds) if not only or "restore" in only else None
 
     @property
@@ -129,7 +131,7 @@ class Nemesis:
             name = self._choose_fault()
             at = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
             try:
-                self._injected.append(f"{at} {name}: {self._faults[name][1]()}")
+                self._injected.append(f"{at} {name}: {self._faults[name]()}")
             except _ERRORS as error:
                 self._injected.append(f"{at} {name}: failed ({error})"[:200])
 
@@ -142,14 +144,14 @@ class Nemesis:
         if self._due and len(self._injected) % 2 == 0:
             self._due.append(self._due.pop(0))
             return self._due[-1]
-        weights = {name: weight for name, (weight, _) in self._faults.items()}
+        weights = {name: WEIGHTS[name] for name in self._faults}
         if self._restorer is not None and self._restorer.is_restoring:
             weights["redis"] = 0
         return self._dice.choices(list(weights), list(weights.values()))[0]
 
     def _has_struck(self, name: str) -> bool:
         orders = NEEDED[name]
-        return all(map(self._is_taken, orders)) if orders else self._has_repeated
+        return all(map(self._is_taken, orders)) if orders else name in self._done
 
     def _is_taken(self, order: tuple[Point, Order]) -> bool:
         return bool(find_takers(self._hosts.points, *order))
@@ -159,16 +161,26 @@ class Nemesis:
         with suppress(*_ERRORS):
             slots = self._hosts.services.ports.store.find_slots()
             self._machines = {slot.id: slot.epoch for slot in slots if slot.instance_id}
+            self._serving = {slot.id: slot.epoch for slot in slots if slot.state == "ready"}
             for slot in slots:
-                if slot.batch:
-                    self._seen_slots[LAUNCH_BATCH, (slot.batch,)] = None
-                elif slot.launch_id:
-                    self._seen_slots[LAUNCH_SLOT, (slot.id, slot.launch_id)] = None
-                self._seen_slots[TERMINATE_SLOT, (slot.id, slot.epoch)] = None
+                self._watch_slot(slot)
             for queue in QUEUE_NAMES:
                 waiting = cast("list[bytes]", self._hosts.redis.lrange(queue, 0, 20))
                 self._seen_messages += [(queue, body) for body in waiting]
         del self._seen_messages[:-MOST_KEPT]
+
+    def _watch_slot(self, slot: Slot) -> None:
+        own = slot.id, slot.epoch
+        if slot.batch:
+            self._seen_slots[LAUNCH_BATCH, (slot.batch,)] = None
+        elif slot.launch_id:
+            self._seen_slots[LAUNCH_SLOT, (slot.id, slot.launch_id)] = None
+        if slot.power == "start":
+            self._seen_slots[START_SLOTS, ((own,),)] = None
+        elif slot.power == "stop":
+            self._seen_slots[STOP_SLOTS, ((own,),)] = None
+            self._stopped_before.add(own)
+        self._seen_slots[TERMINATE_SLOT, own] = None
 
     def _choose_process(self) -> str:
         return self._dice.choice(sorted(set(self._hosts.processes) - {"emulator"}))
@@ -188,6 +200,8 @@ class Nemesis:
         point, order = self._dice.choice(POINTS), self._dice.choice(["kill", "kill", "stop"])
         if (point, order) == ("between_plan_and_commit", "stop"):
             return self._fence()
+        if point in ONLY_KILLED:
+            order = "kill"
         give_order(self._hosts.points, point, order)  # type: ignore[arg-type]
         if order == "stop":
             self._later(self._dice.uniform(1, LONGEST_STOP_SECONDS), lambda: self._hosts.go_on_at(point))
@@ -195,26 +209,37 @@ class Nemesis:
 
     def _fence(self) -> str:
         """Stop a leader that has decisions to write, between plan and commit, for longer than its lock lasts."""
-        if self._fence_timer is not None and self._fence_timer.is_alive():
-            return "a leader is stopped already"
-        give_order(self._hosts.points, "between_plan_and_commit", "stop")
-        self._fence_timer = self._later(FENCE_SECONDS, lambda: self._hosts.go_on_at("between_plan_and_commit"))
-        return "stop between_plan_and_commit"
+        return self._stop_at("between_plan_and_commit", FENCE_SECONDS)
 
-    def _lose_launch(self) -> str:
-        """Kill a launch worker after EC2 launched a machine and before the database knows the machine."""
-        give_order(self._hosts.points, "after_launch", "kill")
-        return "kill after_launch"
+    def _double_answer(self) -> str:
+        """Stop a launch worker that has the answer to a batch, until another one has got and recorded it."""
+        return self._stop_at("after_batch_call", self._dice.uniform(*ANSWER_SECONDS))
 
-    def _lose_messages(self) -> str:
-        """Kill a worker that committed launches, and one that committed terminations, before it sends any of them.
+    def _stop_at(self, point: Point, seconds: float) -> str:
+        """Stop the next process that reaches a point. One at a time, so that none continues too early."""
+        if (timer := self._timers.get(point)) is not None and timer.is_alive():
+            return "a process is stopped already"
+        give_order(self._hosts.points, point, "stop")
+        self._timers[point] = self._later(seconds, lambda: self._hosts.go_on_at(point))
+        return f"stop {point}"
 
-        Order both until each has taken effect, then one of them at random.
-        """
-        orders = [order for order in NEEDED["loss"] if not self._is_taken(order)]
-        for point, order in orders or [self._dice.choice(NEEDED["loss"])]:
-            give_order(self._hosts.points, point, order)
-        return "kill before launches or terminations are sent"
+    def _strike(self, name: str) -> str:
+        """Give one of the orders of this fault: one that no process has carried out yet, if there is any."""
+        orders = [order for order in NEEDED[name] if not self._is_taken(order)]
+        point, order = self._dice.choice(orders or NEEDED[name])
+        give_order(self._hosts.points, point, order)
+        return f"{order} {point}"
+
+    def _strike_calls(self) -> str:
+        """Kill the next process that reaches a point of each kind of call for several machines."""
+        chosen: list[Point] = []
+        for points in CALLS:
+            left = [point for point in points if not self._is_taken((point, "kill"))]
+            chosen.append(self._dice.choice(left or points))
+            give_order(self._hosts.points, chosen[-1], "kill")
+        if "within_partial_answer" in chosen:
+            self._hosts.control_emulator("POST", "faults", {**SHORT, "count": 3, "seconds": 4})
+        return "kill " + ", ".join(chosen)
 
     def _later(self, seconds: float, act: Callable[[], object]) -> threading.Timer:
         timer = threading.Timer(seconds, act)
@@ -305,16 +330,42 @@ class Nemesis:
             self._hosts.redis.lpush(queue, body)
             return f"a message on {queue}"
         seen = list(self._seen_slots)
-        late = [order for order in seen if order[0] == TERMINATE_SLOT and self._is_late(*order[1])]
+        ends = [order for order in seen if order[0] == TERMINATE_SLOT]
+        late = [order for order in ends if self._is_late(*order[1])]
         orders = [order for orders in (seen, late) if orders for order in self._dice.choices(orders, k=REPEATED)]
+        if ends:
+            pairs = [pair for _, pair in self._dice.choices([*ends, *late], k=REPEATED)]
+            orders.append((TERMINATE_SLOTS, (pairs,)))
         for task, arguments in orders:
             self._hosts.app.send_task(task, args=arguments)
-        self._has_repeated = self._has_repeated or bool(late)
+        if late:
+            self._done.add("repeat")
         return f"orders about slots, {'with' if late else 'without'} terminations of earlier machines"
 
     def _is_late(self, slot: str, epoch: int) -> bool:
         """Return whether this slot has a machine of another epoch now."""
         return slot in self._machines and self._machines[slot] != epoch
+
+    def _stop_late(self) -> str:
+        """Send again that machines are to be stopped which were started since and take leases."""
+        late = [[slot, epoch] for slot, epoch in self._serving.items() if (slot, epoch) in self._stopped_before]
+        if late:
+            self._hosts.app.send_task(STOP_SLOTS, args=(late,))
+            self._done.add("late stop")
+        return f"{len(late)} slots"
+
+    def _switch_by_hand(self) -> str:
+        """Stop or start a machine, as an operator does without Leasehold."""
+        states = {"running": "stop", "stopped": "start"}
+        found = [each for each in self._hosts.machines() if each["market"] == "on-demand" and each["state"] in states]
+        if not found:
+            return "no machine"
+        machine = self._dice.choice(found)
+        what, fleet = states[machine["state"]], self._hosts.services.ports.fleet
+        with (self._hosts.folder / HANDS).open("a") as file:
+            file.write(json.dumps({"machine": machine["id"], "what": what}) + "\n")
+        (fleet.stop if what == "stop" else fleet.start)([machine["id"]])
+        return f"{what} {machine['id']}"
 
     def _drop(self) -> str:
         """Remove a message from a queue, like a worker that crashes after the pop and before it records the message."""

@@ -6,13 +6,31 @@ for this point from the folder, if there is one, and kills or stops itself. An o
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from scheduler.model.slots import Slot
+from scheduler.operations.unit_of_work import UnitOfWork
 
+BatchPoint = Literal[
+    "before_batch_stored",
+    "before_batch_call",
+    "after_batch_call",
+    "within_partial_answer",
+    "after_batch_recorded",
+]
+PowerPoint = Literal[
+    "before_power_sent",
+    "before_start_call",
+    "after_start_call",
+    "after_resize_call",
+    "before_stop_call",
+    "after_stop_call",
+]
+ListPoint = Literal["before_list_terminated", "after_list_terminated"]
 Point = Literal[
     "before_commit",
     "after_commit",
@@ -23,10 +41,23 @@ Point = Literal[
     "after_launch",
     "after_terminate",
     "between_plan_and_commit",
+    BatchPoint,
+    PowerPoint,
+    ListPoint,
 ]
 RestorePoint = Literal["after_put_back", "after_jump", "before_machines"]
 Order = Literal["kill", "stop"]
+BATCH_POINTS: Final[tuple[Point, ...]] = get_args(BatchPoint)
+"""Points of a launch of several machines by one request: before the request is stored, before and after the call,
+within the transaction that records an answer with too few machines, and after that of any answer.
+"""
+POWER_POINTS: Final[tuple[Point, ...]] = get_args(PowerPoint)
+"""Points of starts and stops: after the tick stored them and before it sends messages, before and after each call."""
+LIST_POINTS: Final[tuple[Point, ...]] = get_args(ListPoint)
+"""Points before and after a call that terminates several machines."""
 POINTS: Final[tuple[Point, ...]] = get_args(Point)
+_STRUCK: Final = "struck"
+"""File with a line for each order that a process carried out."""
 RESTORE_POINTS: Final[tuple[RestorePoint, ...]] = get_args(RestorePoint)
 """Points of `leasehold restore`: after the older state is in place, after term and token were raised, and before the
 machines are settled.
@@ -54,6 +85,12 @@ def find_takers(folder: Path, point: Point, order: Order) -> list[int]:
     return [int(file.suffix[1:]) for file in taken if file.read_text() == order]
 
 
+def count_struck(folder: Path) -> Counter[str]:
+    """Return how often processes carried out each order: `ORDER POINT` -> number."""
+    file = folder / _STRUCK
+    return Counter(file.read_text().splitlines() if file.exists() else ())
+
+
 def pass_by(folder: Path, point: Point | RestorePoint) -> None:
     """Carry out the order for this point, if there is one. A kill ends the whole process group."""
     mine = folder / f"{point}.{os.getpid()}"
@@ -61,13 +98,17 @@ def pass_by(folder: Path, point: Point | RestorePoint) -> None:
         (folder / point).rename(mine)
     except FileNotFoundError:
         return
-    if mine.read_text() == "kill":
+    order = mine.read_text()
+    with (folder / _STRUCK).open("ab", buffering=0) as struck:
+        struck.write(f"{order} {point}\n".encode())
+    if order == "kill":
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def place_points(folder: Path) -> None:
     """Wrap the functions of this process that have a named point."""
+    from scheduler.operations.machines import batch
     from scheduler.operations.tick import tick
     from scheduler.store import session
     from scheduler.view.redis_view_cache import RedisViewCache
@@ -80,9 +121,18 @@ def place_points(folder: Path) -> None:
     _wrap(CeleryDispatcher, "_send", before=at("before_dispatch"))
     _wrap(CeleryDispatcher, "send_launches", before=at("before_launches"), when=_has_messages)
     _wrap(CeleryDispatcher, "send_terminations", before=at("before_terminations"), when=_has_messages)
+    _wrap(CeleryDispatcher, "send_power", before=at("before_power_sent"), when=_has_messages)
     _wrap(Ec2Fleet, "launch", after=at("after_launch"))
-    _wrap(Ec2Fleet, "launch_batch", after=at("after_launch"))
     _wrap(Ec2Fleet, "terminate", after=at("after_terminate"))
+    _wrap(batch, "_freeze", before=at("before_batch_stored"))
+    _wrap(Ec2Fleet, "launch_batch", before=at("before_batch_call"), after=at("after_batch_call"))
+    _wrap(batch, "_refuse", before=at("within_partial_answer"), when=_is_partial)
+    _wrap(batch, "_record", after=at("after_batch_recorded"))
+    _wrap(Ec2Fleet, "start", before=at("before_start_call"), after=at("after_start_call"))
+    _wrap(Ec2Fleet, "resize", after=at("after_resize_call"))
+    _wrap(Ec2Fleet, "stop", before=at("before_stop_call"), after=at("after_stop_call"))
+    listed = {"before": at("before_list_terminated"), "after": at("after_list_terminated")}
+    _wrap(Ec2Fleet, "terminate", **listed, when=_has_several)
     _wrap(tick, "commit", before=at("between_plan_and_commit"), when=lambda _store, decisions, *_: bool(decisions))
 
 
@@ -108,6 +158,15 @@ def _has_messages(_dispatcher: object, slots: Sequence[Slot]) -> bool:
     return bool(slots)
 
 
+def _has_several(_fleet: object, machines: Sequence[str]) -> bool:
+    return len(machines) > 1
+
+
+def _is_partial(work: UnitOfWork, _pool: object, _first: Slot, slots: Sequence[Slot], _refusals: object) -> bool:
+    """Return whether the answer that is being recorded has a machine for some of the slots only."""
+    return bool(slots) and any(slot.instance_id is not None for slot in work.slots.values())
+
+
 def _wrap(
     owner: Any,
     name: str,
@@ -120,10 +179,12 @@ def _wrap(
 
     @wraps(inner)
     def passing(*args: Any, **kwargs: Any) -> Any:
-        if when(*args):
+        is_meant = when(*args)
+        if is_meant:
             before()
         found = inner(*args, **kwargs)
-        after()
+        if is_meant:
+            after()
         return found
 
     setattr(owner, name, passing)

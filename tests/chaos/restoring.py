@@ -14,7 +14,7 @@ import redis
 
 from scheduler.model.reservations import is_over
 from scheduler.ports import StoreUnavailableError, ViewUnavailableError
-from tests.chaos.checker import RESTORES
+from tests.chaos.evidence import RESTORES
 from tests.chaos.hosts import Hosts
 from tests.chaos.points import RESTORE_POINTS, give_order
 from tests.system.processes import Process

@@ -4,12 +4,14 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.seed_run import Verdict, run_seed
+from tests.chaos.faults import FAULTS
+from tests.chaos.seed_run import Verdict, describe_counts, run_seed
 from tests.chaos.switches import SWITCHES
 from tests.guarding import take_signals_as_interrupts
 from tests.servers import start_own_postgresql
@@ -21,6 +23,8 @@ FAULTS_FOR: Final[dict[str, tuple[str, ...]]] = {
     "token": ("launch",),
     "resend": ("loss", "drop", "redis"),
     "epoch": ("repeat",),
+    "answer": ("answer",),
+    "power": ("late stop",),
     "jump": ("restore", "kill"),
 }
 """Guard → the faults that it protects against. A run without the guard injects only these, and must fail."""
@@ -66,9 +70,14 @@ def _summarize(verdicts: Sequence[Verdict]) -> int:
     broken = sum(bool(verdict.violations) for verdict in verdicts)
     sys.stdout.write(
         f"{len(verdicts)} seeds, {sum(each.reservations for each in verdicts)} reservations, "
-        f"{sum(len(each.faults) for each in verdicts)} faults, {sum(each.launches for each in verdicts)} launches, "
-        f"{sum(each.terms for each in verdicts)} terms: {broken} seeds with violations\n"
+        f"{sum(len(each.faults) for each in verdicts)} faults, {sum(each.terms for each in verdicts)} terms: "
+        f"{broken} seeds with violations\n"
     )
+    for title, counts in (
+        ("calls of EC2", (each.calls for each in verdicts)),
+        ("at named points", (each.struck for each in verdicts)),
+    ):
+        sys.stdout.write(f"{title}: {describe_counts(sum(counts, Counter())) or 'none'}\n")
     return broken
 
 
@@ -79,6 +88,8 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--reservations", type=int, default=200, help="reservations a seed, all in flight at once")
     parser.add_argument("--database", choices=[*DATABASES, "both"], default="both", help="both: in turns")
+    names = "names of faults to inject (tests/chaos/faults.py); default: all, or those of the guard that is off"
+    parser.add_argument("--only", type=_read_faults, default=(), metavar="NAME,NAME", help=names)
     parser.add_argument("--off", choices=sorted(SWITCHES), help="switch a guard off; fails unless a promise is broken")
     parser.add_argument(
         "--keep",
@@ -86,6 +97,13 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
         help="folder for the files of all seeds; default: those of seeds with violations stay in the temporary folder",
     )
     return parser.parse_args(arguments)
+
+
+def _read_faults(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := [name for name in names if name not in FAULTS]:
+        raise argparse.ArgumentTypeError(f"expected names among {', '.join(FAULTS)}; got {unknown[0]!r}")
+    return names
 
 
 def _play(seed: int, options: argparse.Namespace) -> Verdict:
@@ -102,7 +120,7 @@ def _play(seed: int, options: argparse.Namespace) -> Verdict:
                 count=options.reservations,
                 seconds=options.seconds / options.seeds,
                 off=options.off,
-                only=FAULTS_FOR.get(options.off or "", ()),
+                only=options.only or FAULTS_FOR.get(options.off or "", ()),
             )
     except KeyboardInterrupt:
         _remove(folder, options)

@@ -3,17 +3,22 @@
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
 from scheduler.model.transitions import ENDED
 from scheduler.ports import StoreUnavailableError
-from tests.chaos.checker import UNDER_WAY, find_violations, gather, is_launch
+from tests.chaos.checker import find_violations
+from tests.chaos.evidence import UNDER_WAY, Line, find_state, gather
 from tests.chaos.hosts import LEASE_SECONDS, Hosts
+from tests.chaos.machine_checks import is_done, is_launch
 from tests.chaos.nemesis import Nemesis
+from tests.chaos.points import count_struck
 from tests.chaos.witness import Witness
 
 SETTLE_SECONDS: Final = 60.0
@@ -22,7 +27,14 @@ MOST_SETTLE_SECONDS: Final = 150.0
 """Longest wait after the last fault for everything together."""
 HOLDERS: Final = 2
 LATE: Final = 8
-"""One of this many requests is sent late."""
+"""One of this many requests is sent late, and gets a machine of its own."""
+USE_SECONDS: Final = (0.1, 0.8)
+WAVE_SECONDS: Final = (0.3, 3.0)
+"""How long a lease is used; in a wave long enough that a late message finds its machine in use."""
+IN_WAVES: Final = 3
+"""One of this many requests belongs to a wave: requests of one holder that are sent together, at some time."""
+WAVES: Final = (("fleet", 4, 1), ("tier", 3, 1), ("gang", 1, 3), ("fleet", 3, 1), ("tier", 2, 1), ("gang", 2, 3))
+"""The waves in turns: system, requests, and machines that each of them needs at the same time."""
 
 
 @dataclass
@@ -34,7 +46,12 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
     reservations: int = 0
     ends: dict[str, int] = field(default_factory=dict)
-    launches: int = 0
+    calls: Counter[str] = field(default_factory=Counter)
+    """Number of EC2's calls that launched, of those for several machines, of starts, stops, and calls that terminated
+    several machines.
+    """
+    struck: Counter[str] = field(default_factory=Counter)
+    """How often processes were killed or stopped at each named point: `ORDER POINT` -> number."""
     uses: int = 0
     terms: int = 0
     settled_seconds: float = 0.0
@@ -44,7 +61,7 @@ class Verdict:
         ends = ", ".join(f"{count} {phase}" for phase, count in sorted(self.ends.items()))
         return (
             f"seed {self.seed}: {len(self.faults)} faults, {self.reservations} accepted ({ends}), "
-            f"{self.launches} launches, {self.uses} uses, {self.terms} terms, "
+            f"{describe_counts(self.calls)}, {self.uses} uses, {self.terms} terms, "
             f"quiet after {self.settled_seconds:.1f} s: "
             + (f"{len(self.violations)} VIOLATIONS" if self.violations else "kept")
         )
@@ -55,24 +72,39 @@ def make_requests(seed: int, count: int, seconds: float) -> list[list[dict[str, 
 
     `after`: seconds until the request is sent; `seconds`: how long its lease is used; `stops_early`: whether the
     holder stops when the lease is revoked. Most requests are sent at once and exceed the capacity. The late ones are
-    sent one by one, and each gets its own machine.
+    sent one by one, and each gets its own machine. The requests of a wave get machines that are launched together.
     """
     dice = random.Random(seed)
     requests: list[list[dict[str, Any]]] = [[] for _ in range(HOLDERS)]
+    waves = _plan_waves(dice, count // IN_WAVES, seconds)
     for number in range(count):
-        is_late = number >= count - count // LATE
-        system = "brief" if is_late else dice.choice(["single", "single", "shared"])
+        system, size, after, holder = next(waves, ("", 1, 0.0, number % HOLDERS))
+        seconds_used = dice.uniform(*(USE_SECONDS if not system else WAVE_SECONDS))
+        if not system:
+            is_late = number >= count - count // LATE
+            system = "brief" if is_late else dice.choice(["single", "single", "shared"])
+            after = dice.uniform(0, seconds) if is_late else 0.0
         document: dict[str, Any] = {"id": f"s{seed}-{number}", "system": system}
         if system == "shared":
             document["resources"] = {"cpus": dice.choice([1, 2])}
         elif system == "single" and dice.random() < 0.1:
-            document["components"] = [{"name": "rank", "count": 2}]
+            size = 2
+        if size > 1:
+            document["components"] = [{"name": "rank", "count": size}]
         if dice.random() < 0.3:
             document["restart_policy"] = "on_failure"
-        request = {"id": document["id"], "document": document, "seconds": dice.uniform(0.1, 0.8)}
-        request["after"] = dice.uniform(0, seconds) if is_late else 0.0
-        requests[number % HOLDERS].append({**request, "stops_early": dice.random() < 0.5})
+        request = {"id": document["id"], "document": document, "seconds": seconds_used, "after": after}
+        requests[holder].append({**request, "stops_early": dice.random() < 0.5})
     return requests
+
+
+def _plan_waves(dice: random.Random, count: int, seconds: float) -> Iterator[tuple[str, int, float, int]]:
+    """Yield (system, machines that it needs, seconds until it is sent, holder) for this number of requests."""
+    turns = dice.sample(range(len(WAVES)), len(WAVES))
+    sizes = [WAVES[turns[number % len(WAVES)]] for number in range(count)]
+    all_waves = ((each, dice.uniform(0, seconds), dice.randrange(HOLDERS)) for each in sizes)
+    planned = ((system, size, at, holder) for (system, many, size), at, holder in all_waves for _ in range(many))
+    yield from islice(planned, count)
 
 
 def run_seed(
@@ -101,7 +133,7 @@ def run_seed(
                 Event().wait(seconds)
             settled = _settle(hosts, witness, count)
         verdict = _judge(hosts, seed, settled)
-        verdict.faults = nemesis.faults
+        verdict.faults, verdict.struck = nemesis.faults, count_struck(hosts.points)
         (folder / "faults.txt").write_text("\n".join(nemesis.faults))
     return verdict
 
@@ -133,12 +165,14 @@ def _is_quiet(hosts: Hosts, witness: Witness, count: int) -> bool:
     except StoreUnavailableError:
         return False
     is_over = len(witness.ended) >= count and not any(number for phase, number in phases.items() if phase not in ENDED)
-    is_done = is_over and not any(slot.state in UNDER_WAY for slot in slots)
-    return is_done and all(each["state"] == "terminated" for each in hosts.machines())
+    if not is_over or any(find_state(slot) in UNDER_WAY for slot in slots):
+        return False
+    stopped = {slot.instance_id for slot in slots if slot.state == "stopped"}
+    return all(each["state"] == ("stopped" if each["id"] in stopped else "terminated") for each in hosts.machines())
 
 
 def _judge(hosts: Hosts, seed: int, settled: float) -> Verdict:
-    evidence = gather(hosts.folder, hosts.services.ports.store, hosts.machines())
+    evidence = gather(hosts.folder, hosts.services.ports.store, hosts.machines(), hosts.list_lives())
     ends: dict[str, int] = {}
     for phase in evidence.phases.values():
         ends[phase] = ends.get(phase, 0) + 1
@@ -147,8 +181,25 @@ def _judge(hosts: Hosts, seed: int, settled: float) -> Verdict:
         violations=find_violations(evidence),
         reservations=len(evidence.accepted),
         ends=ends,
-        launches=sum(is_launch(call) for call in evidence.calls),
+        calls=Counter(kind for call in evidence.calls for kind in _find_kinds(call)),
         uses=len(evidence.uses),
         terms=len(set(evidence.terms)),
         settled_seconds=settled,
     )
+
+
+def _find_kinds(call: Line) -> Iterator[str]:
+    if is_launch(call):
+        yield "launches"
+        if len(call["instances"]) > 1:
+            yield f"batches by {call['action']}"
+    for action, kind in (("StartInstances", "starts"), ("StopInstances", "stops")):
+        if is_done(call, action):
+            yield kind
+    if is_done(call, "TerminateInstances") and len(call["instances"]) > 1:
+        yield "terminated lists"
+
+
+def describe_counts(counts: Counter[str]) -> str:
+    """Return counts as text, sorted by name: `4 launches, 2 starts`."""
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

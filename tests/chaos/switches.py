@@ -1,8 +1,9 @@
 """Guards that a run can switch off. The checker must then report violations, which proves that it finds them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from scheduler.model.slots import Slot
 from scheduler.operations.ports import Ports
 
 
@@ -58,6 +59,35 @@ def _epoch() -> None:
     _replace(machines, "terminate", end)
 
 
+def _answer() -> None:
+    """Let each process that gets the answer to a batch act on it, also if it was recorded before: no slot wants the
+    machines then.
+    """
+    from scheduler.operations.machines import batch
+    from scheduler.operations.unit_of_work import ChangeSet
+
+    inner = batch._record
+
+    def record(ports: Ports, rules: Any, name: str, request: dict[str, Any], answer: Any) -> Any:
+        bound, left, change_set = inner(ports, rules, name, request, answer)
+        return (bound, left, change_set) if change_set is not None else ([], list(answer.machines), ChangeSet())
+
+    _replace(batch, "_record", record)
+
+
+def _power() -> None:
+    """Let a message start or stop the machine of its slot, whether or not the slot still wants that."""
+    from scheduler.operations.machines import start, stop
+
+    def list_all(ports: Ports, wanted: Sequence[tuple[str, int]], _power: str) -> tuple[list[Slot], dict[str, str]]:
+        pairs = set(wanted)
+        found = ports.store.find_slots(ids=[name for name, _ in wanted])
+        return [slot for slot in found if (slot.id, slot.epoch) in pairs and slot.instance_id is not None], {}
+
+    _replace(start, "list_due", list_all)
+    _replace(stop, "list_due", list_all)
+
+
 def _jump() -> None:
     """Let a restore continue with the numbers of its backup, and let no process refuse an older state."""
     from scheduler.ports import ClusterRow
@@ -79,5 +109,7 @@ SWITCHES: Final[dict[str, Callable[[], None]]] = {
     "token": _token,
     "resend": _resend,
     "epoch": _epoch,
+    "answer": _answer,
+    "power": _power,
     "jump": _jump,
 }

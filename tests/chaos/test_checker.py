@@ -12,7 +12,8 @@ from scheduler.model.rules import Rules
 from scheduler.operations.commands.submit import submit
 from scheduler.ports import Store
 from scheduler.store.memory import MemoryStore
-from tests.chaos.checker import Evidence, Line, Restoration, find_violations, gather
+from tests.chaos.checker import find_violations
+from tests.chaos.evidence import Evidence, Line, Restoration, gather
 from tests.chaos.witness import EVENTS, OVERLAP, Witness
 from tests.system.processes import wait_for
 
@@ -37,8 +38,11 @@ def a_call(at: float, action: str, token: str | None = None, **changes: Any) -> 
         "action": action,
         "token": token,
         "instances": ["i-1"],
+        "asked": 1,
         "replayed": False,
         "code": None,
+        "lost": False,
+        "attempt": 1,
         **changes,
     }
 

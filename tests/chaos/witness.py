@@ -1,12 +1,14 @@
-"""The witness: record terms and events from SQL throughout a run, because a restore removes some of them from SQL."""
+"""The witness: record terms, events and the machines of slots from SQL throughout a run, because a restore removes some
+of them from SQL.
+"""
 
 import json
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 import msgspec
 
@@ -16,9 +18,10 @@ from scheduler.ports import EventFilter, Store, StoreUnavailableError
 
 TICKS: Final = "ticks.jsonl"
 EVENTS: Final = "events.jsonl"
+MACHINES: Final = "machines.jsonl"
 LOOK_SECONDS: Final = 0.05
 LOOKS_A_READING: Final = 4
-"""New events are read at every fourth observation."""
+"""New events and the slots are read at every fourth observation."""
 READINGS_A_WHOLE: Final = 5
 """Every fifth reading reads all events, because a restore that is given up halfway reuses their numbers."""
 OVERLAP: Final = 200
@@ -28,13 +31,17 @@ ENDS: Final = frozenset(f"reservation_{phase}" for phase in ENDED)
 
 
 class Witness:
-    """Observes SQL from its own thread, within `with`, and writes `ticks.jsonl` and `events.jsonl`."""
+    """Observes SQL from its own thread, within `with`, and writes `ticks.jsonl`, `events.jsonl` and
+    `machines.jsonl`.
+    """
 
     def __init__(self, folder: Path, store: Store) -> None:
         self._folder, self._store = folder, store
         self._seen: set[bytes] = set()
         self._highest = 0
         self._restores: int | None = None
+        self._machines: dict[str, tuple[int, int, str | None]] = {}
+        """Slot → number of restores, epoch and machine when it was seen last."""
         self.ended: set[str] = set()
         """Reservations whose end was seen; a restore may have undone it."""
         self._over = threading.Event()
@@ -50,20 +57,33 @@ class Witness:
 
     def _work(self) -> None:
         looks = 0
-        with (self._folder / TICKS).open("a") as ticks, (self._folder / EVENTS).open("ab") as events:
+        files = (self._folder / name for name in (TICKS, MACHINES, EVENTS))
+        with ExitStack() as stack:
+            ticks, machines, events = (stack.enter_context(file.open("ab", buffering=0)) for file in files)
             while not self._over.wait(LOOK_SECONDS):
                 with suppress(StoreUnavailableError):
                     self._look_at_tick(ticks)
                     if looks % LOOKS_A_READING == 0:
+                        self._look_at_slots(machines)
                         self._read(events, is_whole=looks % (LOOKS_A_READING * READINGS_A_WHOLE) == 0)
                 looks += 1
 
-    def _look_at_tick(self, file: Any) -> None:
+    def _look_at_tick(self, file: BinaryIO) -> None:
         seen = time.time()
         leader_term = self._store.load_leader_term()
-        file.write(json.dumps({"term": leader_term.term, "at": leader_term.ticked_at, "seen": seen}) + "\n")
+        _write(file, {"term": leader_term.term, "at": leader_term.ticked_at, "seen": seen})
 
-    def _read(self, file: Any, *, is_whole: bool) -> None:
+    def _look_at_slots(self, file: BinaryIO) -> None:
+        """Record the machine of each slot that has another one than before, or that was seen before a restore."""
+        seen = time.time()
+        slots, restores = self._store.find_slots(), self._store.read_cluster().restores
+        for slot in slots:
+            present = restores, slot.epoch, slot.instance_id
+            if self._machines.get(slot.id) != present and slot.instance_id is not None:
+                _write(file, {"slot": slot.id, "epoch": slot.epoch, "machine": slot.instance_id, "seen": seen})
+            self._machines[slot.id] = present
+
+    def _read(self, file: BinaryIO, *, is_whole: bool) -> None:
         found = list(read_events(self._store, 0 if is_whole else max(self._highest - OVERLAP, 0)))
         restores = self._store.read_cluster().restores
         if restores != self._restores:
@@ -78,7 +98,10 @@ class Witness:
             file.write(line + b"\n")
             if event.name in ENDS and event.reservation is not None:
                 self.ended.add(event.reservation)
-        file.flush()
+
+
+def _write(file: BinaryIO, line: dict[str, Any]) -> None:
+    file.write(json.dumps(line).encode() + b"\n")
 
 
 def read_events(store: Store, after: int = 0) -> Iterator[Event]:

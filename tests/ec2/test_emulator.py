@@ -64,11 +64,12 @@ def test_the_call_log_has_every_call(launch: Launch, fleet: Ec2Fleet, emulator: 
         "types": ["c5.large"],
         "zones": ["us-east-1a"],
         "market": "spot",
+        "asked": 1,
         "attempt": 1,
         "lost": False,
         "faults": [],
     }
-    asked = {**launched, "types": [], "zones": [], "market": None, "token": None, "replayed": False}
+    asked = {**launched, "types": [], "zones": [], "market": None, "asked": None, "token": None, "replayed": False}
     went_well = {"status": 200, "code": None}
     ours = {**went_well, "instances": [machine.id]}
     assert [{key: call[key] for key in call if key not in {"number", "time"}} for call in calls] == [

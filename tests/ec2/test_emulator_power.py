@@ -76,6 +76,14 @@ def test_a_stopped_machine_can_be_terminated(fleet: Ec2Fleet, machine: str) -> N
     assert find_state(fleet, machine) == "terminated"
 
 
+def test_a_machine_can_be_terminated_while_it_stops(fleet: Ec2Fleet, emulator: Emulator, launch: Launch) -> None:
+    emulator.steer(stop_seconds=60)
+    machine = launch(rules=some_rules(offerings=ON_DEMAND)).id
+    fleet.stop([machine])
+    fleet.terminate([machine])
+    assert find_state(fleet, machine) == "terminated"
+
+
 def test_a_stopped_machine_gets_another_type(fleet: Ec2Fleet, client: "EC2Client", machine: str) -> None:
     fleet.stop([machine])
     fleet.resize(machine, "c5.xlarge")

@@ -273,8 +273,8 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
         now = time.time()
         self.life.cause, self.life.end_asked_at, self.life.terminated_at = cause, now, now + seconds
         self._ends_at = time.monotonic() + seconds
-        # The boot no longer counts: the state follows moto's record and the end.
-        self.runs_at = 0.0
+        # The boot and a stop no longer count: the state follows moto's record and the end.
+        self.runs_at = self._stopped_at = 0.0
         volumes = [device.volume_id for _, device in self.get_block_device_mapping]
         super().terminate()
         for volume in volumes:

@@ -42,6 +42,8 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     """For a launch the ids of the instances that it created; for any other call the instance ids that the
     call named.
     """
+    asked: int | None
+    """For a launch the most instances that it asked for; None for any other call."""
     replayed: bool
     """Whether a launch repeated a known client token, so that it got the earlier answer and no new instance."""
     attempt: int
@@ -104,6 +106,7 @@ class CallLog:
             status=status,
             code=code[1] if code else None,
             instances=find_instances(answer) if call.is_launch else call.instances,
+            asked=call.wanted[1] if call.is_launch else None,
             replayed=replayed,
             attempt=call.attempt,
             lost=lost,

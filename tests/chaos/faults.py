@@ -1,0 +1,74 @@
+"""The faults that a run injects until each has taken effect, and the faults of EC2."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tests.chaos.points import BATCH_POINTS, LIST_POINTS, Order, Point
+
+WEIGHTS: Final[Mapping[str, int]] = {
+    "kill": 4,
+    "stop": 4,
+    "point": 8,
+    "fence": 2,
+    "launch": 2,
+    "loss": 2,
+    "calls": 6,
+    "answer": 1,
+    "redis": 2,
+    "clients": 1,
+    "database": 2,
+    "cloud": 4,
+    "interrupt": 6,
+    "repeat": 6,
+    "late stop": 2,
+    "hand": 1,
+    "drop": 4,
+    "clock": 4,
+    "jump": 1,
+    "mallory": 6,
+}
+"""Fault → how often it is chosen, compared with the others."""
+FAULTS: Final = (*WEIGHTS, "restore")
+"""The names of all faults. A restore is made once in a run."""
+CALLS: Final[Sequence[Sequence[Point]]] = (
+    BATCH_POINTS,
+    ("before_start_call", "after_start_call"),
+    ("before_stop_call", "after_stop_call"),
+    LIST_POINTS,
+)
+"""The points of each kind of call for several machines: launches, starts, stops and terminations."""
+NEEDED: Final[Mapping[str, Sequence[tuple[Point, Order]]]] = {
+    "fence": (("between_plan_and_commit", "stop"),),
+    "launch": (("after_launch", "kill"), ("after_batch_call", "kill")),
+    "loss": (("before_launches", "kill"), ("before_terminations", "kill"), ("before_power_sent", "kill")),
+    "calls": tuple((point, "kill") for points in CALLS for point in points),
+    "answer": (("after_batch_call", "stop"),),
+    "repeat": (),
+    "late stop": (),
+}
+"""Faults that are injected until each has taken effect → the orders that processes carry out then.
+
+They are the faults of the guards (tests/chaos/switches.py): a deposed leader (term), a launch whose answer is lost
+(token), a worker that dies between commit and sending (resend), two workers that get the answer to one batch (answer),
+a termination of a slot's earlier machine (epoch), a stop of a machine that was started since (power). And those of the
+calls for several machines: a worker dies at each point of a batch, of a start, of a stop and of a list of terminations.
+"""
+ONLY_KILLED: Final[frozenset[Point]] = frozenset({"before_stop_call"})
+"""Points at which no process is stopped: what is done late there is not promised (docs/reference/consistency.md)."""
+SHORT: Final[Mapping[str, Any]] = {"deliver": 1, "code": "InsufficientInstanceCapacity", "action": "CreateFleet"}
+"""A fault by which requests for several machines get one."""
+CLOUD_FAULTS: Final[tuple[dict[str, Any], ...]] = (
+    {"code": "InternalError", "status": 500, "action": "any", "count": 5},
+    {"code": "Unavailable", "status": 503, "count": 3},
+    {"code": "InsufficientInstanceCapacity", "count": 4, "status": 400},
+    {"code": "MaxSpotInstanceCountExceeded", "count": 2, "status": 400},
+    {"code": "RequestLimitExceeded", "action": "any", "count": 3},
+    {"code": "InvalidAMIID.NotFound", "count": 1, "status": 400},
+    {"lost": "reset", "action": "any", "count": 3},
+    {"lost": "500", "count": 2},
+    {**SHORT, "count": 2},
+    {"deliver": 1, "action": "RunInstances", "count": 2},
+    {"code": "InsufficientInstanceCapacity", "action": "StartInstances", "type": "c5.large", "count": 2},
+    {"lost": "reset", "action": "StartInstances", "count": 2},
+    {"lost": "500", "action": "StopInstances", "count": 2},
+)
