@@ -77,15 +77,14 @@ def _answer() -> None:
 
 def _power() -> None:
     """Let a message start or stop the machine of its slot, whether or not the slot still wants that."""
-    from scheduler.operations.machines import start, stop
+    from scheduler.operations.machines import power
 
     def list_all(ports: Ports, wanted: Sequence[tuple[str, int]], _power: str) -> tuple[list[Slot], dict[str, str]]:
         pairs = set(wanted)
         found = ports.store.find_slots(ids=[name for name, _ in wanted])
         return [slot for slot in found if (slot.id, slot.epoch) in pairs and slot.instance_id is not None], {}
 
-    _replace(start, "list_due", list_all)
-    _replace(stop, "list_due", list_all)
+    _replace(power, "_list_due", list_all)
 
 
 def _jump() -> None:
