@@ -17,3 +17,4 @@ def test_every_promise_is_kept_under_faults(kind: str, tmp_path: Path) -> None:
     assert verdict.reservations == 50
     assert len(verdict.faults) > 5
     assert verdict.uses > 50
+    assert min(verdict.calls[kind] for kind in ("batches by CreateFleet", "batches by RunInstances", "stops")) > 0

@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.seed_run import make_requests
 from tests.guarding import Guarded
 from tests.system.processes import wait_for
 from tests.system.stack import ROOT
@@ -28,3 +30,19 @@ def test_an_interrupted_run_reports_that_in_a_line_and_sums_up(number: signal.Si
     assert err.decode().splitlines() == ["interrupted in seed 7"]
     assert out.decode().startswith("0 seeds, 0 reservations")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_requests_of_a_wave_are_sent_together_by_one_holder() -> None:
+    waves: Counter[tuple[int, float, str, int]] = Counter()
+    for holder, requests in enumerate(make_requests(1, 120, 10.0)):
+        for request in requests:
+            document = request["document"]
+            size = sum(each["count"] for each in document.get("components", [{"count": 1}]))
+            if document["system"] in {"fleet", "gang", "tier"}:
+                waves[holder, request["after"], document["system"], size] += 1
+    assert sum(waves.values()) == 120 // 3
+    kinds = {(system, size, count) for (_, _, system, size), count in waves.items()}
+    # The last wave may be cut off.
+    assert {("fleet", 1, 4), ("fleet", 1, 3), ("tier", 1, 3), ("tier", 1, 2), ("gang", 3, 1), ("gang", 3, 2)} <= kinds
+    assert len(kinds) <= 7
+    assert all(0 <= after <= 10 for _, after, _, _ in waves)
