@@ -166,6 +166,7 @@ class Imagined:
     def _launch_for(self, each: Reservation) -> None:
         made: list[tuple[Site, Counter[str]]] = []
         copy = self.copy
+        could_end = [site for name in copy.picture.rules.pools for site in list_unneeded(copy.picture, name)]
         stages = [copy.ready, copy.all_kept, copy.coming, copy.launched, self.sites]
 
         def extend(component: Component) -> Site | None:
@@ -176,11 +177,23 @@ class Imagined:
                     return made[-1][0]
             return None
 
-        if serve_with_launches(copy.picture, each, stages, extend) is None:
+        found = serve_with_launches(copy.picture, each, stages, extend)
+        if found is not None and not self._could_be_made(made, [site for site in could_end if site in found]):
+            for site in reversed(found):
+                site.taken.pop()
+            found = None
+        if found is None:
             for site, counter in reversed(made):
                 counter[site.name] -= 1
                 self.sites.remove(site)
                 copy.picture.sites.remove(site)
+
+    def _could_be_made(self, made: list[tuple[Site, Counter[str]]], used: list[Site]) -> bool:
+        """Rule: "No slot goes for a reservation that would lack capacity even if all unneeded slots went. A slot that
+        the reservation would use itself is not among them."
+        """
+        launched, staying = Counter(site.name for site, _ in made), Counter(site.name for site in used)
+        return all(count + staying[name] <= self._count_room(name) for name, count in launched.items())
 
     def _lacks_room_alone(self, offer: Offer, made: list[tuple[Site, Counter[str]]], account: str) -> bool:
         """Rule: "Never more are released than launches are withheld": no slot drains for a launch that this would not
