@@ -16,7 +16,7 @@ from tests.rules.playing import Document, a_scenario, submit, tick
 from tests.rules.watching import Seen, watch
 
 FIRST_SEEDS = range(101, 251, 15)
-DIFFERED = (100, 463, 660, 696, 795, 906, 998)
+DIFFERED = (100, 463, 497, 516, 660, 696, 795, 906, 934, 998)
 """Seeds of scenarios that the engine and the naive tick once decided differently."""
 
 REACHED = {

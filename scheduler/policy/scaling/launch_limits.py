@@ -228,7 +228,6 @@ class LaunchLimits:
         self._launches_in[name] += 1
         slot = slot_info.slot.id
         launched = Launch(slot=slot, pool=name, offering=choice.key, reason=reason, account=account, gang=gang)  # type: ignore[arg-type]
-        slot_info.state = "launching"
         self._decide(launched, name, slot_info, choice)
         return slot_info
 
@@ -236,7 +235,8 @@ class LaunchLimits:
         self.launches += 1
         self._cycle.decide(decision)
         self.budgets.add(name, choice.price, decision.account or "")
-        self.imagine(name, choice.market, 1)
+        self.imagine(name, choice.market, 1)  # before the state changes: the first call counts the slots as they are
+        slot_info.state = "launching" if isinstance(decision, Launch) else "booting"
         slot_info.capacity = slot_info.free = choice.capacity
         slot_info.labels, slot_info.market, slot_info.price = choice.labels, choice.market, choice.price
 
@@ -272,7 +272,6 @@ class LaunchLimits:
         self._startable[name].remove(slot_info)
         self._starts_in[name] += 1
         started = Start(slot=slot_info.slot.id, pool=name, offering=choice.key, reason=reason, account=account)  # type: ignore[arg-type]
-        slot_info.state = "booting"
         self._decide(started, name, slot_info, choice)
 
     def count_launches(self, pools: Iterable[str]) -> int:
