@@ -25,7 +25,7 @@ from tests.reference_model.launching import (
     start,
 )
 from tests.reference_model.picture import Picture, Site, serving_pools
-from tests.reference_model.placing import Pass
+from tests.reference_model.placing import Pass, could_serve_any
 
 
 def count_serving(picture: Picture, name: str) -> int:
@@ -110,7 +110,7 @@ def list_unneeded(picture: Picture, name: str) -> list[Site]:
         or (site.is_coming and not site.is_new and not site.row.cordoned and not site.is_in_use)
     ]
     order = {"stopped": 0, "ready": 2}
-    return sorted(sites, key=lambda site: (order.get(site.state, 1), site.idle_since if site.state == "ready" else 0))
+    return sorted(sites, key=lambda site: (order.get(site.state, 1), 0 if site.is_coming else site.idle_since))
 
 
 def _list_unchanging(picture: Picture) -> dict[int, object]:
@@ -134,9 +134,9 @@ class Imagined:
         self.sites: list[Site] = []
         self.by_quota: Counter[str] = Counter()
         self.by_limit: Counter[str] = Counter()
-        for each in self.copy.withheld:
+        for each, awaited in self.copy.withheld:
             if not all(self._is_settled(name) for name in serving_pools(self.real.rules, each)):
-                self._launch_for(each)
+                self._launch_for(each, awaited)
 
     def count(self, name: str) -> int:
         """The number of launches that are withheld in that pool."""
@@ -163,7 +163,8 @@ class Imagined:
         is_enough = self.by_quota[name] + self.by_limit[name] >= len(self.real.list_in_pool(name))
         return pool.provider == "static" or is_moot or is_enough
 
-    def _launch_for(self, each: Reservation) -> None:
+    def _launch_for(self, each: Reservation, awaited: list[Reservation]) -> None:
+        """Rule: the guard would prevent the launch of a slot that could serve an awaited gang."""
         made: list[tuple[Site, Counter[str]]] = []
         copy = self.copy
         could_end = [site for name in copy.picture.rules.pools for site in list_unneeded(copy.picture, name)]
@@ -171,6 +172,8 @@ class Imagined:
 
         def extend(component: Component) -> Site | None:
             for offer in list_eligible(copy.picture, each, component):
+                if could_serve_any(copy.picture, offer, awaited):
+                    continue
                 if self._lacks_room_alone(offer, made, each.request.account or ""):
                     made.append((self._open(offer), self._counter(offer)))
                     made[-1][1][offer.pool] += 1

@@ -16,7 +16,7 @@ from tests.rules.playing import Document, a_scenario, submit, tick
 from tests.rules.watching import Seen, watch
 
 FIRST_SEEDS = range(101, 251, 15)
-DIFFERED = (100, 463, 497, 516, 660, 696, 795, 906, 934, 998)
+DIFFERED = (100, 463, 497, 516, 569, 660, 696, 795, 906, 934, 998, 1401, 1591, 2420, 2632, 3851, 4237, 4769)
 """Seeds of scenarios that the engine and the naive tick once decided differently."""
 
 REACHED = {

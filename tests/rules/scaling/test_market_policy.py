@@ -271,6 +271,7 @@ def test_the_reason_names_the_counts_and_the_keys() -> None:
 
 
 PLAYED: dict[str, list[str]] = {
+    "behind_a_protected_gang": ["0 linux-1 small", "0 linux-2 small"],
     "on_demand_base": ["0 linux-1 small/on-demand", "0 linux-2 small/on-demand", "0 linux-3 small/spot"],
     "on_demand_share": [
         *("0 linux-1 small/on-demand", "0 linux-2 small/spot", "0 linux-3 small/on-demand"),
