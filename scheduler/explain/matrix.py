@@ -341,7 +341,7 @@ class Findings:
         return None, f"none of its {count} instances has room"
 
     def _find_cordoned(self) -> _Finding:
-        if all(map(self._limits.has_cordoned_room, self._needs)):
+        if self._limits.has_cordoned_room(self._demand):
             slots = self._list_able(within=lambda each: each.slot.cordoned and each.state == "ready")
             return False, f"cordoned slots with room: {_join(each.slot.id for each in slots)}"
         return True, "no cordoned slot has room for it"

@@ -77,8 +77,15 @@ OF_SCALING: Final[Changes] = {
         "LaunchLimits.choose_code": [
             Change("cordoned slots with capacity are the reason, not max_slots", "code != 'at_max_slots'", "code"),
         ],
+        "LaunchLimits.has_cordoned_room": [
+            Change("a cordoned slot that was declined has no capacity", "p.slot.id not in demand.declined", "True"),
+        ],
         "LaunchLimits._find_start_code": [
-            Change("a slot that is too small is not started", "need is not None", "False"),
+            Change(
+                "a slot that is too small is not started",
+                "need is not None and (not need.could_hold(name, choice.capacity, choice.labels))",
+                "False",
+            ),
             Change("a start needs EC2's quota", "self.is_at_quota(name, choice.market)", "False"),
         ],
     },
@@ -157,6 +164,13 @@ OF_SCALING: Final[Changes] = {
         ],
     },
     "scheduler.policy.scaling.pool_size": {
+        "_ImaginedLaunches.launch": [
+            Change(
+                "no slot goes for a launch that the starvation guard prevents",
+                "could_serve(name, choice, self.awaited)",
+                "False",
+            ),
+        ],
         "_ImaginedLaunches.could_be_made": [
             Change(
                 "a slot that the gang would use does not go for it",
@@ -216,7 +230,8 @@ OF_SCALING: Final[Changes] = {
             Change("no stop below the minimum", "min(lacking, count_spare(slot_infos, pool))", "lacking"),
         ],
         "may_be_stopped": [
-            Change("a spot machine is never stopped", "slot_info.market == 'on-demand'", "True"),
+            Change("a spot machine is never stopped", "slot_info.market != 'on-demand'", "False"),
+            Change("a machine that will be too old causes a tick", "cycle.timers.add(end)", ""),
         ],
         "_launch": [
             Change("slots in flight or idle count before machines are launched", "min(stoppable, spare)", "0"),

@@ -30,6 +30,11 @@ class Answered(Counted):
     """How many ticks were played before the answer."""
     quota_hold: float
 
+    @property
+    def occasion(self) -> tuple[str, float, int]:
+        """Answers are of the same time if no tick was played between them."""
+        return self.pool, self.at, self.ticks
+
 
 History = Sequence[Counted]
 
@@ -61,7 +66,7 @@ def is_lasting(history: History, index: int, now: float) -> bool:
     last = index
     for later in range(index, len(history)):
         each = history[later]
-        if isinstance(each, Answered) and each.result in REFUSED and (each.pool, each.at) == (refusal.pool, refusal.at):
+        if isinstance(each, Answered) and each.result in REFUSED and each.occasion == refusal.occasion:
             last = later
     active = history[last].active.get(refusal.pool, 0)
     return not active or all(each.active.get(refusal.pool, 0) >= active for each in history[last:])

@@ -25,7 +25,7 @@ from tests.reference_model.launching import (
     start,
 )
 from tests.reference_model.picture import Picture, Site, serving_pools
-from tests.reference_model.placing import Pass
+from tests.reference_model.placing import Pass, could_serve_any
 
 
 def count_serving(picture: Picture, name: str) -> int:
@@ -110,7 +110,7 @@ def list_unneeded(picture: Picture, name: str) -> list[Site]:
         or (site.is_coming and not site.is_new and not site.row.cordoned and not site.is_in_use)
     ]
     order = {"stopped": 0, "ready": 2}
-    return sorted(sites, key=lambda site: (order.get(site.state, 1), site.idle_since if site.state == "ready" else 0))
+    return sorted(sites, key=lambda site: (order.get(site.state, 1), 0 if site.is_coming else site.idle_since))
 
 
 def _list_unchanging(picture: Picture) -> dict[int, object]:
@@ -134,9 +134,9 @@ class Imagined:
         self.sites: list[Site] = []
         self.by_quota: Counter[str] = Counter()
         self.by_limit: Counter[str] = Counter()
-        for each in self.copy.withheld:
+        for each, awaited in self.copy.withheld:
             if not all(self._is_settled(name) for name in serving_pools(self.real.rules, each)):
-                self._launch_for(each)
+                self._launch_for(each, awaited)
 
     def count(self, name: str) -> int:
         """The number of launches that are withheld in that pool."""
@@ -163,24 +163,40 @@ class Imagined:
         is_enough = self.by_quota[name] + self.by_limit[name] >= len(self.real.list_in_pool(name))
         return pool.provider == "static" or is_moot or is_enough
 
-    def _launch_for(self, each: Reservation) -> None:
+    def _launch_for(self, each: Reservation, awaited: list[Reservation]) -> None:
+        """Rule: the guard would prevent the launch of a slot that could serve an awaited gang."""
         made: list[tuple[Site, Counter[str]]] = []
         copy = self.copy
+        could_end = [site for name in copy.picture.rules.pools for site in list_unneeded(copy.picture, name)]
         stages = [copy.ready, copy.all_kept, copy.coming, copy.launched, self.sites]
 
         def extend(component: Component) -> Site | None:
             for offer in list_eligible(copy.picture, each, component):
+                if could_serve_any(copy.picture, offer, awaited):
+                    continue
                 if self._lacks_room_alone(offer, made, each.request.account or ""):
                     made.append((self._open(offer), self._counter(offer)))
                     made[-1][1][offer.pool] += 1
                     return made[-1][0]
             return None
 
-        if serve_with_launches(copy.picture, each, stages, extend) is None:
+        found = serve_with_launches(copy.picture, each, stages, extend)
+        if found is not None and not self._could_be_made(made, [site for site in could_end if site in found]):
+            for site in reversed(found):
+                site.taken.pop()
+            found = None
+        if found is None:
             for site, counter in reversed(made):
                 counter[site.name] -= 1
                 self.sites.remove(site)
                 copy.picture.sites.remove(site)
+
+    def _could_be_made(self, made: list[tuple[Site, Counter[str]]], used: list[Site]) -> bool:
+        """Rule: "No slot goes for a reservation that would lack capacity even if all unneeded slots went. A slot that
+        the reservation would use itself is not among them."
+        """
+        launched, staying = Counter(site.name for site, _ in made), Counter(site.name for site in used)
+        return all(count + staying[name] <= self._count_room(name) for name, count in launched.items())
 
     def _lacks_room_alone(self, offer: Offer, made: list[tuple[Site, Counter[str]]], account: str) -> bool:
         """Rule: "Never more are released than launches are withheld": no slot drains for a launch that this would not

@@ -78,8 +78,8 @@ class Pass:
         self.unserved: list[Reservation] = []
         self.awaited: list[Reservation] = []
         """Gangs that the guard protects and that no launch completes."""
-        self.withheld: list[Reservation] = []
-        """Reservations that lack only headroom for a launch."""
+        self.withheld: list[tuple[Reservation, list[Reservation]]] = []
+        """Reservations that lack only headroom for a launch, each with the gangs in `awaited` before it."""
 
     @property
     def ready(self) -> list[Site]:
@@ -218,12 +218,12 @@ class Pass:
         self.note_wait(each, code)
         if attempt.served:
             return
-        first = attempt.offers[0] if attempt.offers and attempt.sites[0].row.state == "empty" else None
+        first = attempt.offers[0] if attempt.offers and attempt.sites[0].row.state != "stopped" else None
         attempt.undo()
+        if attempt.held in ROOM:
+            self.withheld.append((each, list(self.awaited)))
         if each.id in self.kept and len(list_essential(each)) > 1:
             self.awaited.append(each)
-        if attempt.held in ROOM:
-            self.withheld.append(each)
         if first is not None and code == "at_quota" and may_probe(self.picture, first.pool, first.market):
             start(self.picture, first, "demand", each.request.account or "").is_wanted = True
 
@@ -273,7 +273,7 @@ class Attempt:
             is_fitting = has_labels(dict(offer.labels), self.each, component) and fits(
                 find_need(component, pool), offer.capacity
             )
-            return is_fitting and not self.find_code_behind(offer)
+            return is_fitting and not could_serve_any(self.picture, offer, self.placing.awaited)
 
         found = find_start(self.picture, serving_pools(self.picture.rules, self.each), may_be, account)
         if found is not None:
@@ -281,7 +281,11 @@ class Attempt:
             self.sites.append(start_stopped(self.picture, *found, "demand", account))
             return self.sites[-1]
         offers = list_eligible(self.picture, self.each, component)
-        self.codes = [find_code(self.picture, offer, account) or self.find_code_behind(offer) for offer in offers]
+        self.codes = [
+            find_code(self.picture, offer, account)
+            or ("behind_queue" if could_serve_any(self.picture, offer, self.placing.awaited) else "")
+            for offer in offers
+        ]
         for offer, code in zip(offers, self.codes, strict=True):
             if not code:
                 self.offers.append(offer)
@@ -289,17 +293,6 @@ class Attempt:
                 return self.sites[-1]
         self.lacks_one = True
         return None
-
-    def find_code_behind(self, offer: Offer) -> str:
-        """Rule: a slot that could serve a gang which the guard protects is launched for no later reservation."""
-        pool = self.picture.rules.pools[offer.pool]
-        for gang in self.placing.awaited:
-            if offer.pool in serving_pools(self.picture.rules, gang):
-                for _, component in list_essential(gang):
-                    is_fitting = has_labels(dict(offer.labels), gang, component)
-                    if is_fitting and fits(find_need(component, pool), offer.capacity):
-                        return "behind_queue"
-        return ""
 
     def undo(self) -> None:
         """Rule: "Whatever was tried for a reservation that is then not placed is undone completely"."""
@@ -327,10 +320,26 @@ class Attempt:
             alone = _only(self.each, component)
             if self.placing.can_serve(alone, [*self.placing.list_there(self.each), others]):
                 return "gang_incomplete"
-        cordoned = [site for site in self.picture.sites if site.state == "ready" and site.row.cordoned]
+        cordoned = [
+            site
+            for site in self.picture.sites
+            if site.state == "ready" and site.row.cordoned and not is_declined(site, self.each)
+        ]
         if all(any(has_room(self.picture, site, self.each, each) for site in cordoned) for each in components):
             return "cordoned"
         return "no_capacity"
+
+
+def could_serve_any(picture: Picture, offer: Offer, gangs: list[Reservation]) -> bool:
+    """Rule: a slot that could serve a gang which the guard protects is launched for no later reservation."""
+    pool = picture.rules.pools[offer.pool]
+    for gang in gangs:
+        if offer.pool in serving_pools(picture.rules, gang):
+            for _, component in list_essential(gang):
+                is_fitting = has_labels(dict(offer.labels), gang, component)
+                if is_fitting and fits(find_need(component, pool), offer.capacity):
+                    return True
+    return False
 
 
 def _only(each: Reservation, component: Component) -> Reservation:

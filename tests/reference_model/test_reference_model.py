@@ -16,6 +16,8 @@ from tests.rules.playing import Document, a_scenario, submit, tick
 from tests.rules.watching import Seen, watch
 
 FIRST_SEEDS = range(101, 251, 15)
+DIFFERED = (100, 463, 497, 516, 569, 660, 696, 795, 906, 934, 998, 1401, 1591, 2420, 2632, 3851, 4237, 4769)
+"""Seeds of scenarios that the engine and the naive tick once decided differently."""
 
 REACHED = {
     *("assign", "cores", "expire ttl", "restart restart_due", "launch demand", "launch minimum", "launch warm"),
@@ -48,6 +50,13 @@ def compare_from(first: int) -> Comparison:
 def test_every_tick_of_the_engine_decides_what_the_naive_tick_decides(first: int) -> None:
     """For more of them: `python -m tests.reference_model`, which also prints the smallest scenario that differs."""
     assert compare_from(first).ticks > 100
+
+
+@pytest.mark.parametrize("seed", DIFFERED)
+def test_a_difference_that_was_found_once_does_not_come_back(seed: int) -> None:
+    found = Comparison()
+    compare(make_scenario(seed), found)
+    assert found.ticks > 0
 
 
 def test_the_scenarios_reach_every_rule() -> None:

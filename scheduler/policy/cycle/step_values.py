@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
 from scheduler.model.reservations import Reservation
-from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
@@ -88,6 +88,10 @@ class Shortfall:
     demands: Sequence[Demand]
     kept: Mapping[str, SlotIndex]
     """Ready slots that the starvation guard keeps, as in `Protected.kept`."""
+    awaited: Mapping[int, Sequence[InstanceRequest]]
+    """Requests of protected gangs that no launch completes, by the number of `demands` up to and with the gang. No
+    launch that could serve one of them is made for the demands behind it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

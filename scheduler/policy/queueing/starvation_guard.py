@@ -140,7 +140,7 @@ class StarvationGuard:
             return True
         if any(codes):
             return self._limits.choose_code(demand, first_code(codes[0])) == "cordoned"
-        if not all(map(self._limits.has_cordoned_room, needs)):
+        if not self._limits.has_cordoned_room(demand):
             return False
         return not has_room_for_some(demand, (self._cycle.ready, self._cycle.coming))
 

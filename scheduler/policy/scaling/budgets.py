@@ -86,8 +86,14 @@ def _dearest(cycle: CycleState, pool: str) -> float:
 
 
 def active(cycle: CycleState) -> list[SlotInfo]:
-    """Return the slots of a cycle that have, or will have, a machine that is paid by the hour."""
-    return [each for each in cycle.slot_infos.values() if each.state not in UNPAID]
+    """Return the slots of a cycle that have, or will have, a machine that is paid by the hour. A stopped machine that
+    this cycle ends is none of them.
+    """
+    return [
+        each
+        for each in cycle.slot_infos.values()
+        if each.state not in UNPAID and not (each.state == "terminating" and each.slot.state == "stopped")
+    ]
 
 
 def sum_prices(budget: Budget, slot_infos: Iterable[SlotInfo]) -> float:

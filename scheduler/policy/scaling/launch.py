@@ -107,7 +107,7 @@ class TrialLaunch:
             return self.held if self.launched else self.limits.choose_code(self.demand, self.held)
         if not self.lacks_one or has_room_for_some(self.demand, self._list_indexes()):
             return "gang_incomplete"
-        return "cordoned" if all(map(self.limits.has_cordoned_room, self.demand.needs)) else "no_capacity"
+        return "cordoned" if self.limits.has_cordoned_room(self.demand) else "no_capacity"
 
 
 WITHHELD: Final = frozenset({"at_max_slots", "at_quota"})
@@ -123,25 +123,28 @@ def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall
     could serve it are not made for reservations behind it. Elastic instances come last, after all essential ones.
     """
     if not unplaced.queue.ids and not unplaced.elastic:
-        return Shortfall((), unplaced.protected.kept)
+        return Shortfall((), unplaced.protected.kept, {})
     cycle.turns.begin_launches(cycle.count_steps())
-    withheld = _launch_for_all(cycle, unplaced, limits)
+    withheld, awaited = _launch_for_all(cycle, unplaced, limits)
     _launch_for_elastic(cycle, unplaced.elastic, limits)
-    return Shortfall(withheld, unplaced.protected.kept)
+    return Shortfall(withheld, unplaced.protected.kept, awaited)
 
 
-def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits) -> list[Demand]:
-    """Launch for every unplaced reservation; return the demands whose launches are withheld.
+def _launch_for_all(
+    cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits
+) -> tuple[list[Demand], dict[int, list[InstanceRequest]]]:
+    """Launch for every unplaced reservation; return the demands whose launches are withheld, and the requests of
+    protected gangs as in `Shortfall.awaited`.
 
     A refusal is the same for all reservations with the same demand, so each demand is tried once until something is
     launched: the queue may have a million rows.
     """
-    queue, kept = unplaced.queue, unplaced.protected.kept
+    queue, kept, gangs = unplaced.queue, unplaced.protected.kept, unplaced.protected.gangs
     ids, demands, different = queue.ids, queue.demands, queue.different
     refusals, withheld, tried = _refuse_demands(cycle, unplaced, limits)
     refused = dict[Demand | str, _Refusal](refusals.items())
-    open_demands = different - refusals.keys()
-    while tried < len(ids) and (open_demands or kept):
+    open_demands, awaited = different - refusals.keys(), dict[int, list[InstanceRequest]]()
+    while tried < len(ids) and (open_demands or kept or gangs):
         name, demand = ids[tried], demands[tried]
         tried += 1
         kind = name if kept and name in kept else demand
@@ -159,12 +162,13 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
             if refusal is not None:
                 cycle.wait_all(refusal.ids, repeat(refusal.reason))
             refusal = refused[kind] = _refuse(demand, held, code, limits)
-        if name in unplaced.protected.gangs:
-            limits.reserve(demand)
         open_demands.discard(demand)
         refusal.ids.append(name)
         if refusal.held in WITHHELD:
             withheld.append(demand)
+        if name in gangs:
+            limits.reserve(demand)
+            awaited.setdefault(len(withheld), []).extend(dict.fromkeys(demand.needs))
     for refusal in refused.values():
         cycle.wait_all(refusal.ids, repeat(refusal.reason))
     # Nothing more is launched: the result of one reservation is that of all with the same demand.
@@ -173,7 +177,7 @@ def _launch_for_all(cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits)
     cycle.wait_all(ids[tried:], map(reasons.__getitem__, left))
     for_room = {demand for demand, refusal in refused.items() if refusal.held in WITHHELD}
     withheld += filter(for_room.__contains__, left)
-    return withheld
+    return withheld, awaited
 
 
 def _refuse_demands(
@@ -313,5 +317,5 @@ def choose_code_for_one(demand: Demand, held: str, limits: LaunchLimits) -> str:
     launch would serve it.
     """
     if held == "":
-        return "cordoned" if limits.has_cordoned_room(demand.needs[0]) else "no_capacity"
+        return "cordoned" if limits.has_cordoned_room(demand) else "no_capacity"
     return limits.choose_code(demand, held)

@@ -20,7 +20,14 @@ from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
 from scheduler.policy.scaling.launch_codes import DETAILS, OF_A_MARKET, first_code
 from scheduler.policy.scaling.market_mix import describe_turn, find_turn
-from scheduler.policy.scaling.offerings import Choice, find_end, list_configured, list_eligible, list_fallback
+from scheduler.policy.scaling.offerings import (
+    Choice,
+    could_serve,
+    find_end,
+    list_configured,
+    list_eligible,
+    list_fallback,
+)
 from scheduler.policy.scaling.pool_launches import PoolLaunches, find_own_choice, list_resized
 
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
@@ -44,7 +51,7 @@ class LaunchLimits:
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
         """
-        self._cordoned_room: dict[InstanceRequest, bool] = {}
+        self._cordoned_room: dict[Demand, bool] = {}
         self.budgets = BudgetLimits(cycle)
         self._knows_refusals = bool(cycle.view.holds or failed_boots or self.budgets.limiting)
         """Whether anything except `max_slots` may hold a launch back."""
@@ -137,11 +144,7 @@ class LaunchLimits:
 
     def _find_code_behind(self, name: str, choice: Choice, account: str) -> str | None:
         code = self.find_code(name, choice, account)
-        return "behind_queue" if code is None and self._is_reserved(name, choice) else code
-
-    def _is_reserved(self, name: str, choice: Choice) -> bool:
-        there = (need for need in self._reserved if name in need.given)
-        return any(need.could_hold(name, choice.capacity, choice.labels) for need in there)
+        return "behind_queue" if code is None and could_serve(name, choice, self._reserved) else code
 
     def _find_eligible(self, demand: Demand, need: InstanceRequest) -> list[tuple[str, Choice]]:
         turns = tuple(map(self._find_turn, demand.pools)) if self._has_mix else ()
@@ -207,7 +210,6 @@ class LaunchLimits:
         there.launches += 1
         slot = slot_info.slot.id
         launched = Launch(slot=slot, pool=name, offering=choice.key, reason=reason, account=account, gang=gang)  # type: ignore[arg-type]
-        slot_info.state = "launching"
         self._decide(launched, name, slot_info, choice)
         return slot_info
 
@@ -215,7 +217,8 @@ class LaunchLimits:
         self.launches += 1
         self._cycle.decide(decision)
         self.budgets.add(name, choice.price, decision.account or "")
-        self.imagine(name, choice.market, 1)
+        self.imagine(name, choice.market, 1)  # before the state changes: the first call counts the slots as they are
+        slot_info.state = "launching" if isinstance(decision, Launch) else "booting"
         slot_info.capacity = slot_info.free = choice.capacity
         slot_info.labels, slot_info.market, slot_info.price = choice.labels, choice.market, choice.price
 
@@ -242,7 +245,7 @@ class LaunchLimits:
     def _find_start_code(self, name: str, choice: Choice, need: InstanceRequest | None, account: str) -> str | None:
         if need is not None and not need.could_hold(name, choice.capacity, choice.labels):
             return "no_capacity"
-        if self._is_reserved(name, choice):
+        if need is not None and could_serve(name, choice, self._reserved):
             return "behind_queue"
         return "at_quota" if self.is_at_quota(name, choice.market) else self._find_refusal(name, choice, account)
 
@@ -252,7 +255,6 @@ class LaunchLimits:
         there.startable.remove(slot_info)
         there.starts += 1
         started = Start(slot=slot_info.slot.id, pool=name, offering=choice.key, reason=reason, account=account)  # type: ignore[arg-type]
-        slot_info.state = "booting"
         self._decide(started, name, slot_info, choice)
 
     def count_launches(self, pools: Iterable[str]) -> int:
@@ -282,7 +284,7 @@ class LaunchLimits:
 
         It is `cordoned` instead of `at_max_slots` if cordoned slots have room for all its instances. Source: Arvados.
         """
-        if code != "at_max_slots" or not all(map(self.has_cordoned_room, dict.fromkeys(demand.needs))):
+        if code != "at_max_slots" or not self.has_cordoned_room(demand):
             return code
         if len(demand.needs) == 1:
             return "cordoned"
@@ -291,15 +293,15 @@ class LaunchLimits:
         slot_index.close()
         return "cordoned" if found else code
 
-    def has_cordoned_room(self, need: InstanceRequest) -> bool:
-        """Return whether an instance would fit on a slot if the slot were not cordoned."""
-        if need not in self._cordoned_room:
-            self._cordoned_room[need] = any(
-                slot_info.has_place and need.could_hold(name, slot_info.free, slot_info.labels)
-                for name in need.given
-                for slot_info in self._pools[name].cordoned
+    def has_cordoned_room(self, demand: Demand) -> bool:
+        """Return whether each instance of a demand alone would fit on a slot if the slot were not cordoned."""
+        if demand not in self._cordoned_room:
+            there = [p for name in demand.pools for p in self._pools[name].cordoned if p.slot.id not in demand.declined]
+            self._cordoned_room[demand] = all(
+                any(p.has_place and need.could_hold(p.slot.pool, p.free, p.labels) for p in there)
+                for need in dict.fromkeys(demand.needs)
             )
-        return self._cordoned_room[need]
+        return self._cordoned_room[demand]
 
     def find_bound(self, name: str) -> int:
         """Return the lowest `max_slots` that limits this pool."""

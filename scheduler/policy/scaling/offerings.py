@@ -3,13 +3,14 @@
 Sources: Arvados (choice of an instance type); the market of a launch is that of `market_mix.py`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.pools import Pool
 from scheduler.model.resources import Labels, Resources
 from scheduler.model.slots import Market
+from scheduler.policy.capacity.requests import InstanceRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,12 @@ def list_choices(pool: Pool) -> list[Choice]:
     unknown or their price too high, are missing.
     """
     return [choice for choice in list_configured(pool) if choice.is_for_sale]
+
+
+def could_serve(name: str, choice: Choice, needs: Iterable[InstanceRequest]) -> bool:
+    """Return whether a new slot of this choice in a pool could hold one of these instances."""
+    there = (need for need in needs if name in need.given)
+    return any(need.could_hold(name, choice.capacity, choice.labels) for need in there)
 
 
 def list_configured(pool: Pool) -> list[Choice]:

@@ -32,6 +32,7 @@ from scheduler.policy.cycle.step_values import (
     WithHeadroom,
 )
 from scheduler.policy.scaling.launch_limits import LaunchLimits
+from scheduler.policy.scaling.offerings import could_serve
 
 
 def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:
@@ -105,7 +106,9 @@ def scale_in(cycle: Tiered, to_stop: ToStop) -> ScaledIn:
 _MOST: Final = 1 << 32
 """A number of slots above that of any pool."""
 _LACKS_SLOT: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
-"""Waiting codes of a demand that would be launched if there were more slots; `behind_queue` is one of them."""
+"""Waiting codes of a demand that would be launched if there were more slots. `behind_queue` also stands for protected
+gangs that come later in the queue; `_ImaginedLaunches.awaited` contains those that come before the demand.
+"""
 
 
 def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> Headroom:
@@ -179,7 +182,8 @@ def _imagine_launches(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return, by pool, the launches that the withheld demands would cause, and those of them beyond `max_slots`.
 
-    A demand whose imagined launches failed once is not tried again.
+    A demand whose imagined launches failed once is not tried again. A launch that could serve a protected gang before
+    the demand is not imagined: the starvation guard would prevent it, too.
     """
     most_launches = {
         name: _count_useful_launches(slot_infos, limits) for name, slot_infos in cycle.pools.items() if slot_infos
@@ -189,7 +193,8 @@ def _imagine_launches(
     there = [cycle.ready, *shortfall.kept.values(), cycle.coming, cycle.launched, trial.slot_index]
     most = {name: len(slot_infos) * _could_matter(slot_infos, limits) for name, slot_infos in cycle.pools.items()}
     done: set[Demand] = set()
-    for demand in shortfall.demands:
+    for index, demand in enumerate(shortfall.demands):
+        trial.awaited += shortfall.awaited.get(index, ())
         if demand in done:
             continue
         if all(trial.by_quota[name] + trial.by_limit[name] >= most[name] for name in demand.pools):
@@ -222,6 +227,8 @@ class _ImaginedLaunches:
     slot_index: SlotIndex = field(default_factory=lambda: SlotIndex([]))
     by_quota: Counter[str] = field(default_factory=Counter)
     by_limit: Counter[str] = field(default_factory=Counter)
+    awaited: list[InstanceRequest] = field(default_factory=list)
+    """Requests of the protected gangs before the present demand, see `Shortfall.awaited`."""
     demand: Demand | None = None
     made: list[tuple[SlotInfo, Counter[str]]] = field(default_factory=list)
     made_in: Counter[str] = field(default_factory=Counter)
@@ -243,7 +250,7 @@ class _ImaginedLaunches:
         for name, choice, code in self.limits.list_choices(self.demand, need):
             if code not in _LACKS_SLOT or not self.limits.lacks_only_slot(name, choice, self.demand.payer):
                 continue
-            if self.made_in[name] >= self.most_launches.get(name, 0):
+            if self.made_in[name] >= self.most_launches.get(name, 0) or could_serve(name, choice, self.awaited):
                 continue
             counter = self.by_quota if self.limits.is_at_quota(name, choice.market) else self.by_limit
             number = next(self.numbers)

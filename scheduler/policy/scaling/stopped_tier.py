@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from scheduler.model.decisions import Stop, Terminate
 from scheduler.model.pools import Pool
-from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.capacity.slot_info import SlotInfo, find_life
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Headroom, Tiered, ToStop, Warm
 from scheduler.policy.scaling.launch_limits import LaunchLimits
@@ -54,7 +54,7 @@ def _stop_surplus(cycle: CycleState, slot_infos: Sequence[SlotInfo], pool: Pool,
     `idle_scale_down`.
     """
     stopped, most = 0, min(lacking, count_spare(slot_infos, pool))
-    idle = [each for each in slot_infos if each.is_idle and may_be_stopped(each, cycle.now)]
+    idle = [each for each in slot_infos if each.is_idle and may_be_stopped(cycle, each)]
     for slot_info in sorted(idle, key=lambda each: (each.idle_since, each.order)):
         slot = slot_info.slot
         if stopped >= most:
@@ -75,10 +75,19 @@ def count_spare(slot_infos: Sequence[SlotInfo], pool: Pool) -> int:
     return min(count_serving(slot_infos) - pool.min_slots, count_reserve(slot_infos) - pool.target_warm_slots)
 
 
-def may_be_stopped(slot_info: SlotInfo, now: float) -> bool:
-    """Return whether the slot's machine may be stopped once it is idle: an on-demand one that need not be replaced."""
-    is_new = slot_info.state != slot_info.slot.state
-    return slot_info.market == "on-demand" and (is_new or not has_to_go(slot_info, now))
+def may_be_stopped(cycle: CycleState, slot_info: SlotInfo) -> bool:
+    """Return whether the slot's machine may be stopped once it is idle: an on-demand one that need not be replaced. If
+    it may, schedule a cycle for the time when it will be too old.
+    """
+    if slot_info.market != "on-demand":
+        return False
+    if slot_info.state != slot_info.slot.state or not slot_info.pool.replacement.is_on:
+        return True
+    has_drifted, end = find_life(slot_info, slot_info.pool)
+    if has_drifted or cycle.is_due(end):
+        return False
+    cycle.timers.add(end)
+    return True
 
 
 def _launch(cycle: CycleState, limits: LaunchLimits, name: str, lacking: int, *, may_launch: bool) -> int:
@@ -88,7 +97,7 @@ def _launch(cycle: CycleState, limits: LaunchLimits, name: str, lacking: int, *,
     """
     slot_infos, pool = cycle.pools[name], cycle.rules.pools[name]
     reserve = [each for each in slot_infos if each.is_idle or (each.is_serving and each.is_coming and not each.wanted)]
-    stoppable = sum(may_be_stopped(each, cycle.now) for each in reserve)
+    stoppable = sum(may_be_stopped(cycle, each) for each in reserve)
     spare = count_spare(slot_infos, pool)
     choices = list_eligible([each for each in list_choices(pool) if each.market == "on-demand"], pool)
     while may_launch and lacking > max(0, min(stoppable, spare)):

@@ -68,6 +68,18 @@ CODES: dict[str, tuple[Document, str]] = {
         a_scenario(submit(0, "r1"), tick(0), pool={"max_slots": 1}, slots=[a_slot("linux-1", cordoned=True)]),
         "cordoned",
     ),
+    "max_slots is reached, and the holder declined the cordoned slot": (
+        a_scenario(
+            submit(0, "r1"),
+            tick(0),
+            act(1, "decline", "r1"),
+            act(1, "cordon", "linux-1"),
+            tick(1),
+            pool={"max_slots": 1},
+            slots=[a_slot("linux-1")],
+        ),
+        "at_max_slots",
+    ),
     "max_slots is reached, and the cordoned slot is full": (
         a_scenario(
             submit(0, "r1"),

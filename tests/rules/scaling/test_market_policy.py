@@ -271,6 +271,7 @@ def test_the_reason_names_the_counts_and_the_keys() -> None:
 
 
 PLAYED: dict[str, list[str]] = {
+    "behind_a_protected_gang": ["0 linux-1 small", "0 linux-2 small"],
     "on_demand_base": ["0 linux-1 small/on-demand", "0 linux-2 small/on-demand", "0 linux-3 small/spot"],
     "on_demand_share": [
         *("0 linux-1 small/on-demand", "0 linux-2 small/spot", "0 linux-3 small/on-demand"),
@@ -286,6 +287,7 @@ PLAYED: dict[str, list[str]] = {
         *("340 linux-3 small/spot", "340 linux-3 small/on-demand"),
         *("400 linux-4 small/on-demand", "700 linux-5 small/spot"),
     ],
+    "started_slot": ["0 linux-2 small/on-demand", "0 linux-3 small/spot", "0 linux-4 small/on-demand"],
     "too_dear": ["200 linux-1 small", "300 linux-2 large"],
 }
 """By scenario file: the launches, as `TIME SLOT OFFERING`."""

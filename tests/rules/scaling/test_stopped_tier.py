@@ -309,6 +309,42 @@ def test_a_budget_counts_a_start_and_no_stopped_machine(dollars: float, expected
     assert play_out(document).ticks == [expected]
 
 
+def test_a_stopped_machine_that_ends_in_this_tick_costs_nothing_of_a_budget() -> None:
+    document = a_scenario(submit(0, "r1"), tick(0), pools={"linux": a_tier(0)}, slots=[stopped("linux-1")], cloud=CLOUD)
+    document["config"]["budgets"] = {"all": {"per_hour": 1.0}}
+    assert play_out(document).ticks == [
+        ["terminate linux-1 surplus", "launch linux-2 small demand", "r1 waits booting"],
+    ]
+
+
+def test_a_machine_that_is_too_old_before_it_is_ready_for_the_tier_causes_a_tick_that_launches_another() -> None:
+    pool = a_tier(replacement={"max_age": 10, "max_age_jitter": 0})
+    played = play_out(a_scenario(*ticks(0, 1), pools={"linux": pool}, cloud=CLOUD, wakes=True, until=15))
+    assert played.decisions == ["0 launch linux-1 small stopped", "10 launch linux-2 small stopped"]
+
+
+def test_the_slot_that_was_stopped_first_is_the_first_to_end_for_a_launch_beyond_max_slots() -> None:
+    slots = [stopped("linux-1", idle_since=0), stopped("linux-2", idle_since=-9)]
+    pool = a_tier(2, max_slots=2, offerings=[SMALL, LARGE])
+    assert play(submit(0, "r1", resources={"cpus": 8}), tick(0), pool=pool, slots=slots) == [
+        ["terminate linux-2 at_quota", "r1 waits at_max_slots"]
+    ]
+
+
+def test_the_minimum_starts_a_stopped_slot_that_could_serve_a_protected_gang() -> None:
+    """The guard would keep the slot for the gang, as it would keep a slot that is launched for the minimum."""
+    found = play(
+        submit(0, "gang", components=[{"name": "main", "count": 3}]),
+        tick(30),
+        pool=a_tier(max_slots=2, min_slots=1, max_leases_per_slot=1),
+        slots=[stopped("linux-1")],
+        scheduler={"starvation_guard": 20},
+    )
+    assert found == [
+        ["start linux-1 small minimum", "launch linux-2 small stopped", "gang waits at_max_slots"],
+    ]
+
+
 def test_the_tier_waits_for_launches_that_quota_withholds() -> None:
     big = SPOT | {"name": "big", "resources": {"cpus": 8}}
     hold = {"pool": "linux", "kind": "quota", "subject": "spot", "until": 500}
