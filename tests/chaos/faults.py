@@ -30,18 +30,18 @@ WEIGHTS: Final[Mapping[str, int]] = {
 """Fault → how often it is chosen, compared with the others."""
 FAULTS: Final = (*WEIGHTS, "restore")
 """The names of all faults. A restore is made once in a run."""
-CALLS: Final[Sequence[Sequence[Point]]] = (
-    BATCH_POINTS,
-    ("before_start_call", "after_start_call"),
-    ("before_stop_call", "after_stop_call"),
-    LIST_POINTS,
+CALLS: Final[Sequence[tuple[str, Sequence[Point]]]] = (
+    ("launch", BATCH_POINTS),
+    ("launch", ("before_start_call", "after_start_call")),
+    ("terminate", ("before_stop_call", "after_stop_call")),
+    ("terminate", LIST_POINTS),
 )
-"""The points of each kind of call for several machines: launches, starts, stops and terminations."""
+"""The queue and the points of each kind of call for several machines: launches, starts, stops and terminations."""
 NEEDED: Final[Mapping[str, Sequence[tuple[Point, Order]]]] = {
     "fence": (("between_plan_and_commit", "stop"),),
     "launch": (("after_launch", "kill"), ("after_batch_call", "kill")),
     "loss": (("before_launches", "kill"), ("before_terminations", "kill"), ("before_power_sent", "kill")),
-    "calls": tuple((point, "kill") for points in CALLS for point in points),
+    "calls": tuple((point, "kill") for _, points in CALLS for point in points),
     "answer": (("after_batch_call", "stop"),),
     "repeat": (),
     "late stop": (),

@@ -16,7 +16,7 @@ from leasehold.common.names import QUEUE_NAMES
 from scheduler.operations.principals import add_principal
 from tests.chaos import holders, mallory, worker
 from tests.chaos.evidence import GANGS, HOLDERS
-from tests.chaos.points import Point, find_takers, withdraw_orders
+from tests.chaos.points import Point, find_takers, is_ready, withdraw_orders
 from tests.postgresql_server import find_binaries
 from tests.system.processes import Process
 from tests.system.stack import IMAGE, Stack
@@ -187,6 +187,11 @@ class Hosts(Stack):
         for pid in find_takers(self.points, point, "stop"):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+
+    def has_worker(self, queue: str) -> bool:
+        """Return whether a worker of this queue takes messages; after a kill its start takes some seconds."""
+        workers = (process for name, process in self.processes.items() if name.rpartition("-")[0] == queue)
+        return any(process.is_alive and is_ready(self.points, process.pid) for process in workers)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process and its children."""

@@ -26,7 +26,7 @@ from tests.chaos.evidence import HANDS, HOLDERS
 from tests.chaos.faults import CALLS, CLOUD_FAULTS, NEEDED, ONLY_KILLED, SHORT, WEIGHTS
 from tests.chaos.hosts import Hosts
 from tests.chaos.mallory import Mallory
-from tests.chaos.points import POINTS, Order, Point, find_takers, give_order
+from tests.chaos.points import POINTS, Order, Point, find_takers, give_order, withdraw_orders
 from tests.chaos.restoring import Restorer
 from workers.embedded_redis import RedisStartError
 
@@ -69,6 +69,8 @@ class Nemesis:
         """Slot that takes leases → its epoch."""
         self._timers: dict[Point, threading.Timer] = {}
         """Point → the timer that continues the process that stopped there."""
+        self._ordered: list[Point] = []
+        """The points of the last orders to kill within calls for several machines."""
         self._shifted: set[str] = set()
         """Processes whose wall clock was shifted at some time."""
         self._over = threading.Event()
@@ -231,15 +233,21 @@ class Nemesis:
         return f"{order} {point}"
 
     def _strike_calls(self) -> str:
-        """Kill the next process that reaches a point of each kind of call for several machines."""
+        """Kill the next process that reaches a point of a call for several machines: one point of each kind of call.
+
+        There is no order while no worker for the call runs. Else it would end as soon as it runs, before other calls.
+        """
         chosen: list[Point] = []
-        for points in CALLS:
-            left = [point for point in points if not self._is_taken((point, "kill"))]
-            chosen.append(self._dice.choice(left or points))
-            give_order(self._hosts.points, chosen[-1], "kill")
+        withdraw_orders(self._hosts.points, self._ordered)
+        for queue, points in CALLS:
+            if self._hosts.has_worker(queue):
+                left = [point for point in points if not self._is_taken((point, "kill"))]
+                chosen.append(self._dice.choice(left or points))
+                give_order(self._hosts.points, chosen[-1], "kill")
+        self._ordered = chosen
         if "within_partial_answer" in chosen:
             self._hosts.control_emulator("POST", "faults", {**SHORT, "count": 3, "seconds": 4})
-        return "kill " + ", ".join(chosen)
+        return f"kill {', '.join(chosen)}" if chosen else "no worker runs"
 
     def _later(self, seconds: float, act: Callable[[], object]) -> threading.Timer:
         timer = threading.Timer(seconds, act)

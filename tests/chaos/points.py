@@ -73,10 +73,20 @@ def give_order(folder: Path, point: Point | RestorePoint, order: Order) -> None:
     unfinished.rename(folder / point)
 
 
-def withdraw_orders(folder: Path) -> None:
-    """Delete the orders that no process took."""
-    for point in POINTS:
+def withdraw_orders(folder: Path, points: Sequence[Point] = POINTS) -> None:
+    """Delete the orders for these points that no process took."""
+    for point in points:
         (folder / point).unlink(missing_ok=True)
+
+
+def note_ready(folder: Path) -> None:
+    """Note that this process takes messages now."""
+    (folder / f"ready.{os.getpid()}").touch()
+
+
+def is_ready(folder: Path, pid: int) -> bool:
+    """Return whether the process with this id takes messages, or did before it ended."""
+    return (folder / f"ready.{pid}").exists()
 
 
 def find_takers(folder: Path, point: Point, order: Order) -> list[int]:

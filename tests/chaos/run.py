@@ -86,7 +86,7 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="seconds of faults, over all seeds together")
     parser.add_argument("--seeds", type=int, default=5, help="how many seeds share them")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--reservations", type=int, default=200, help="reservations a seed, all in flight at once")
+    parser.add_argument("--reservations", type=int, default=200, help="reservations a seed, most of them at once")
     parser.add_argument("--database", choices=[*DATABASES, "both"], default="both", help="both: in turns")
     names = "names of faults to inject (tests/chaos/faults.py); default: all, or those of the guard that is off"
     parser.add_argument("--only", type=_read_faults, default=(), metavar="NAME,NAME", help=names)

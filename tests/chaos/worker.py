@@ -5,7 +5,9 @@ import socket
 import sys
 from pathlib import Path
 
-from tests.chaos.points import place_points
+from celery.signals import worker_ready
+
+from tests.chaos.points import note_ready, place_points
 from tests.chaos.switches import SWITCHES
 
 FOLDER = "CHAOS_POINTS"
@@ -18,7 +20,9 @@ def main() -> None:
     host = os.environ[HOST]
     # Two hosts on one machine: Celery names its nodes after the host.
     socket.gethostname = lambda: host
-    place_points(Path(os.environ[FOLDER]))
+    folder = Path(os.environ[FOLDER])
+    place_points(folder)
+    worker_ready.connect(lambda **_: note_ready(folder), weak=False)
     if off := os.environ.get(OFF):
         SWITCHES[off]()
     from tasks.worker import main as work
