@@ -15,6 +15,17 @@ class InterruptAction(Document):
     deadline: Seconds = 120.0
 
 
+class MaintainAction(Document):
+    """Timeline action `maintain`: AWS Health announces a change of this slot's machine that begins in `begins_in`
+    seconds.
+    """
+
+    slot: Name
+    begins_in: Seconds = 14 * 86_400.0
+    code: Name = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"
+    """The name of the change at AWS. With RETIREMENT in it, the machine ends when the change begins."""
+
+
 class PartAction(Document):
     """Timeline actions `fail` (a reservation or a component of it died) and `surrender` (its holder gives it back)."""
 
@@ -79,6 +90,7 @@ ACTIONS: dict[str, type[Document] | None] = {
     "found": FoundDocument,
     "interrupt": InterruptAction,
     "rebalance": None,
+    "maintain": MaintainAction,
     "lose": None,
     "cordon": None,
     "uncordon": None,

@@ -71,28 +71,45 @@ class SimulatedCloud:
         """Launch id -> the machine that this launch created."""
         self._strangers = count(1)
         self.verdicts: dict[str, Category] = {}
-        """Launch id of a launch under way, or instance id of a start -> the reason for which the simulated cloud will
-        refuse it.
-        """
+        """Request under way (see `find_request`) -> the reason for which the simulated cloud will refuse it."""
+        self._gangs: dict[str, list[Slot]] = {}
+        """Batch of a gang whose launch is under way -> its slots as they were planned."""
         self.outages: list[OutageDocument] = list(delays.outages)
         self.calls = 0
         self.market: SimulatedMarket | None = None
         """The market; None if the simulation has none."""
 
     def judge(self, slots: Sequence[Slot], machines: int, rules: Rules) -> None:
-        """Decide for the launch or start of each of these slots whether the cloud refuses it. `machines`: the number of
+        """Decide for the launch or start of each of these slots whether the cloud refuses it.
+
+        The batch of a gang is one request: all its machines are launched, or none is. `machines`: the number of
         machines before these launches, without the stopped ones.
         """
+        requests: dict[str, list[Slot]] = {}
         for slot in slots:
-            verdict = self._find_outage(slot)
+            requests.setdefault(find_request(slot), []).append(slot)
+        for name, (slot, *others) in requests.items():
+            verdict, count = self._find_outage(slot), 1 + len(others)
             if verdict is None and self.market is not None and self.market.refuses(slot, rules, self._event_queue.now):
                 verdict = "capacity"
-            if verdict is None and self.delays.quota is not None and machines + 1 > self.delays.quota:
+            if verdict is None and self.delays.quota is not None and machines + count > self.delays.quota:
                 verdict = "quota"
             if verdict is None:
-                machines += 1
+                machines += count
             else:
-                self.verdicts[(slot.instance_id if slot.power else slot.launch_id) or ""] = verdict
+                self.verdicts[name] = verdict
+            if is_gang(slot):
+                self._gangs[name] = [slot, *others]
+
+    def forget_request(self, name: str) -> None:
+        """Forget what was decided about a request that was answered or is not wanted any more."""
+        self.verdicts.pop(name, None)
+        self._gangs.pop(name, None)
+
+    @property
+    def refused(self) -> int:
+        """The number of machines of requests under way that will be refused."""
+        return sum(len(self._gangs.get(name, [name])) for name in self.verdicts)
 
     def _find_outage(self, slot: Slot) -> Category | None:
         for outage in self.outages:
@@ -125,13 +142,19 @@ class SimulatedCloud:
         return msgspec.to_builtins(order)  # type: ignore[no-any-return]
 
     def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
-        """Carry out a request that `freeze_batch` returned. See Fleet."""
+        """Carry out a request that `freeze_batch` returned, with the offering that was planned for the batch; raise
+        CloudError if it is refused. See Fleet.
+        """
         self.calls += 1
+        verdict = self.verdicts.pop(request["batch"], None)
+        if verdict is not None:
+            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch")
         runs_at = self._event_queue.now + self.delays.boot
         names = [f"i-{request['batch']}-{number}" for number in range(request["count"])]
         for name in names:
             if name not in self._machines:
                 self.put(name, "", name.removeprefix("i-"), runs_at, runs_at + self.delays.bind)
+                self._machines[name].offering = self._gangs[request["batch"]][0].offering
         return BatchAnswer(machines=tuple(map(self._describe, names)))
 
     def put(self, name: str, slot: str, launch_id: str, runs_at: float, serves_at: float) -> None:
@@ -238,3 +261,16 @@ class SimulatedCloud:
         now = self._event_queue.now
         turns = {machine.runs_at, machine.serves_at, machine.gone_at, machine.stopped_at}
         return sorted(at for at in turns if now <= at < inf) or [now]
+
+
+def find_request(slot: Slot) -> str:
+    """Return the name of the request that the launch or start of this slot is a part of: the batch of a gang, else the
+    launch id of a launch or the instance id of a start.
+    """
+    own = slot.instance_id if slot.power else slot.launch_id
+    return (slot.batch if is_gang(slot) else own) or ""
+
+
+def is_gang(slot: Slot) -> bool:
+    """Return whether the launch of this slot is a part of the batch of a gang."""
+    return slot.gang is not None and slot.batch is not None and slot.power is None

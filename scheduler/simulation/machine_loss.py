@@ -10,6 +10,8 @@ from scheduler.simulation.cluster import SimulatedCluster
 
 NOTICE_SECONDS = 120.0
 """Seconds between EC2's notice of an interruption and the end of the machine."""
+RETIREMENT = "RETIREMENT"
+"""A part of AWS Health's codes for changes that end the machine."""
 HOUR = 3600.0
 
 
@@ -29,6 +31,25 @@ def interrupt_slot(cluster: SimulatedCluster, name: str, deadline: float) -> Non
 
     if slot is not None and slot.interrupted_by is not None:
         cluster.event_queue.note(slot.interrupted_by, reclaim)
+
+
+def announce_change(cluster: SimulatedCluster, name: str, begins_in: float, code: str) -> None:
+    """Announce now that the cloud changes the machine of this slot in `begins_in` seconds. A machine that is to retire
+    ends then, if the slot still has it.
+    """
+    before, begins_at, rules = cluster.find_slot(name), cluster.event_queue.now + begins_in, cluster.ports.rules()
+    cluster.change(
+        lambda work: lease_commands.maintain(work, rules, name, code, begins_at),
+        lambda work: work.load(slots=[name]),
+    )
+
+    def retire() -> None:
+        present = cluster.find_slot(name)
+        if present is not None and before is not None and present.epoch == before.epoch:
+            lose_slot(cluster, name)
+
+    if before is not None and before.instance_id and RETIREMENT in code:
+        cluster.event_queue.note(begins_at, retire)
 
 
 def lose_slot(cluster: SimulatedCluster, name: str) -> None:

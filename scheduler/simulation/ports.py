@@ -11,13 +11,14 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import UNPAID
 from scheduler.model.view import Change, Row, View
+from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports
 from scheduler.ports import OutboxMessage, ViewUnavailableError
-from scheduler.simulation.cloud import EventQueue, SimulatedCloud
+from scheduler.simulation.cloud import EventQueue, SimulatedCloud, find_request, is_gang
 from scheduler.view.memory import MemoryViewCache
 
 
@@ -37,6 +38,10 @@ class SimulatedDispatcher:
         """Carry out the launch of this slot's machine, as a worker does in production."""
         return launch(self.ports, slot_id, launch_id)
 
+    def launch_gang(self, batch: str) -> object:
+        """Carry out the launch of the machines of a gang's batch, as a worker does in production."""
+        return launch_batch(self.ports, batch)
+
     def start(self, slot_id: str, epoch: int) -> str:
         """Start the stopped machine of this slot, as a worker does in production. Return the outcome as one word."""
         return start_all(self.ports, [(slot_id, epoch)])[slot_id]
@@ -44,9 +49,13 @@ class SimulatedDispatcher:
     def send_launches(self, slots: Sequence[Slot]) -> None:
         """Start the launches of these slots. See Dispatcher.
 
-        Whether the simulated cloud refuses a launch is decided now; the answer arrives `launch` seconds later.
+        Whether the simulated cloud refuses a launch is decided now; the answer arrives `launch` seconds later. The
+        slots of a gang's batch get one answer.
         """
+        requests: dict[str, Slot] = {}
         for slot in self._judge(slots):
+            requests.setdefault(find_request(slot), slot)
+        for slot in requests.values():
             self._note_launch(slot, self._event_queue.now + self._cloud.delays.launch)
 
     def go_on_launching(self, slot: Slot) -> None:
@@ -66,14 +75,19 @@ class SimulatedDispatcher:
             active = (slot for slot in self.ports.store.find_slots() if slot.state not in UNPAID)
             # The machines in EC2, from launching to terminating, without the stopped ones.
             machines = sum(slot.pool not in pools or pools[slot.pool].is_elastic for slot in active)
-            self._cloud.judge(slots, machines - len(slots) - len(self._cloud.verdicts), rules)
+            self._cloud.judge(slots, machines - len(slots) - self._cloud.refused, rules)
         return slots
 
     def _note_launch(self, slot: Slot, at: float) -> None:
+        request = find_request(slot)
+
         def answer() -> None:
-            self.launch(slot.id, slot.launch_id or "")
+            if is_gang(slot):
+                self.launch_gang(request)
+            else:
+                self.launch(slot.id, request)
             # The launch may not be wanted any more; then the cloud was not called.
-            self._cloud.verdicts.pop(slot.launch_id or "", None)
+            self._cloud.forget_request(request)
 
         self._event_queue.note(at, answer)
 

@@ -39,7 +39,7 @@ from scheduler.simulation.cluster import (
 from scheduler.simulation.holders import Holders
 from scheduler.simulation.initial_state import RESERVATION_HISTORY, list_history
 from scheduler.simulation.loop import EventLoop
-from scheduler.simulation.machine_loss import Interruptions, interrupt_slot, lose_slot
+from scheduler.simulation.machine_loss import Interruptions, announce_change, interrupt_slot, lose_slot
 from scheduler.simulation.scenario import Scenario, Step
 from scheduler.simulation.timeline import Timeline, TimelineRecorder
 
@@ -208,7 +208,7 @@ class Runner:
                 self._change(lambda work: register(work, rules, value), kick_for_marks=True, slots=[value.slot])
             case "remove":
                 self._change(lambda work: _remove(work, value), slots=[value])
-            case "interrupt" | "rebalance" | "lose" | "found":
+            case "interrupt" | "rebalance" | "maintain" | "lose" | "found":
                 self._act_as_cloud(step.action, value)
             case "seen":
                 self._change(lambda work: lease_commands.hear(work, value), slots=[value])
@@ -216,13 +216,15 @@ class Runner:
                 self._command(step.action, make_document(step.action, value))
 
     def _act_as_cloud(self, action: str, value: Any) -> None:
-        """Carry out a timeline action of the cloud: an interruption, a loss, or a machine without a slot."""
+        """Carry out a timeline action of the cloud: what it announces of a machine, a loss, or an unknown machine."""
         match action:
             case "interrupt":
                 interrupt_slot(self.cluster, value.slot, value.deadline)
             case "rebalance":
                 rules = self.cluster.ports.rules()
                 self._change(lambda work: lease_commands.rebalance(work, rules, value), slots=[value])
+            case "maintain":
+                announce_change(self.cluster, value.slot, value.begins_in, value.code)
             case "lose":
                 lose_slot(self.cluster, value)
             case _:

@@ -1,7 +1,7 @@
 """The cost ledger against the emulator's record: it has the life of every machine, also of those without a slot."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any, Final
 
 import pytest
@@ -107,10 +107,10 @@ def test_the_ledger_has_the_lives_of_all_machines_also_of_those_without_a_slot(
     lives = emulator.history()
     costs = process.store.read_costs()
     assert any(cost.kind == "unbound" for cost in costs)
-    lived, booked, counts = Counter[str](), Counter[str](), Counter[str]()
+    lived, booked = defaultdict[str, float](float), defaultdict[str, float](float)
+    counts = Counter(life["type"] for life in lives)
     for life in lives:
         lived[life["type"]] += life["terminated_at"] - life["launched_at"]
-        counts[life["type"]] += 1
     for cost in costs:
         booked[cost.offering] += cost.seconds
         assert cost.dollars == pytest.approx(cost.seconds / 3600 * PRICES[cost.offering])

@@ -24,6 +24,18 @@ OF_LIFECYCLE: Final[Changes] = {
                 "cycle.move_slot(slot_info, Reset(slot=slot.id, reason='cooled_down'))",
                 "cycle.decide(Reset(slot=slot.id, reason='cooled_down'))",
             ),
+            Change(
+                "a machine that boots is replaced if AWS Health schedules a change of it",
+                "slot.state in IN_FLIGHT | {'stopped'} and slot.drain_reason",
+                "slot.state in IN_FLIGHT | {'stopped'} and slot.drain_reason not in {None, 'maintenance'}",
+            ),
+        ],
+        "": [
+            Change(
+                "a slot that is replaced for a scheduled change has its reason",
+                "frozenset({'rebalance', 'maintenance'})",
+                "frozenset({'rebalance'})",
+            ),
         ],
         "_heal_interrupted": [
             Change(

@@ -31,6 +31,7 @@ MODULES: Final = (
     "tests.rules.lifecycle.test_interruption",
     "tests.rules.lifecycle.test_draining",
     "tests.rules.lifecycle.test_rebalance",
+    "tests.rules.lifecycle.test_maintenance",
     "tests.rules.lifecycle.test_timeouts",
     "tests.rules.lifecycle.test_expiry",
     "tests.rules.lifecycle.test_failures",

@@ -43,7 +43,7 @@ def a_harness(offerings: int = 1) -> Harness:
     return Harness({"pools": {"linux": {**POOL, "offerings": OFFERINGS[:offerings]}}})
 
 
-def sums(harness: Harness) -> list[tuple[str, str, str, str, float, float]]:
+def sums(harness: Harness) -> list[tuple[Any, ...]]:
     """Return the costs as (pool, offering, account, kind, seconds, dollars), without hours."""
     found: dict[tuple[str, str, str, str], list[Cost]] = {}
     for each in harness.store.read_costs():

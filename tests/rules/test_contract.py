@@ -193,6 +193,7 @@ KICKS = {
     "slot": (act(5, "slot", a_slot("linux-2")), [5]),
     "remove": (act(5, "remove", "linux-1"), [5]),
     "interrupt": (act(5, "interrupt", {"slot": "linux-1", "deadline": 100}), [5]),
+    "maintain": (act(5, "maintain", {"slot": "linux-1"}), [5]),
     "lose": (act(5, "lose", "linux-1"), [5]),
     "cordon": (act(5, "cordon", "linux-1"), [5]),
     "uncordon": (act(5, "uncordon", "linux-3"), [5]),
@@ -208,6 +209,7 @@ KICKS = {
     "cordoned already": (act(5, "cordon", "linux-3"), []),
     "the same priority": (act(5, "priority", {"reservation": "r1", "priority": 1}), []),
     "lose an empty slot": (act(5, "lose", "linux-4"), []),
+    "a scheduled change of an empty slot": (act(5, "maintain", {"slot": "linux-4"}), []),
     "the same rules": (act(5, "rules", {"pools": {"linux": {"max_slots": 4}}}), []),
 }
 
