@@ -61,8 +61,14 @@ class AgedRows:
             column.append(value)
 
     def add_all(self, *columns: Sequence[Any]) -> None:
-        """Add many rows in any order: a sequence of rows, and sequences of their values for the other columns."""
-        for column, values in zip(self._came, columns, strict=True):
+        """Add many rows in any order: a sequence of rows, and sequences of their values for the other columns.
+
+        Rows that are in order and younger than all others are appended at once. So a view whose rows come in order is
+        not sorted when the first cycle reads it.
+        """
+        rows, added = self.columns[0], columns[0]
+        is_last = _are_in_order(added) and not (rows and added and _is_older(added[0], rows[-1]))
+        for column, values in zip(self.columns if is_last else self._came, columns, strict=True):
             column.extend(values)
 
     def remove(self, row: Reservation) -> None:
@@ -256,6 +262,13 @@ class PendingQueue:
             dropped = len(self._log) // 2
             del self._log[:dropped]
             self._log_start += dropped
+
+
+def _are_in_order(rows: Sequence[Reservation]) -> bool:
+    """Return whether rows are in order of age, if both of its criteria are in order; else False."""
+    # Speed: a sorted list is sorted and compared without a step of Python for each row.
+    ages, numbers = [row.created_at for row in rows], [row.sequence for row in rows]
+    return ages == sorted(ages) and numbers == sorted(numbers)
 
 
 def _is_older(row: Reservation, other: Reservation) -> bool:

@@ -105,7 +105,6 @@ EXPLAINED: Final[Changes] = {
     "scheduler.policy.scaling.launch": {
         "_refuse_demands": [
             Change("no reservation is left behind the last one", "False", "True"),
-            Change("both have the length of the queue", "True", "False"),
         ],
         "_Refusal.still_holds": [
             Change(

@@ -12,13 +12,6 @@ OF_STATE: Final[Changes] = {
         "CycleState.is_past": [
             Change("idle and offline limits are strict", "self.now - start > limit", "self.now - start >= limit"),
         ],
-        "CycleState.wait": [
-            Change(
-                "of two codes the first in the contract's order is reported",
-                "known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]",
-                "True",
-            ),
-        ],
         "": [
             Change(
                 "a reservation that returns to the queue keeps its position",
@@ -39,6 +32,15 @@ OF_STATE: Final[Changes] = {
                 "a machine that arrives at the instant of the decline was not declined",
                 "slot is None or slot.state != 'ready' or (slot.epoch and (not slot.uses))",
                 "slot is None or slot.state != 'ready'",
+            ),
+        ],
+    },
+    "scheduler.policy.cycle.wait_reasons": {
+        "WaitReasons.add": [
+            Change(
+                "of two codes the first in the contract's order is reported",
+                "known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]",
+                "True",
             ),
         ],
     },

@@ -1,7 +1,7 @@
 """The queue of one cycle: pending reservations in order, and the demand of each."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, KeysView, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
 from math import inf
@@ -28,7 +28,7 @@ class Queue:
 
     The rows are filtered late, because most steps need only the ids.
     """
-    _different: set[Demand] | None = None
+    _different: KeysView[Demand] | None = None
 
     @property
     def reservations(self) -> list[Reservation]:
@@ -38,10 +38,10 @@ class Queue:
         return self._rows
 
     @property
-    def different(self) -> set[Demand]:
-        """All demands of the queue, each once. Callers must not change the set."""
+    def different(self) -> KeysView[Demand]:
+        """All demands of the queue, each once, in the order of their first reservations."""
         if self._different is None:
-            self._different = set(self.demands)
+            self._different = dict.fromkeys(self.demands).keys()
         return self._different
 
     def __iter__(self) -> Iterator[tuple[Reservation, Demand]]:

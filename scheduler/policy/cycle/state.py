@@ -4,14 +4,12 @@ decisions so far.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import compress
 from math import inf
 from operator import attrgetter
 
 import msgspec
 
 from scheduler.model.decisions import (
-    WAITING_CODES,
     Assign,
     Decision,
     Drain,
@@ -31,18 +29,17 @@ from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, SlotState
 from scheduler.model.view import View
-from scheduler.model.waits import Reason, Waits
 from scheduler.policy.capacity.requests import Demand, Demands
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots
 from scheduler.policy.cycle.balances import NO_BALANCES
 from scheduler.policy.cycle.deadlines import Terms, Timers
 from scheduler.policy.cycle.queue import Queue
+from scheduler.policy.cycle.wait_reasons import WaitReasons
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
 _STATE_AFTER: dict[type, SlotState] = {Drain: "draining", Terminate: "terminating", Reset: "empty", Stop: "stopped"}
-_RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
 _age = attrgetter("created_at", "sequence")
 
@@ -78,8 +75,7 @@ class CycleState:
         """Start the cycle without decisions. A kept cycle (`policy/replan`) calls it again for a later tick."""
         self.now = now
         self.decisions: list[Decision] = []
-        self.waiting: dict[str, Reason] = {}
-        """Reservation id -> why it waits."""
+        self.waits = WaitReasons()
         self.requeued: dict[str, Reservation] = {}
         """Reservations whose leases this cycle ended and that are pending again."""
         self.returning: dict[str, Reservation] = {}
@@ -266,9 +262,7 @@ class CycleState:
         """Record why the reservation `name` waits. If it has several waiting codes, the first one in WAITING_CODES is
         reported.
         """
-        known = self.waiting.get(name)
-        if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]:
-            self.waiting[name] = (code, detail)
+        self.waits.add(name, code, detail)
 
     def wait_for(self, name: str, slot_infos: Sequence[SlotInfo]) -> None:
         """Record that the reservation `name` waits for these slots, on which capacity is kept for it.
@@ -283,14 +277,6 @@ class CycleState:
             self.wait(name, "no_capacity", "was preempted in this tick; the next one places it")
         else:
             self.wait(name, "no_capacity", "capacity became available during this tick; the next one places it")
-
-    def wait_all(self, ids: list[str], reasons: Iterable[Reason]) -> None:
-        """Record why each of many reservations waits: `reasons` has one reason for each of `ids`."""
-        if not self.waiting or self.waiting.keys().isdisjoint(ids):
-            self.waiting.update(zip(ids, reasons, strict=False))
-        else:
-            for name, reason in zip(ids, reasons, strict=False):
-                self.wait(name, *reason)
 
     def is_due(self, instant: float) -> bool:
         """Return whether `instant` is the time of the cycle or earlier."""
@@ -356,8 +342,7 @@ class CycleState:
         if self.returning:
             # A claimant that got its lease and was preempted in the same cycle keeps the slot until its grace ends.
             ids = [each for each in ids if each not in self.returning]
-        reasons = list(map(self.waiting.get, ids))
-        waiting = Waits(compress(ids, reasons), filter(None, reasons))
+        waiting = self.waits.list(ids, are_all_in=not (self.preempted or self.returning))
         self.close_indexes()
         return Plan(tuple(self.decisions), waiting, wake_at, self.charged)
 

@@ -7,7 +7,6 @@ the limits of their leases were last computed are examined. Source: Zoe.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from math import fsum
 from operator import attrgetter
 
@@ -48,8 +47,8 @@ def share(cycle: Scaled) -> Shared:
     rules, slot_infos = cycle.rules, cycle.slot_infos
     if not (cycle.view.has_limits or (rules.has_shared_cores and _have_cpus(slot_infos.values()))):
         return Shared(cycle)
-    moves = _follow(cycle.decisions)
-    arrivals = {name: came for name, came in moves.came.items() if not _is_filled(slot_infos[name], len(came))}
+    moves = _follow(cycle.decisions, _list_filled(cycle))
+    arrivals = moves.came
     touched = moves.list_left(cycle).union(arrivals)
     unshared = cycle.cache.list_unshared(cycle.view, rules)
     slots, changes_on = cycle.view.slots, dict[str, list[Cores]]()
@@ -60,12 +59,15 @@ def share(cycle: Scaled) -> Shared:
         elif name not in touched:
             unshared.discard(name)
     found = [cores for slot in _sort(cycle, changes_on) for cores in changes_on[slot.id]]
-    rows = cycle.view.reservations
-    # The changes of one reservation stand together, so that one write contains them.
-    found.sort(key=lambda each: (rows[each.reservation].sequence, each.reservation))
-    for name, changes in groupby(found, key=attrgetter("reservation")):
-        if cycle.turns.may_share(rows[name]):
-            cycle.decisions += changes
+    rows, decide = cycle.view.reservations, cycle.decisions.append
+    owners = [rows[each.reservation] for each in found]
+    known, may_share = None, False
+    for at in sorted(range(len(found)), key=[row.sequence for row in owners].__getitem__):
+        # The changes of one reservation stand together, so that one write contains them.
+        if owners[at] is not known:
+            known, may_share = owners[at], cycle.turns.may_share(owners[at])
+        if may_share:
+            decide(found[at])
     return Shared(cycle)
 
 
@@ -103,28 +105,71 @@ def is_same(cores: float, other: float) -> bool:
     return abs(cores - other) <= SLACK
 
 
-def _is_filled(slot_info: SlotInfo, came: int) -> bool:
-    """Return whether new leases use an empty slot completely, so that it has no spare cpus. `came`: how many leases are
-    new.
+def _list_filled(cycle: CycleState) -> dict[str, int]:
+    """Return the slots without spare cpus that were empty before this cycle, with the number of new leases that fill
+    each.
 
-    Speed: this is so for most slots of a busy cycle.
+    Speed: most slots of a busy cycle are such slots, and their leases are only counted. A cycle with few decisions
+    examines no slot for this, and the result is empty.
     """
-    if slot_info.capacity is None:
-        return True
-    was_empty = slot_info.given == came and not slot_info.leases  # `free` is the amounts that the new leases leave
-    return was_empty and slot_info.free is not None and slot_info.free.get(CPUS, 0.0) <= SLACK
+    if len(cycle.decisions) < len(cycle.slot_infos):
+        return {}
+    return {
+        name: each.given
+        for name, each in cycle.slot_infos.items()
+        if each.given
+        and not each.leases
+        and (each.capacity is None or (each.free is not None and each.free.get(CPUS, 0.0) <= SLACK))
+    }
 
 
 @dataclass(slots=True)
 class _Moves:
     """The leases that the decisions of one cycle begin and end, by slot or by reservation."""
 
+    omitted: dict[str, int]
+    """Slots whose leases are not collected, with the number of leases that are expected to begin there in addition to
+    those that were found.
+    """
     came: dict[str, list[tuple[str, Placement]]] = field(default_factory=lambda: defaultdict(list))
-    """The leases that begin, by slot: (reservation, placement)."""
+    """The leases that begin on other slots, by slot: (reservation, placement), last one first."""
     gone: set[str] = field(default_factory=set)
     """Ids of reservations that lose all their leases."""
     parted: set[tuple[str, str]] = field(default_factory=set)
     """Single leases that end, as (reservation, component)."""
+
+    def follow(self, decisions: Sequence[Decision]) -> None:
+        """Collect the leases that begin and end by these decisions, last one first. A lease does not count if its
+        reservation lost all leases after the assignment.
+        """
+        came, gone, omitted = self.came, self.gone, self.omitted
+        for decision in reversed(decisions):
+            if type(decision) is Assign:  # speed: most decisions are; `match` takes several times as long
+                if not (gone and decision.reservation in gone):
+                    for placement in reversed(decision.leases):
+                        if placement.slot in omitted:
+                            omitted[placement.slot] -= 1
+                        else:
+                            came[placement.slot].append((decision.reservation, placement))
+            elif type(decision) is not Launch:
+                self._follow_other(decision)
+
+    def _follow_other(self, decision: Decision) -> None:
+        match decision:
+            case Grant(reservation=name) if name not in self.gone:
+                if decision.slot in self.omitted:
+                    self.omitted[decision.slot] -= 1
+                    return
+                given = Placement(decision.component, decision.slot, decision.epoch, decision.resources)
+                self.came[decision.slot].append((name, given))
+            case Expire() | Fail() | Requeue(revoke_by=None):
+                self.gone.add(decision.reservation)
+            case Revoke(revoke_by=None):
+                self.parted.add((decision.reservation, decision.component))
+            case Preempt(revoke_by=None):
+                self.gone.update(decision.victims)
+            case _:
+                pass
 
     def list_left(self, cycle: CycleState) -> set[str]:
         """Return the slots on which leases end in this cycle."""
@@ -135,32 +180,18 @@ class _Moves:
         return left
 
 
-def _follow(decisions: Sequence[Decision]) -> _Moves:
-    """Collect the leases that begin and end in this cycle from its decisions, last one first. A lease does not count if
-    its reservation lost all leases after the assignment.
+def _follow(decisions: Sequence[Decision], filled: Mapping[str, int]) -> _Moves:
+    """Collect the leases that begin and end in this cycle from its decisions, except those that begin on slots in
+    `filled`.
+
+    A slot of `filled` on which fewer leases begin than its number is included: it has spare cpus, because capacity is
+    kept there for a reservation that waits.
     """
-    moves = _Moves()
-    came, gone = moves.came, moves.gone
-    for decision in reversed(decisions):
-        if type(decision) is Assign:  # speed: most decisions are; `match` takes several times as long
-            if not (gone and decision.reservation in gone):
-                for placement in reversed(decision.leases):
-                    came[placement.slot].append((decision.reservation, placement))
-            continue
-        if type(decision) is Launch:
-            continue
-        match decision:
-            case Grant(reservation=name) if name not in gone:
-                given = Placement(decision.component, decision.slot, decision.epoch, decision.resources)
-                came[decision.slot].append((name, given))
-            case Expire() | Fail() | Requeue(revoke_by=None):
-                gone.add(decision.reservation)
-            case Revoke(revoke_by=None):
-                moves.parted.add((decision.reservation, decision.component))
-            case Preempt(revoke_by=None):
-                gone.update(decision.victims)
-            case _:
-                pass
+    moves = _Moves(dict(filled))
+    moves.follow(decisions)
+    if any(moves.omitted.values()):
+        moves = _Moves({name: count for name, count in filled.items() if not moves.omitted[name]})
+        moves.follow(decisions)
     return moves
 
 
@@ -179,9 +210,10 @@ def _sort(cycle: CycleState, names: Iterable[str]) -> list[Slot]:
 
 def _list_changes(cycle: CycleState, slot: Slot, moves: _Moves, came: Sequence[tuple[str, Placement]]) -> list[Cores]:
     """Return the changed core limits of the leases that are on a slot after this cycle."""
+    leases = find_leases(cycle.view, slot)
     users: list[tuple[str, Lease | Placement]] = [
         (owner, lease)
-        for (owner, component), lease in find_leases(cycle.view, slot).items()
+        for (owner, component), lease in leases.items()
         if lease.state != "claimed" and owner not in moves.gone and (owner, component) not in moves.parted
     ]
     users += reversed(came)
@@ -189,14 +221,17 @@ def _list_changes(cycle: CycleState, slot: Slot, moves: _Moves, came: Sequence[t
     spare = find_spare(slot, owns, cycle.rules)
     if spare is None:
         return []
-    presents = [
-        0.0 if isinstance(each, Placement) or each.cores is None else each.cores - own
-        for (_, each), own in zip(users, owns, strict=True)
-    ]
+    presents = [0.0] * len(users)  # new leases start without spare cpus
+    if leases:
+        presents = [
+            0.0 if isinstance(each, Placement) or each.cores is None else each.cores - own
+            for (_, each), own in zip(users, owns, strict=True)
+        ]
     if not spare and not any(presents):
         return []  # speed: most slots are full
+    name, epoch, is_new = slot.id, slot.epoch, not is_same(0.0, spare)
     return [
-        Cores(reservation=owner, component=each.component, slot=slot.id, cpus=own + spare, epoch=slot.epoch)
+        Cores(reservation=owner, component=each.component, slot=name, cpus=own + spare, epoch=epoch)
         for (owner, each), own, present in zip(users, owns, presents, strict=True)
-        if not is_same(present, spare)
+        if (not is_same(present, spare) if present else is_new)
     ]

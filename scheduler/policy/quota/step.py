@@ -189,7 +189,7 @@ def _list_unplaced(quota_run: QuotaRun, waiters: Queue) -> Queue:
         reason = reasons.find(group)
         if reason is not None:
             names = [each.id for each in group.reservations[group.served :]]
-            cycle.wait_all(names, repeat(reason))
+            cycle.waits.add_all(names, repeat(reason))
             blocked.update(names)
     done = quota_run.served | blocked
     unplaced = waiters.filter([name not in done for name in waiters.ids]) if done else waiters

@@ -7,7 +7,6 @@ Sources: the autoscaler's tick (capacity in flight is used first), Arvados (choi
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import repeat
-from operator import itemgetter
 from typing import Final
 
 from scheduler.policy.capacity.gang import fill, has_room, has_room_for_some
@@ -160,7 +159,7 @@ def _launch_for_all(
             if not code:
                 continue
             if refusal is not None:
-                cycle.wait_all(refusal.ids, repeat(refusal.reason))
+                cycle.waits.add_all(refusal.ids, repeat(refusal.reason))
             refusal = refused[kind] = _refuse(demand, held, code, limits)
         open_demands.discard(demand)
         refusal.ids.append(name)
@@ -170,11 +169,11 @@ def _launch_for_all(
             limits.reserve(demand)
             awaited.setdefault(len(withheld), []).extend(dict.fromkeys(demand.needs))
     for refusal in refused.values():
-        cycle.wait_all(refusal.ids, repeat(refusal.reason))
+        cycle.waits.add_all(refusal.ids, repeat(refusal.reason))
     # Nothing more is launched: the result of one reservation is that of all with the same demand.
     left = demands[tried:]
     reasons = {demand: refusal.reason for demand, refusal in refused.items()}
-    cycle.wait_all(ids[tried:], map(reasons.__getitem__, left))
+    cycle.waits.add_all(ids[tried:], map(reasons.__getitem__, left))
     for_room = {demand for demand, refusal in refused.items() if refusal.held in WITHHELD}
     withheld += filter(for_room.__contains__, left)
     return withheld, awaited
@@ -192,9 +191,9 @@ def _refuse_demands(
         return {}, [], 0
     ids, demands = unplaced.queue.ids, unplaced.queue.demands
     refusals: dict[Demand, _Refusal] = {}
-    first_of = dict(zip(reversed(demands), range(len(demands) - 1, -1, -1), strict=True))
-    count, is_launched = len(demands), False
-    for demand, at in sorted(first_of.items(), key=itemgetter(1)):
+    at, count, is_launched = 0, len(demands), False
+    for demand in unplaced.queue.different:
+        at = demands.index(demand, at)  # its first reservation comes after that of the demand before
         held, code = _launch_for_one(cycle, ids[at], demand, limits) if len(demand.needs) == 1 else ("", "")
         if not code:
             count, is_launched = at, len(demand.needs) == 1
@@ -202,7 +201,7 @@ def _refuse_demands(
         refusals[demand] = _refuse(demand, held, code, limits)
     done = demands[:count]
     reasons = {demand: refusal.reason for demand, refusal in refusals.items()}
-    cycle.wait_all(ids[:count], map(reasons.__getitem__, done))
+    cycle.waits.add_in_order(ids[:count], list(map(reasons.__getitem__, done)))
     for_room = {demand for demand, refusal in refusals.items() if refusal.held in WITHHELD}
     withheld = list(filter(for_room.__contains__, done)) if for_room else []
     return refusals, withheld, count + is_launched
@@ -216,7 +215,7 @@ def _launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage],
     """
     hopeless: set[tuple[InstanceRequest, bool]] = set()
     for reservation, demand, count in shortages:
-        waits, [need] = cycle.waiting.get(reservation.id), demand.needs
+        waits, [need] = cycle.waits.find(reservation.id), demand.needs
         if (need, waits is None) in hopeless or (waits is not None and waits[0] != "booting"):
             continue
         there = [cycle.coming] if waits is None else [cycle.ready, cycle.coming]
