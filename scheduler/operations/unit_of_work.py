@@ -169,15 +169,14 @@ class UnitOfWork:
 
     def put(self, row: Row) -> None:
         """Stage a changed row. `flush` writes it with a higher version."""
-        match row:
-            case Reservation():
-                self._put_reservation(row)
-            case Slot():
-                self.slots[row.id] = row
-            case Hold():
-                self.holds[row.id] = row
-            case Account():
-                self.accounts[row.id] = row
+        if isinstance(row, Reservation):
+            self._put_reservation(row)
+        elif isinstance(row, Slot):
+            self.slots[row.id] = row
+        elif isinstance(row, Hold):
+            self.holds[row.id] = row
+        else:
+            self.accounts[row.id] = row
         key = (type(row), row.id)
         self._changed[key] = row
         if self._marked:

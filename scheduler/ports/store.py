@@ -157,8 +157,11 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         Raises StaleWriteError.
         """
 
-    def next_tokens(self, count: int) -> range:
-        """Return `count` fencing tokens that were never used before, ascending. Some numbers may be skipped."""
+    def next_tokens(self, count: int, likely: int = 0) -> range:
+        """Return `count` fencing tokens that were never used before, ascending. Some numbers may be skipped.
+
+        `likely`: how many tokens the transaction will probably need from now on, so that one statement reserves them.
+        """
 
     def append_events(self, events: Sequence[Event]) -> None:
         """Append these events to the stored history, in this order."""

@@ -240,7 +240,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
             self._buried = max(self._buried, row.version + 1)
         return gone
 
-    def next_tokens(self, count: int) -> range:
+    def next_tokens(self, count: int, likely: int = 0) -> range:  # noqa: ARG002 - tokens in memory cost no statement
         """Return `count` fencing tokens that were never used before, ascending. See Transaction."""
         first = self._token + 1
         self._token += count

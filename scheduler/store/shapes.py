@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar, get_type_hints
 
 import msgspec
-from sqlalchemy import Boolean, Column, Row, Table
+from sqlalchemy import Column, Row, Table
 
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
@@ -70,12 +70,11 @@ class Shape(Generic[AnyStruct]):
 
         `elsewhere`: values of fields that other tables hold, by field name.
         """
-        fields: dict[str, Any] = dict(zip(self._fields, values, strict=False))
+        fields: dict[str, Any] = dict(zip(self._fields, values, strict=False), **elsewhere)
         for field, reader in self._readers:
             value = fields[field]
             if value is not None:
                 fields[field] = reader(value)
-        fields.update(elsewhere)
         return self._struct(**fields)
 
     def read_all(self, rows: Sequence[Record]) -> list[AnyStruct]:
@@ -84,10 +83,10 @@ class Shape(Generic[AnyStruct]):
 
 
 def _find_reader(column: Column[Any], annotation: Any) -> Callable[[Any], Any] | None:
-    if column.info.get("json"):
-        decode: Callable[[str], Any] = msgspec.json.Decoder(annotation).decode
-        return lru_cache(maxsize=MOST_ALIKE)(decode) if column.info.get("alike") else decode
-    return bool if isinstance(column.type, Boolean) else None
+    if not column.info.get("json"):
+        return None
+    decode: Callable[[str], Any] = msgspec.json.Decoder(annotation).decode
+    return lru_cache(maxsize=MOST_ALIKE)(decode) if column.info.get("alike") else decode
 
 
 class StoredLease(msgspec.Struct, frozen=True):

@@ -265,11 +265,11 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
             self._locked.pop(name, None)
         return gone
 
-    def next_tokens(self, count: int) -> range:
+    def next_tokens(self, count: int, likely: int = 0) -> range:
         """Return `count` fencing tokens that were never used before, ascending. See Transaction."""
         if len(self._tokens) < count:
             # Speed: each further statement reserves ten times as many tokens. Those that are left over are not used.
-            self._tokens = self._count("token", max(count, self._block))
+            self._tokens = self._count("token", max(count, self._block, min(likely, MOST_TOKENS)))
             self._block = min(max(10 * self._block, 10), MOST_TOKENS)
         taken, self._tokens = self._tokens[:count], self._tokens[count:]
         return taken

@@ -41,8 +41,11 @@ local function known_copy(kind, id)
   return tonumber(version), tonumber(marked_at)
 end
 
--- A tombstone counts only where there is no copy: a stored copy is newer than it.
+-- A tombstone counts only where there is no copy: a stored copy is newer than it. While a view is rebuilt, there are
+-- mostly none.
+local has_tombstones = redis.call('HLEN', KEYS[5]) > 0
 local function tombstone(kind, id)
+  if not has_tombstones then return -1 end
   return tonumber(redis.call('HGET', KEYS[5], kind .. '/' .. id) or -1) or -1
 end
 
@@ -63,14 +66,13 @@ local function note(field, json)
   accepted = accepted + 1
 end
 
+-- Name in view:leaving -> whether it is there after these changes. They are written at the end, all in two commands.
+local leaving = {}
+
 local function take(kind, id, version, marked_at, mark, json)
   if not is_newer(kind, id, version, marked_at) then return end
   redis.call('HSET', key_of[kind], id, json)
-  if mark == 'over' then
-    redis.call('ZADD', KEYS[6], kept_until, kind .. '/' .. id)
-  elseif kind == 'reservations' then
-    redis.call('ZREM', KEYS[6], kind .. '/' .. id)
-  end
+  if kind == 'reservations' then leaving[kind .. '/' .. id] = mark == 'over' end
   note(kind, json)
 end
 
@@ -78,10 +80,23 @@ local function bury(kind, id, version, json)
   if version <= (known_copy(kind, id) or tombstone(kind, id)) then return end
   local name = kind .. '/' .. id
   redis.call('HDEL', key_of[kind], id)
-  redis.call('ZREM', KEYS[6], name)
   redis.call('HSET', KEYS[5], name, version)
-  redis.call('ZADD', KEYS[6], kept_until, 'gone/' .. name)
+  has_tombstones = true
+  leaving[name], leaving['gone/' .. name] = false, true
   note('gone', json)
+end
+
+local function write_leaving()
+  local come, gone = {}, {}
+  for name, is_there in pairs(leaving) do
+    if is_there then
+      come[#come + 1], come[#come + 2] = kept_until, name
+    else
+      gone[#gone + 1] = name
+    end
+  end
+  if #come > 0 then redis.call('ZADD', KEYS[6], unpack(come)) end
+  if #gone > 0 then redis.call('ZREM', KEYS[6], unpack(gone)) end
 end
 
 local function append_deltas()
@@ -114,6 +129,7 @@ for _, change in ipairs(changes) do
     take(kind, id, version, marked_at, mark, json)
   end
 end
+write_leaving()
 if accepted > 0 and own_rebuild == '' then append_deltas() end
 delete_expired()
 return 1

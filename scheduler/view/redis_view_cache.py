@@ -8,8 +8,7 @@ SQL. `publish.lua` lists the keys.
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from typing import Any, TypeVar, cast
 
@@ -24,7 +23,7 @@ from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import SetAside, ViewUnavailableError
 from scheduler.view.codec import decode_deltas, pack_changes
-from scheduler.view.connection import load_script, redis_errors
+from scheduler.view.connection import Ahead, load_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
 from scheduler.view.wait_blocks import WaitBlocks
 
@@ -131,9 +130,7 @@ class RedisViewCache:
         self._view = None
         generation = cast("bytes", self._begin(self._keys.all, [secrets.token_hex(8)]))
         view = self._make_view()
-        for batch in _batches(rows, CHANGES_A_CALL):
-            view.apply_all(batch)
-            _require(self._send(batch, generation))
+        self._write_rows(rows, view, generation)
         _require(bool(self._finish(self._keys.generations, [generation])))
         self._generation, self._sequence = generation, 0
         self._view = view if self._apply_deltas(view) else self.load()
@@ -222,9 +219,26 @@ class RedisViewCache:
         """Return by id the slots with these ids that are in the view. See ViewCache."""
         return self._read("slots", Slot, ids)
 
+    def _write_rows(self, rows: Iterable[Row], view: View, generation: bytes) -> None:
+        """Write the rows of a rebuild into Redis and into this copy.
+
+        Speed: Redis takes some rows while the next ones are read from the database and encoded.
+        """
+        # Without rows, the first call sends the script to Redis, so that its hash is known there.
+        _require(self._send([], generation))
+        with closing(Ahead(self._client)) as ahead:
+            for batch in _batches(rows, CHANGES_A_CALL):
+                view.apply_all(batch)
+                arguments = self._list_arguments(batch, generation)
+                _require(not ahead.is_awaited or bool(ahead.receive()))
+                ahead.send("EVALSHA", self._publish.sha, len(self._keys.all), *self._keys.all, *arguments)
+            _require(not ahead.is_awaited or bool(ahead.receive()))
+
     def _send(self, changes: Sequence[Change], generation: bytes = b"") -> bool:
-        arguments: list[bytes | int] = [generation, self._kept_ms, self._deltas_kept, pack_changes(changes)]
-        return bool(self._publish(self._keys.all, arguments))
+        return bool(self._publish(self._keys.all, self._list_arguments(changes, generation)))
+
+    def _list_arguments(self, changes: Sequence[Change], generation: bytes) -> list[bytes | int]:
+        return [generation, self._kept_ms, self._deltas_kept, pack_changes(changes)]
 
     def _apply_deltas(self, view: View) -> bool:
         """Apply the newest changes in Redis to this copy of the view. Return False if this is impossible: the view has
@@ -264,18 +278,17 @@ class RedisViewCache:
         """Yield JSON arrays of the stored rows of one kind. A row may be in two of them; a row that is added or deleted
         meanwhile may be in none.
 
-        Speed: a thread reads the next array while the caller decodes the one before it.
+        Speed: Redis makes the next array while the caller decodes the one before it.
         """
-        read, keys = self._scan_rows, [self._keys.rows(kind)]
-        with ThreadPoolExecutor(1, thread_name_prefix="leasehold-scan") as ahead:
-            coming = ahead.submit(read, keys, [START, ROWS_A_CALL])
-            while True:
-                cursor, body = cast("list[bytes]", coming.result())
-                if cursor == START:
-                    break
-                coming = ahead.submit(read, keys, [cursor, ROWS_A_CALL])
+        key, script = self._keys.rows(kind), self._scan_rows
+        cursor, body = cast("list[bytes]", script([key], [START, ROWS_A_CALL]))
+        with closing(Ahead(self._client)) as ahead:
+            while cursor != START:
+                # The first call has sent the script to Redis, so that its hash is known there.
+                ahead.send("EVALSHA", script.sha, 1, key, cursor, ROWS_A_CALL)
                 yield body
-            yield body
+                cursor, body = cast("list[bytes]", ahead.receive())
+        yield body
 
     @redis_errors()
     def _read(self, kind: Kind, type_: type[T], ids: Iterable[str]) -> dict[str, T]:

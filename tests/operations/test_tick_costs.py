@@ -17,10 +17,12 @@ from tests.builders import NOW, a_reservation, a_slot, some_rules
 from tests.servers import start_own_redis
 
 LEASES = 1000
-MOST_FOR_A_CHUNK = 60
+MOST_FOR_A_CHUNK = 28
 """SQL statements and Redis round trips together for a tick that leases 1,000."""
-MOST_FOR_A_FURTHER_CHUNK = 25
+MOST_FOR_A_FURTHER_CHUNK = 17
 """The same for a further 1,000 leases in a tick."""
+MOST_COMMANDS_FOR_A_LEASE = 4
+"""The Redis commands for one of 1,000 leases: two for each row that changes, and one for the notice."""
 MOST_FOR_A_TICK = 26
 """The same for a tick that leases one reservation or none."""
 MOST_FOR_A_SUBMISSION = 12
@@ -38,18 +40,20 @@ def test_statements_and_round_trips_do_not_grow_with_the_leases(fleet: Fleet) ->
     fleet.prepare(LEASES)
     fleet.tick()
     meters = Meters(fleet.client)
-    costs = []
+    costs, commands = [], {}
     for count in (1, LEASES, 3 * LEASES - 1):
         fleet.submit(count)
         before = meters.read()
         assert len(fleet.tick().plan.decisions) == count
         after = meters.read()
         costs.append(sum(after[key] - before[key] for key in ("statements", "round_trips")))
+        commands[count] = after["commands"] - before["commands"]
     assert fleet.dispatcher.messages == 0
     one, chunk, three_chunks = costs
     assert one <= MOST_FOR_A_TICK
     assert chunk <= MOST_FOR_A_CHUNK
     assert three_chunks <= chunk + 2 * MOST_FOR_A_FURTHER_CHUNK
+    assert commands[LEASES] < MOST_COMMANDS_FOR_A_LEASE * LEASES
 
 
 def test_one_submission_costs_few_statements_and_round_trips(fleet: Fleet) -> None:

@@ -4,6 +4,7 @@ No process uses the view after such a fault until it was rebuilt.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import redis
 from scheduler.model.slots import Slot
 from scheduler.model.view import Gone
 from scheduler.ports import ViewUnavailableError
-from scheduler.view.connection import make_redis
+from scheduler.view.connection import Ahead, make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from tests.servers import SERVERS, OpenRedis, start_own_redis
 from tests.view.rows import content, hold_at, reservation_at, slot_at
@@ -117,6 +118,24 @@ def test_an_interrupted_rebuild_leaves_no_view(redis_url: str, open_redis: OpenR
     assert leader.catch_up() is None
     assert other.load() is None
     assert content(other.rebuild([slot_at(3)]))["slots"] == {"linux-1": slot_at(3)}
+
+
+def test_after_a_load_that_ended_early_each_command_gets_its_own_answer(redis_client: redis.Redis) -> None:
+    """A load asks for the next rows before it decodes those that it has. Here the answer arrives late and is not
+    read.
+    """
+    with closing(Ahead(redis_client)) as ahead:
+        ahead.send("BLPOP", "leasehold:nothing", 1)
+    assert redis_client.ping() is True
+
+
+def test_unreadable_rows_among_many_give_no_view(
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
+) -> None:
+    _, other = open_view_caches(open_redis, redis_url)
+    redis_client.hset("leasehold:view:slots", mapping={f"odd-{number}": "unreadable" for number in range(5000)})
+    assert other.load() is None
+    assert other.read_slots(["linux-1"]) == {"linux-1": slot_at(1)}
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def commit(
             }
             if charged:
                 charge_accounts(work, charged, planned_at)
-            writer = _Writer(work, rules, new_id)
+            writer = _Writer(work, rules, new_id, sum(isinstance(decision, Assign) for decision in each))
             launched = {decision.pool for decision in each if isinstance(decision, Launch)}
             if launched:
                 end_quota_holds(work, transaction.load_holds(list_quota_holds_of(rules, launched)))
@@ -218,9 +218,10 @@ class _Writer:
     Most chunks need only the first writer. The others are made when a decision needs them.
     """
 
-    def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
+    def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str], likely: int) -> None:
         self._work, self._rules, self._new_id = work, rules, new_id
         self._leases = LeaseWriter(work, rules)
+        self._leases.likely = likely
         self._reservations = ReservationWriter(self._leases)
 
     @cached_property

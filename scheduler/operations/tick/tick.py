@@ -92,7 +92,7 @@ def _tick_while_asked(
     while again and ports.lock.take():
         again = False
         try:
-            with keep_lock():
+            with keep_lock(), PausedGC():
                 done.append(_tick_once(ports, leader))
         finally:
             again = ports.lock.release()
@@ -117,14 +117,12 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
         raise PlanTooLateError(  # promise: late-plan-dropped
             f"the plan of term {leader_term.term} took so long that the leader lock may have run out; it was discarded"
         )
-    with PausedGC():
-        carry_out(ports, leader, leader_term, ticked)
+    carry_out(ports, leader, leader_term, ticked)
     ticked.seconds = leader.clock() - started
     if view is not None:
         # A view that this process could follow is that of its own cluster, so no lease has to wait for this.
         keep_record(ports, cluster)
-    with PausedGC():
-        leader.plan_cache.prepare()
+    leader.plan_cache.prepare()
     _audit_in_time(ports, leader, ticked)
     report(ports, leader, ticked)
     return ticked
@@ -147,8 +145,7 @@ def decide(
     if now - leader_term.ticked_at > leader.patience and leader_term.ticked_at:
         forgive_outage(ports, view, rules, leader_term, now)  # promise: outage-forgiven
     rules, crossed = leader.spending.follow(ports.store, rules, view.slots.values(), now)
-    with PausedGC():
-        outcome = plan(view, rules, now, leader.plan_cache)
+    outcome = plan(view, rules, now, leader.plan_cache)
     if until < inf:  # the next tick is due when a window of a schedule opens or closes
         outcome = msgspec.structs.replace(
             outcome, wake_at=min(until, inf if outcome.wake_at is None else outcome.wake_at)

@@ -65,6 +65,8 @@ class LeaseWriter:
 
     def __init__(self, work: UnitOfWork, rules: Rules) -> None:
         self.work, self.rules, self.now = work, rules, work.now
+        self.likely = 1
+        """How many reservations will probably get leases in this transaction from now on."""
         self._components: dict[tuple[int, ComponentKind], tuple[Request, dict[str, Component]]] = {}
         """(identity of a request object, kind of component) -> (the request object, its components by name of the
         instance). The object is kept, because Python may give the identity of a deleted object to a new one.
@@ -105,6 +107,9 @@ class LeaseWriter:
         """
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
+        if len(placements) == 1 and not (current.leases or leaving or parting or is_claim):
+            # Speed: most assignments are one lease for a reservation without claims.
+            return self._object_to_one(current, placements[0], "essential", {})
         absent = {current.id, *leaving} if current.leases or leaving else frozenset[str]()
         claimed = {(each.slot, each.epoch) for each in current.leases}
         occupied: dict[str, _SlotUsage] = {}
@@ -134,10 +139,6 @@ class LeaseWriter:
         slot and not instance by instance.
         """
         components = self._find_components(current.request, "essential")
-        if len(placements) == 1:
-            [only] = placements
-            yield _Run(only.slot, only.epoch, components.get(only.component), [only.resources])
-            return
         run: _Run | None = None
         for each in placements:
             component = components.get(each.component)
@@ -175,22 +176,22 @@ class LeaseWriter:
         objections: list[str | None] = []
         for each in placements:
             objection = "the instance has a lease already" if each.component in held else None
-            objection = objection or self._object_to_grant(current, each, occupied)
+            objection = objection or self._object_to_one(current, each, "elastic", occupied)
             if objection is None:
                 held.add(each.component)
                 occupied[each.slot].add(each.resources)
             objections.append(objection)
         return objections
 
-    def _object_to_grant(
-        self, current: Reservation, placement: Placement, occupied: dict[str, _SlotUsage]
+    def _object_to_one(
+        self, current: Reservation, placement: Placement, kind: ComponentKind, occupied: dict[str, _SlotUsage]
     ) -> str | None:
-        """Return as text why one elastic instance cannot be placed as the plan chose; None if it can.
+        """Return as text why one instance of this kind cannot be placed as the plan chose; None if it can.
 
         `occupied`: slot id -> usage. A slot is measured and added when its first placement is tested.
         """
         slot = self.work.slots.get(placement.slot)
-        component = self._find_components(current.request, "elastic").get(placement.component)
+        component = self._find_components(current.request, kind).get(placement.component)
         if slot is None:
             return "the slot does not exist any more"
         if component is None or (reason := self._object_to_slot(slot, placement.epoch)) is not None:
@@ -296,18 +297,21 @@ class LeaseWriter:
         A placement that the reservation has claimed keeps the level, cost and `charged_at` of the claim. Otherwise the
         lease of the first placement starts with `cost`. `details`: additional details of the event.
         """
-        token = self.work.transaction.next_tokens(1)[0]  # promise: new-token
+        token = self.work.transaction.next_tokens(1, self.likely)[0]  # promise: new-token
+        self.likely -= 1
         claimed = {(each.component, each.slot, each.epoch): each for each in current.leases}
         leases = tuple(
-            msgspec.structs.replace(claim, state="held", token=token, assigned_at=self.now)
-            if (claim := claimed.get((each.component, each.slot, each.epoch))) is not None
-            else self._make_lease(current, each, level, cost if index == 0 else NOTHING, token)
-            for index, each in enumerate(placements)
+            [
+                msgspec.structs.replace(claim, state="held", token=token, assigned_at=self.now)
+                if claimed and (claim := claimed.get((each.component, each.slot, each.epoch))) is not None
+                else self._make_lease(current, each, level, cost if index == 0 else NOTHING, token)
+                for index, each in enumerate(placements)
+            ]
         )
         self.work.move_reservation(
             current,
             "leased",
-            details={**(details or {}), **({} if level is None else {"level": level})},
+            details=details or {} if level is None else {**(details or {}), "level": level},
             leases=leases,
             token=token,
             leased_at=self.now,
