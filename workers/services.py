@@ -67,8 +67,10 @@ class TickingDispatcher(Dispatcher, Protocol):
     def send_tick(self) -> None:
         """Send the message that requests a tick now."""
 
-    def write_tick(self) -> str:
-        """Return the message that requests a tick now, as it is put on the Redis list of its queue."""
+    def write_tick(self) -> str | None:
+        """Return the message that requests a tick now, as it is put on the Redis list of its queue. Return None if
+        `send_tick` must be called.
+        """
 
 
 class PerProcess(Generic[Value]):

@@ -34,8 +34,8 @@ IDLE_SHARES: Final = 12
 
 class RedisNotifier:
     """The Notifier port on Redis. `send_tick`: the function that sends one message for a tick; its errors are passed
-    on. `write_tick`: the function that returns such a message, if the queue of ticks is in the same Redis; then a kick
-    takes one round trip.
+    on. `write_tick`: the function that returns such a message, or None, if the queue of ticks is in the same Redis; a
+    kick with a message takes one round trip.
 
     Everything is sent as JSON: notices for holders on the channel `<prefix>notice:<reservation>`, hints for a host on
     `<prefix>host:<slot>`, answers to lists named `<prefix>reply:<word>`.
@@ -48,7 +48,7 @@ class RedisNotifier:
         prefix: str = DEFAULT_PREFIX,
         *,
         kick_seconds: float = KICK_SECONDS,
-        write_tick: Callable[[], str] | None = None,
+        write_tick: Callable[[], str | None] | None = None,
     ) -> None:
         self._client, self._send_tick, self._write_tick = client, send_tick, write_tick
         self._names, self._kick_ms = RedisNames(prefix), int(kick_seconds * 1000)
@@ -60,7 +60,8 @@ class RedisNotifier:
         """Request a tick. Raises the error if the message cannot be sent; then the next `kick` sends
         one. See Notifier.
         """
-        if self._write_tick is not None and self._kick_at_once(self._write_tick()):
+        message = None if self._write_tick is None else self._write_tick()
+        if message is not None and self._kick_at_once(message):
             return
         if not self._raise_flag():
             return
