@@ -1,6 +1,9 @@
 """`reserve_many`, `renew_many` and `release_many`: reservations that are stored, renewed and released in a second, and
 for comparison the rate of raw Celery tasks.
 
+The released reservations wait. `bench.targets` releases leases that are held, which takes longer: each changes its
+slot, too.
+
 Must reach for 10,000 in one call: 20,000 accepted a second on SQLite, 12,000 on PostgreSQL; 10,000 released a second.
 `python -m bench.intake --postgresql` measures on its own PostgreSQL server, `--postgresql URL` on an existing database
 without reservations (URL as in the configuration: `postgresql://USER:PASSWORD@HOST/NAME`).

@@ -178,6 +178,7 @@ def _make_dispatcher() -> CeleryDispatcher:
         tick_seconds=settings.ticks.interval,
         resend_seconds=settings.recover_interval,
         sweep_seconds=settings.sweep_interval,
+        now=services.clock.now,
     )
 
 

@@ -5,14 +5,19 @@ visibility timeout. Delays are stored in SQL, and beat's ticks check them.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import redis
 from celery import Celery
-from kombu import Exchange, Queue
+from kombu import Connection, Exchange, Producer, Queue
 from kombu.exceptions import OperationalError
+from kombu.utils.json import dumps
 
+from leasehold.common.names import TICKS
+from leasehold.common.task_messages import MessageWriter
 from scheduler.model.slots import Slot, list_batches
 from scheduler.ports import OutboxMessage
 from tasks.queues import (
@@ -25,7 +30,9 @@ from tasks.queues import (
     TERMINATE_SLOTS,
     TICK,
 )
+from tasks.signing import find_signer
 from workers.logs import get_logger
+from workers.queue_watch import SENT_AT
 
 log = get_logger(__name__)
 
@@ -41,14 +48,23 @@ without a pause.
 
 class CeleryDispatcher:
     """Sends the scheduler's slow work, ticks and callbacks as Celery messages. Threads may share an object; processes
-    may not.
+    may not. `now` returns cluster time.
 
     `resend_seconds`: the interval in which `recover` sends slow work again. Messages expire after twice this time, so
     that copies do not fill a slow queue.
     """
 
-    def __init__(self, app: Celery, *, tick_seconds: float, resend_seconds: float, sweep_seconds: float) -> None:
-        self._app = app
+    def __init__(
+        self,
+        app: Celery,
+        *,
+        tick_seconds: float,
+        resend_seconds: float,
+        sweep_seconds: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._app, self._now = app, now
+        self._writer = MessageWriter(self._write_form, dumps, find_signer(app))
         self._tick_seconds = tick_seconds
         self._slow_expires, self._check_expires = 2 * resend_seconds, 3 * sweep_seconds
         self._alarm = Alarm(self._send_due_tick)
@@ -89,6 +105,12 @@ class CeleryDispatcher:
         """Send a message that requests a tick (one run of the scheduler) now."""
         self._send(TICK, [[]], 2 * self._tick_seconds)
 
+    def write_tick(self) -> str:
+        """Return the message that `send_tick` sends."""
+        now = self._now()
+        expires = datetime.fromtimestamp(now + 2 * self._tick_seconds, UTC).isoformat()
+        return self._writer.write(TICK, TICKS, None, None, {SENT_AT: now, "expires": expires})
+
     def send_callback(self, outgoing: OutboxMessage) -> None:
         """Send a callback to the task and the queue that a producer named. A queue name that is no list in Redis is
         logged and ignored.
@@ -127,6 +149,14 @@ class CeleryDispatcher:
         with self._app.producer_or_acquire() as producer:
             for arguments in messages:
                 self._app.send_task(task, args=arguments, producer=producer, expires=expires)
+
+    def _write_form(self, task: str, queue: str) -> dict[str, Any]:
+        """Return a message of this task as Celery and kombu write it. See leasehold/common/task_messages.py."""
+        with Connection("memory://") as connection:
+            producer: Any = Producer(connection)
+            self._app.send_task(task, args=[], producer=producer, expires=2 * self._tick_seconds, retry=False)
+            found: dict[str, Any] = producer.channel._get(queue)  # noqa: SLF001 - the message as it is stored
+            return found
 
     def _send_due_tick(self) -> None:
         try:

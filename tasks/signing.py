@@ -84,3 +84,20 @@ def sign_with(app: Celery, find_access: FindAccess) -> None:
     """
     if isinstance(app.amqp, SigningAMQP):
         app.amqp.find_access = find_access
+
+
+class AccessSigner:
+    """Signs the messages of `app` that are written without a producer. See leasehold.client.task_messages.py."""
+
+    def __init__(self, amqp: SigningAMQP) -> None:
+        self._amqp = amqp
+
+    def sign(self, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
+        """Return the headers with the signature of a message; none if no key can be read."""
+        find_access = self._amqp.find_access
+        return {} if find_access is None else _sign(find_access, queue, headers, body)
+
+
+def find_signer(app: Celery) -> AccessSigner | None:
+    """Return the signer of the application's messages; None if it does not sign messages."""
+    return AccessSigner(app.amqp) if isinstance(app.amqp, SigningAMQP) else None

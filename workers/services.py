@@ -67,6 +67,11 @@ class TickingDispatcher(Dispatcher, Protocol):
     def send_tick(self) -> None:
         """Send the message that requests a tick now."""
 
+    def write_tick(self) -> str | None:
+        """Return the message that requests a tick now, as it is put on the Redis list of its queue. Return None if
+        `send_tick` must be called.
+        """
+
 
 class PerProcess(Generic[Value]):
     """A value that each process makes at its first use. A forked process makes its own, even if its parent has made
@@ -150,7 +155,13 @@ class Services:
             store=self.open_store(),
             view_cache=RedisViewCache(client, prefix, kept_seconds=view.tombstones),
             lock=RedisLeaderLock(client, prefix, lock_seconds=ticks.lock_seconds),
-            notifier=RedisNotifier(client, dispatcher.send_tick, prefix, kick_seconds=ticks.kick_seconds),
+            notifier=RedisNotifier(
+                client,
+                dispatcher.send_tick,
+                prefix,
+                kick_seconds=ticks.kick_seconds,
+                write_tick=dispatcher.write_tick if self.settings.view_url == self.settings.broker_url else None,
+            ),
             heartbeats=RedisHeartbeats(client, prefix),
             dispatcher=dispatcher,
             meter=self.meter,

@@ -156,9 +156,8 @@ class Client(Commands, RuleRequests):
         fields.
         """
         (hidden,) = self._keys.hide([with_id(document)])
-        answer = self._ask_worker("submit", hidden, timeout)
-        # An HTTP API has looked for the row already.
-        return self._describe(read_answer(answer), self._wire.take_row(answer), has_looked="row" in answer)
+        answer, seen = self._wire.submit(hidden, self._timeout(timeout))
+        return self._describe(read_answer(check_accepted(answer)), seen)
 
     def reserve_many(self, items: Iterable[ReservationFields], *, timeout: float | None = None) -> Table[Answer]:
         """Submit many reservations, a thousand in each message. Return a table with one answer for each, in the given
@@ -344,19 +343,24 @@ class Client(Commands, RuleRequests):
         return read_answer(self._ask_worker(verb, document, timeout))
 
     def _ask_worker(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
-        answer = self._wire.ask(verb, document, self._timeout(timeout))
-        if not answer.get("ok"):
-            raise Refused(read_faults(answer.get("errors", [])))
-        return answer
+        return check_accepted(self._wire.ask(verb, document, self._timeout(timeout)))
 
-    def _describe(self, answer: Answer, seen: Reservation | None, *, has_looked: bool) -> Reservation:
-        """Return the reservation that an answer is about: the row `seen` with the answer, else its row in the view, or
-        fields from the answer if the view does not have the row yet.
+    def _describe(self, answer: Answer, seen: Joined | None) -> Reservation:
+        """Return the reservation that an answer is about: the row `seen` with the answer, or its row in the view if
+        none was read (None). If the view does not have the row yet, return fields from the answer.
         """
         name, phase = answer.reservation or "", answer.phase or "pending"
-        row = seen or Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)
-        if seen is None and not has_looked:
+        found = None if seen is None else seen.row
+        if seen is None:
             with suppress(Unavailable):
-                row = self.get(name) or row
+                found = self.get(name)
+        row = found or Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)
         waiting = answer.waiting if row.phase == "pending" else None
         return msgspec.structs.replace(row, waiting=waiting, notes=answer.notes)
+
+
+def check_accepted(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer that accepts its request. Raise Refused with the faults in any other answer."""
+    if not answer.get("ok"):
+        raise Refused(read_faults(answer.get("errors", [])))
+    return answer

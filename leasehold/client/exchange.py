@@ -6,7 +6,7 @@ last. A worker that is overloaded answers that the request should be sent again 
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from uuid import uuid4
 
@@ -103,9 +103,23 @@ def read_retry(answer: Mapping[str, Any]) -> float | None:
     return float(cast("float", seconds)) if is_number and answer.get("ok") is False else None
 
 
+def read_first_answer(replies: Sequence[Any], sent_at: float, wait: float) -> dict[str, Any] | Earlier | None:
+    """Return the answer in the replies to LPUSH of a request and BLPOP of its answer. Return Earlier if there is none
+    yet or the worker was overloaded; None if Redis refused one of both. `wait`: the time limit of BLPOP in seconds.
+    """
+    if len(replies) < 2 or any(isinstance(each, Exception) for each in replies[:2]):  # noqa: PLR2004 - see above
+        return None
+    if (found := replies[1]) is None:
+        return Earlier(sent_at, wait)
+    answer: dict[str, Any] = msgspec.json.decode(found[1])
+    retry_after = read_retry(answer)
+    return answer if retry_after is None else Earlier(sent_at, wait, retry_after)
+
+
 class Exchange:
     """The sending of several requests with one verb, a limited number at a time. `timeout`: the most seconds without
-    any answer. `earlier`: the copy of the first request that was sent already.
+    any answer. `earlier`: the copy of the first request that was sent already; `spent`: the seconds of `timeout` that
+    have passed since then.
     """
 
     def __init__(
@@ -115,19 +129,19 @@ class Exchange:
         documents: Iterable[Mapping[str, Any]],
         timeout: float,
         earlier: Earlier | None = None,
+        spent: float = 0.0,
     ) -> None:
         self._wire, self._verb, self._timeout, self._earlier = wire, verb, timeout, earlier
+        self._deadline = time.monotonic() + timeout - spent
         self._waiting = enumerate(documents)
         self._pending: dict[str, Pending] = {}
         self._answers: dict[int, dict[str, Any]] = {}
-        self._deadline = 0.0
         self._trouble: Unavailable | None = None
 
     def answers(self) -> Iterator[dict[str, Any]]:
         """Yield the answers in the order of the requests. Raise NotAnswered or Unavailable after `timeout` seconds
         without any answer.
         """
-        self._deadline = time.monotonic() + self._timeout
         index = 0
         self._fill()
         while self._pending or index in self._answers:

@@ -17,7 +17,7 @@ from leasehold.client.http_channel import HttpChannel, Reply
 from leasehold.client.http_clock import HttpClock
 from leasehold.client.http_hints import HttpHostHints, HttpRowHints
 from leasehold.client.http_reader import read_joined
-from leasehold.client.models import Reservation
+from leasehold.client.ports import Joined
 from leasehold.common.http_routes import REQUEST_HEADER, make_call, quote_id
 from leasehold.errors import Fault, NotAnswered, Refused, Unavailable
 
@@ -70,10 +70,14 @@ class HttpTransport:
         for document in documents:
             yield self.ask(verb, document, timeout)
 
-    def take_row(self, answer: Mapping[str, Any]) -> Reservation | None:
-        """Return the row of the reservation that came with the answer to its submission, if the view had it."""
+    def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
+        """Send the submission of one reservation. Return its answer, and the row that came with it. See Wire."""
+        answer = self.ask("submit", document, timeout)
         row = answer.get("row")
-        return read_joined(row).row if isinstance(row, dict) else None
+        if isinstance(row, dict):
+            return answer, read_joined(row)
+        # The server has looked, and the view did not have the row.
+        return answer, Joined(None) if "row" in answer else None
 
     def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
         """Send a heartbeat of the host of this slot. The server signs it as the caller and counts it; return `above`.

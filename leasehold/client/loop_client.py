@@ -9,23 +9,23 @@ error of the connection, an overloaded worker, and an answer that does not come 
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from uuid import uuid4
-
-import msgspec
 
 from leasehold.client import exchange
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.client import Client
 from leasehold.client.describing import describe_request
-from leasehold.client.exchange import Earlier, address_request, read_retry
+from leasehold.client.exchange import Earlier, address_request, read_first_answer
 from leasehold.client.ports import Joined
 from leasehold.client.redis_line import LineError, RedisLine, can_open, open_line
-from leasehold.client.sending import MessageWriter
 from leasehold.client.transport import RequestTransport
 from leasehold.client.view_reader import ViewReader
 from leasehold.common.names import RESERVATIONS, task_name
 from leasehold.errors import Unavailable
+
+if TYPE_CHECKING:
+    from leasehold.common.task_messages import MessageWriter
 
 MOST_LINES: Final = 64
 """The most requests that wait for their answers in the event loop. Further ones use threads."""
@@ -83,8 +83,8 @@ class LoopClient(AsyncClient):
                 self._busy -= 1
         if isinstance(found, Answered):
             return found
-        left = max(seconds - (time.monotonic() - began), 0.0)
-        return await self.run(partial(_ask, verb, document, left, name, found, has_row))
+        spent = time.monotonic() - began
+        return await self.run(partial(_ask, verb, document, seconds, name, found, spent, has_row))
 
     async def _ask_on_line(
         self, verb: str, document: Mapping[str, Any], seconds: float, request: str, *, has_row: bool
@@ -101,21 +101,17 @@ class LoopClient(AsyncClient):
         try:
             line = self._idle.pop() if self._idle else await open_line(self._options)
             commands = [("LPUSH", RESERVATIONS, message), ("BLPOP", address, f"{wait:.3f}"), *row]
-            pushed, got, *replies = await line.ask(commands, wait + MARGIN_SECONDS)
+            replies = await line.ask(commands, wait + MARGIN_SECONDS)
         except (LineError, TimeoutError, OSError):
             # Whether the message was sent is not known. A copy does no harm.
             return None
         self._keep(line)
-        if isinstance(pushed, LineError) or isinstance(got, LineError):
-            return None
-        if got is None:
-            return Earlier(sent_at, wait)
-        answer: dict[str, Any] = msgspec.json.decode(got[1])
-        if (retry_after := read_retry(answer)) is not None:
-            return Earlier(sent_at, wait, retry_after)
+        answer = read_first_answer(replies, sent_at, wait)
+        if not isinstance(answer, dict):
+            return answer
         if not has_row or not answer.get("ok"):
             return Answered(answer)
-        return Answered(answer, await self._take_row(answer, reservation, replies))
+        return Answered(answer, await self._take_row(answer, reservation, replies[2:]))
 
     async def _take_row(self, answer: Mapping[str, Any], expected: object, replies: list[Any]) -> Joined | None:
         try:
@@ -125,14 +121,14 @@ class LoopClient(AsyncClient):
         return found or await self.run(partial(_read_row, answer))
 
     def _write(
-        self, writer: MessageWriter, verb: str, document: Mapping[str, Any], patience: float
+        self, writer: "MessageWriter", verb: str, document: Mapping[str, Any], patience: float
     ) -> tuple[float, str]:
         sent_at = self._wire.clock.now()
         headers = {"sent_at": sent_at, "patience": round(patience, 3)}
         task, shown = task_name(RESERVATIONS, verb), describe_request(document)
         return sent_at, writer.write(task, RESERVATIONS, document, shown, headers)
 
-    async def _prepare(self) -> MessageWriter:
+    async def _prepare(self) -> "MessageWriter":
         """Return the writer of messages, after the clock was corrected if that is due."""
         if self._wire.clock.is_due:
             await self._run(self._readers, self._wire.clock.refresh)
@@ -155,12 +151,13 @@ def _ask(
     seconds: float,
     request: str,
     earlier: Earlier | None,
+    spent: float,
     has_row: bool,
     client: Client,
 ) -> Answered:
     """Send a request, or continue one, in the thread of the blocking client."""
     wire = cast("RequestTransport", client._wire)
-    answer = wire.resume(verb, document, seconds, request, earlier)
+    answer = wire.resume(verb, document, seconds, request, earlier, spent)
     return Answered(answer, _read_row(answer, client) if has_row and answer.get("ok") else None)
 
 

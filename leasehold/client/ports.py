@@ -95,8 +95,10 @@ class Wire(Protocol):
         after `timeout` seconds without any answer.
         """
 
-    def take_row(self, answer: Mapping[str, Any]) -> Reservation | None:
-        """Return the row of the reservation that came with the answer to its submission; None if none did."""
+    def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
+        """Send the submission of one reservation, and return its answer as `ask` does. With it may come the row of the
+        reservation, as it is after the answer; None if the row was not read.
+        """
 
     def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
         """Send a heartbeat of the host of this slot. Return its counter, which is greater than `above` if the heartbeat

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import redis
 
@@ -11,9 +11,6 @@ from leasehold.client.credentials import Credentials
 from leasehold.common.heartbeats import Heartbeat, sign_heartbeat
 from leasehold.common.signing import sign_headers
 from leasehold.errors import Unavailable
-
-if TYPE_CHECKING:
-    from kombu import Producer
 
 CLUSTER_SECONDS: Final = 60.0
 """Seconds after which the cluster's identity is read from Redis again."""
@@ -78,22 +75,3 @@ class Signer:
         if found is None:
             raise Unavailable("Redis does not have the cluster's identity yet: no worker has started")
         return found.decode()
-
-
-def make_signing_producer(signer: Signer) -> "type[Producer]":
-    """Return a class of kombu's message producer that signs each message. It serializes the body itself, so that
-    exactly the signed bytes are sent.
-    """
-    from kombu import Producer
-    from kombu.serialization import dumps
-
-    class SigningProducer(Producer):
-        def publish(self, body: Any, routing_key: str | None = None, **options: Any) -> Any:  # type: ignore[override]
-            content_type, encoding, text = dumps(body, serializer=options.pop("serializer", None))
-            content = text.encode(encoding)
-            headers = options.pop("headers", None) or {}
-            options |= {"content_type": content_type, "content_encoding": encoding}
-            options["headers"] = {**headers, **signer.sign(routing_key or "", headers, content)}
-            return super().publish(content, routing_key=routing_key, **options)
-
-    return SigningProducer

@@ -6,22 +6,26 @@ before its commit or its answer, the request is delayed and no reservation is lo
 "Answers").
 """
 
-import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import uuid4
 
 import redis
 
+from leasehold.client import exchange
 from leasehold.client.cluster_time import ClientClock
 from leasehold.client.credentials import Credentials
 from leasehold.client.describing import describe_request
-from leasehold.client.exchange import Earlier, Exchange
+from leasehold.client.exchange import LONGEST_WAIT_SECONDS, Earlier, Exchange, address_request, read_first_answer
 from leasehold.client.hints import RedisHints
-from leasehold.client.redis_connection import explain_redis, make_redis
-from leasehold.client.sending import MessageWriter, Sender
+from leasehold.client.ports import Joined
+from leasehold.client.redis_connection import ask_redis, explain_redis, make_redis
 from leasehold.client.signer import Signer
+from leasehold.client.view_reader import ViewReader
 from leasehold.common.heartbeats import Heartbeat, format_heartbeat
 from leasehold.common.masking import show_url
 from leasehold.common.names import DEFAULT_PREFIX, RESERVATIONS, RedisNames, task_name
@@ -30,6 +34,7 @@ from leasehold.errors import Unavailable
 if TYPE_CHECKING:
     from leasehold.canaries import Probe
     from leasehold.client.async_watch import RedisNotices
+    from leasehold.common.task_messages import MessageWriter
 
 _PAUSE_SECONDS: Final = 0.2
 HEARTBEAT_SECONDS: Final = 86400
@@ -63,9 +68,9 @@ class RequestTransport:
         self._signer = (
             None if credentials is None else Signer(credentials, self.redis, self.names.cluster, self.clock.now)
         )
-        self._guard = threading.Lock()
-        self._sender: Sender | None = None
         self._closed = threading.Event()
+        self._rows = ViewReader(self.redis, prefix, self.view_url)
+        self._writer: MessageWriter | None = None
         self._other: redis.Redis | None = None
         """The connection to the broker's Redis, if it is another one than that of the view."""
 
@@ -75,8 +80,20 @@ class RequestTransport:
         """Send one request and return its answer. Raise NotAnswered if there is no answer within `timeout` seconds, or
         Unavailable if Redis cannot be reached. `request`: the id of the request (default: a random one).
         """
-        given = {"request": request, **document} if request else document
-        return next(self.ask_each(verb, [given], timeout))
+        answer, _ = self._ask(verb, {"request": request, **document} if request else document, timeout, ())
+        return answer
+
+    def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
+        """Send the submission of one reservation. Return its answer, and its row if Redis sent both together. See
+        Wire.
+        """
+        answer, replies = self._ask("submit", document, timeout, self._rows.list_commands(str(document.get("id"))))
+        if not replies or not answer.get("ok") or answer.get("reservation") != document.get("id"):
+            return answer, None
+        try:
+            return answer, self._rows.read_row(replies)
+        except Unavailable:
+            return answer, Joined(None)
 
     def ask_each(self, verb: str, documents: Iterable[Mapping[str, Any]], timeout: float) -> Iterator[dict[str, Any]]:
         """Send several requests at the same time, and yield their answers in the order of the requests. Raise
@@ -85,11 +102,61 @@ class RequestTransport:
         exchange = Exchange(self, verb, documents, timeout)
         return exchange.answers()
 
+    def _ask(
+        self, verb: str, document: Mapping[str, Any], timeout: float, then: Sequence[tuple[str, ...]]
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """Send one request and return its answer, with the replies to the commands `then`, which Redis carries out
+        right after the answer came. There are no replies if the answer did not come soon, or the queue is in another
+        Redis.
+
+        The message, the wait for the answer and `then` travel in one round trip. All that is unusual is left to an
+        Exchange: an error of Redis, an overloaded worker, and an answer that does not come soon.
+        """
+        began, request = time.monotonic(), str(document.get("request") or uuid4().hex)
+        earlier: Earlier | None = None
+        if self.url == self.view_url and timeout > 0:
+            wait = min(timeout, LONGEST_WAIT_SECONDS, exchange.RESEND_SECONDS)
+            address = self.reply_address(request)
+            with suppress(redis.RedisError, Unavailable):
+                # After an error, whether the message was sent is not known. A copy does no harm.
+                sent_at, message = self._write_request(verb, address_request(document, request, address), timeout)
+                commands = [("LPUSH", RESERVATIONS, message), ("BLPOP", address, f"{wait:.3f}"), *then]
+                replies = ask_redis(self.redis, commands)
+                found = read_first_answer(replies, sent_at, wait)
+                if isinstance(found, dict):
+                    return found, replies[2:]
+                earlier = found
+        return self.resume(verb, document, timeout, request, earlier, time.monotonic() - began), []
+
+    def _write(
+        self, task: str, queue: str, argument: object, shown: str, headers: Mapping[str, object]
+    ) -> tuple[float, str]:
+        """Return the time of sending, which is added to the headers, and the message. The metrics process and the
+        workers compute from the time how long the message has waited.
+        """
+        self.clock.refresh()
+        sent_at = self.clock.now()
+        if self._writer is None:
+            self._writer = self.make_writer()
+        return sent_at, self._writer.write(task, queue, argument, shown, {"sent_at": sent_at, **headers})
+
+    def _write_request(self, verb: str, document: Mapping[str, Any], patience: float | None) -> tuple[float, str]:
+        headers = {} if patience is None else {"patience": round(patience, 3)}
+        return self._write(task_name(RESERVATIONS, verb), RESERVATIONS, document, describe_request(document), headers)
+
     def resume(
-        self, verb: str, document: Mapping[str, Any], timeout: float, request: str, earlier: Earlier | None
+        self,
+        verb: str,
+        document: Mapping[str, Any],
+        timeout: float,
+        request: str,
+        earlier: Earlier | None,
+        spent: float,
     ) -> dict[str, Any]:
-        """Continue a request of which a copy was sent already (`earlier`). See `ask`."""
-        return next(Exchange(self, verb, [{"request": request, **document}], timeout, earlier).answers())
+        """Continue a request of which a copy was sent already (`earlier`). `spent`: the seconds of `timeout` that have
+        passed since then. See `ask`.
+        """
+        return next(Exchange(self, verb, [{"request": request, **document}], timeout, earlier, spent).answers())
 
     def reply_address(self, request: str) -> str:
         """Return the name of the Redis list on which the answer to this request arrives."""
@@ -102,12 +169,15 @@ class RequestTransport:
         `patience`: seconds for which the sender waits for the answer. Only if it is set may a worker answer with
         `retry_after`.
         """
-        headers = {} if patience is None else {"patience": round(patience, 3)}
-        return self._send(task_name(RESERVATIONS, verb), RESERVATIONS, document, describe_request(document), headers)
+        sent_at, message = self._write_request(verb, document, patience)
+        self._push(RESERVATIONS, message)
+        return sent_at
 
-    def make_writer(self) -> MessageWriter:
+    def make_writer(self) -> "MessageWriter":
         """Return a writer of messages that are signed as this transport signs them. This imports Celery."""
-        return MessageWriter(self._signer)
+        from leasehold.client.task_forms import make_writer
+
+        return make_writer(self._signer)
 
     @property
     def may_write(self) -> bool:
@@ -139,10 +209,6 @@ class RequestTransport:
         until = None if expires is None else datetime.fromtimestamp(self.clock.now() + expires, UTC).isoformat()
         headers = {} if until is None else {"expires": until}
         self._send(f"leasehold.{queue}.canary", queue, address, "canary", headers)
-
-    def take_row(self, answer: Mapping[str, Any]) -> None:  # noqa: ARG002 - as in Wire
-        """Return None: workers answer with a few fields of the row."""
-        return
 
     def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
         """Write a heartbeat to Redis, signed by the principal of this client if it has the name of the slot. Return its
@@ -199,10 +265,6 @@ class RequestTransport:
     def close(self) -> None:
         """Close all connections. Calls that wait for an answer raise an error."""
         self._closed.set()
-        with self._guard:
-            sender, self._sender = self._sender, None
-        if sender is not None and sender.pid == os.getpid():
-            sender.close()
         # Connections that another thread reads from stay open: that thread checks the flag soon.
         self.redis.connection_pool.disconnect(inuse_connections=False)
         if self._other is not None:
@@ -217,18 +279,12 @@ class RequestTransport:
 
     def _send(
         self, task: str, queue: str, argument: object, shown: str, headers: Mapping[str, object] | None = None
-    ) -> float:
-        self.clock.refresh()
-        sent_at = self.clock.now()
-        # The metrics process and the workers compute from it how long the message has waited.
-        self._current_sender().send(task, queue, argument, shown, {"sent_at": sent_at, **(headers or {})})
-        return sent_at
+    ) -> None:
+        _, message = self._write(task, queue, argument, shown, headers or {})
+        self._push(queue, message)
 
-    def _current_sender(self) -> "Sender":
-        """Return the sender of this process. After a fork a new sender is made, because the connections of the parent
-        must not be used.
-        """
-        with self._guard:
-            if self._sender is None or self._sender.pid != os.getpid():
-                self._sender = Sender(self.url, self._signer)
-            return self._sender
+    def _push(self, queue: str, message: str) -> None:
+        try:
+            self._broker().lpush(queue, message)
+        except redis.RedisError as error:
+            raise explain_redis(error, self.url, f"send to the queue {queue}", "takes no message") from error

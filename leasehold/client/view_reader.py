@@ -15,7 +15,7 @@ import redis
 from leasehold.client.cluster_time import ClientClock
 from leasehold.client.models import Account, Explanation, Reservation, Slot
 from leasehold.client.ports import Joined
-from leasehold.client.redis_connection import explain_redis
+from leasehold.client.redis_connection import ask_redis, explain_redis
 from leasehold.common.masking import show_url
 from leasehold.common.names import RedisNames
 from leasehold.common.report import read_report
@@ -56,18 +56,13 @@ class ViewReader:
         """Return the Redis commands that read the row of one reservation as `find_joined` does, for a caller with a
         connection of its own.
         """
-        rows = ("HMGET", self._names.rows("reservations"), reservation)
-        return [("MULTI",), ("GET", self._names.generation), ("INFO", "server"), rows, ("EXEC",)]
+        return self._list_commands({self._names.rows("reservations"): [reservation]})
 
     def read_row(self, replies: Sequence[Any]) -> Joined | None:
         """Return the row in the replies to `list_commands`. Return None if another read is needed for its machines.
         Raise Unavailable if the view is not valid.
         """
-        if not isinstance(replies[-1], list):
-            raise Unavailable(f"Redis at {show_url(self._url)} does not read the view: {replies[-1]}")
-        generation, server, bodies = replies[-1]
-        run_id = _RUN_ID.search(server)
-        self._check_generation(generation, {} if run_id is None else {"run_id": run_id[1].decode()})
+        (bodies,) = self._read_replies(replies)
         (row,) = _decode_rows(bodies)
         return Joined(row) if row is None or not row.leases else None
 
@@ -157,18 +152,44 @@ class ViewReader:
         """Return the bodies of rows (key of a kind -> ids) in one round trip, as they were at one moment: a list for
         each key.
         """
-        pipeline = self._redis.pipeline(transaction=True)
-        pipeline.get(self._names.generation)
-        pipeline.info("server")
-        for key, names in ids.items():
-            pipeline.hmget(key, list(names))
         try:
-            generation, server, *bodies = pipeline.execute()
+            replies = self._ask(self._list_commands(ids))
         except redis.RedisError as error:
             raise explain_redis(error, self._url, "read the view") from error
-        self._check_generation(generation, server)
+        found = self._read_replies(replies)
         if self._clock is not None:
             self._clock.refresh()
+        return found
+
+    def _ask(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
+        """Return the replies to a read, which is sent a second time if the connection is lost. Raise RedisError."""
+        try:
+            replies = ask_redis(self._redis, commands)
+        except (redis.ConnectionError, redis.TimeoutError):
+            replies = ask_redis(self._redis, commands)
+        if isinstance(replies[-1], redis.RedisError):
+            raise replies[-1]
+        return replies
+
+    def _list_commands(self, ids: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+        rows = [("HMGET", key, *names) for key, names in ids.items()]
+        return [("MULTI",), ("GET", self._names.generation), ("INFO", "server"), *rows, ("EXEC",)]
+
+    def _read_replies(self, replies: Sequence[Any]) -> list[list[bytes | None]]:
+        """Return the bodies in the replies to `_list_commands`: a list for each key. Raise Unavailable if the view is
+        not valid.
+        """
+        if not isinstance(replies[-1], list):
+            raise Unavailable(f"Redis at {show_url(self._url)} does not read the view: {replies[-1]}")
+        for found in replies[-1]:
+            if isinstance(found, Exception):
+                raise explain_redis(found, self._url, "read the view")
+        generation, server, *bodies = replies[-1]
+        run_id = _RUN_ID.search(server)
+        if generation is None or run_id is None or not generation.endswith(run_id[1]):
+            raise Unavailable(
+                f"Redis at {show_url(self._url)} holds no valid view: the next tick builds it, if a scheduler runs"
+            )
         return cast("list[list[bytes | None]]", bodies)
 
     def _scan_rows(self, kind: str, type_: type[Row]) -> Iterator[Row]:
@@ -181,12 +202,6 @@ class ViewReader:
                 yield cast("bytes", body)
         except redis.RedisError as error:
             raise explain_redis(error, self._url, "read the view") from error
-
-    def _check_generation(self, generation: bytes | None, server: dict[str, Any]) -> None:
-        if generation is None or not generation.decode().endswith(str(server.get("run_id"))):
-            raise Unavailable(
-                f"Redis at {show_url(self._url)} holds no valid view: the next tick builds it, if a scheduler runs"
-            )
 
 
 def join_machines(row: Reservation, slots: Mapping[str, PublicSlot | None]) -> Joined:

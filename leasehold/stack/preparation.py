@@ -48,6 +48,9 @@ class QuietDispatcher:
     def send_tick(self) -> None:
         """Send nothing: beat requests ticks as soon as it runs."""
 
+    def write_tick(self) -> None:
+        """Return None: a kick calls `send_tick`."""
+
 
 EXAMPLE_RULES: Final[dict[str, Any]] = {
     "pools": {

@@ -19,7 +19,7 @@ import msgspec
 import redis
 
 from leasehold.common.heartbeats import Heartbeat, read_heartbeat
-from leasehold.common.names import DEFAULT_PREFIX, RedisNames
+from leasehold.common.names import DEFAULT_PREFIX, TICKS, RedisNames
 from scheduler.ports import Heard, LeaderLock, Remembered, ViewUnavailableError, check_reply_address
 from scheduler.view.connection import load_script, redis_errors
 
@@ -34,7 +34,8 @@ IDLE_SHARES: Final = 12
 
 class RedisNotifier:
     """The Notifier port on Redis. `send_tick`: the function that sends one message for a tick; its errors are passed
-    on.
+    on. `write_tick`: the function that returns such a message, or None, if the queue of ticks is in the same Redis; a
+    kick with a message takes one round trip.
 
     Everything is sent as JSON: notices for holders on the channel `<prefix>notice:<reservation>`, hints for a host on
     `<prefix>host:<slot>`, answers to lists named `<prefix>reply:<word>`.
@@ -47,16 +48,21 @@ class RedisNotifier:
         prefix: str = DEFAULT_PREFIX,
         *,
         kick_seconds: float = KICK_SECONDS,
+        write_tick: Callable[[], str | None] | None = None,
     ) -> None:
-        self._client, self._send_tick = client, send_tick
+        self._client, self._send_tick, self._write_tick = client, send_tick, write_tick
         self._names, self._kick_ms = RedisNames(prefix), int(kick_seconds * 1000)
         self._flag = f"{prefix}kick"
         self._publish_messages = load_script(client, "publish_messages")
+        self._kick = load_script(client, "kick")
 
     def kick(self) -> None:
         """Request a tick. Raises the error if the message cannot be sent; then the next `kick` sends
         one. See Notifier.
         """
+        message = None if self._write_tick is None else self._write_tick()
+        if message is not None and self._kick_at_once(message):
+            return
         if not self._raise_flag():
             return
         is_sent = False
@@ -116,6 +122,17 @@ class RedisNotifier:
             return
         for start in range(0, len(pairs), MESSAGES_A_CALL):
             self._publish_messages([], [msgspec.msgpack.encode(pairs[start : start + MESSAGES_A_CALL])])
+
+    @redis_errors()
+    def _kick_at_once(self, message: str) -> bool:
+        """Set the flag and send the message in one round trip. Return False if the queue takes no message, or the user
+        of Redis may not run scripts.
+        """
+        try:
+            self._kick([self._flag, TICKS], [self._kick_ms, message])
+        except redis.ResponseError:
+            return False
+        return True
 
     @redis_errors()
     def _raise_flag(self) -> bool:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 import redis
@@ -11,7 +12,6 @@ import time_machine
 from leasehold import Client
 from leasehold.client import cluster_time
 from leasehold.client.cluster_time import ClientClock
-from leasehold.client.sending import import_celery
 from scheduler.view.connection import make_redis
 from tests.client.intake import Document, FakeIntake
 from tests.client.test_lease import WAIT, FakeReservation
@@ -25,7 +25,7 @@ SHIFTS = pytest.mark.parametrize("shift", [600.0, -600.0])
 @pytest.fixture(scope="module", autouse=True)
 def _celery() -> None:
     """Import Celery first: on a busy machine the import may take longer than the timeout of a request."""
-    import_celery()
+    import_module("leasehold.client.task_forms")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import pytest
 import redis
+from redis.connection import AbstractConnection
 
 from leasehold import Client, NotAnswered, Refused, Unavailable
 from leasehold.client.transport import RequestTransport
@@ -381,3 +382,21 @@ def test_reports_and_account_commands_carry_their_arguments(intake: FakeIntake, 
         ("forget_account", {"account": "ci"}),
     ]
     assert (answer.account, answer.balance) == ("ci", (1.5, 0, 0, 0, 0))
+
+
+def test_a_submission_its_answer_and_the_row_take_one_round_trip(
+    intake: FakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    send: Any = AbstractConnection.send_packed_command
+
+    def note(connection: AbstractConnection, *arguments: Any, **options: Any) -> None:
+        sent.append(threading.current_thread().name)
+        send(connection, *arguments, **options)
+
+    intake.publish(a_row("r1"))
+    with Client(intake.url) as client:
+        client.reserve(id="r1", system="s")
+        monkeypatch.setattr(AbstractConnection, "send_packed_command", note)
+        assert client.reserve(id="r1", system="s").request.system == "x86_64-linux"
+    assert sent.count(threading.current_thread().name) == 1

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from leasehold import Client
+from leasehold.common.names import TICKS
 from scheduler.ports import ForeignAddressError, ViewUnavailableError
 from scheduler.view.connection import make_redis
 from scheduler.view.memory import MemoryNotifier
@@ -173,3 +174,22 @@ def test_nothing_is_written_at_a_foreign_address(redis_client: redis.Redis) -> N
     with pytest.raises(ForeignAddressError):
         RedisNotifier(redis_client, Ticks()).reply("reservations", {})
     assert redis_client.dbsize() == 0
+
+
+def test_a_kick_with_a_written_message_sends_it_in_one_round_trip(redis_client: redis.Redis) -> None:
+    ticks = Ticks()
+    notifier = RedisNotifier(redis_client, ticks, write_tick=lambda: "a tick")
+    notifier.kick()
+    notifier.kick()
+    assert redis_client.lrange(TICKS, 0, -1) == [b"a tick"]
+    notifier.hear()
+    notifier.kick()
+    assert redis_client.llen(TICKS) == 2
+    assert ticks.sent == 0
+
+
+def test_a_kick_is_sent_in_the_other_way_if_the_queue_takes_no_message(redis_client: redis.Redis) -> None:
+    redis_client.set(TICKS, "no list")
+    ticks = Ticks()
+    RedisNotifier(redis_client, ticks, write_tick=lambda: "a tick").kick()
+    assert ticks.sent == 1
