@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric as Family
 from leasehold.common.clock import ProcessOffset
 from scheduler.model.accounts import FREE, PAID, Account, find_account
 from scheduler.model.decisions import WAITING_CODES
+from scheduler.model.metering import find_present_price
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources, add, subtract
 from scheduler.model.rules import Rules
@@ -76,8 +77,7 @@ def _measure_fleet(slots: list[Slot], rules: Rules, held: Sequence[Reservation],
     silent = dict(serving)
     for slot in slots:
         states[slot.pool, slot.state] += 1
-        price = slot.storage_price if slot.state == "stopped" else slot.price
-        prices[slot.pool, slot.state] += price or 0.0
+        prices[slot.pool, slot.state] += find_present_price(slot)
         if slot.pool in rules.pools and slot.state in HOLDING:
             serving[slot.pool,] += 1
             silent[slot.pool,] += is_silent(slot, rules.pools[slot.pool], now)

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 from leasehold.console.slot_life import Describe
+from scheduler.model.metering import find_present_price
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import SLOT_STATES
 from scheduler.model.view import View
@@ -97,7 +98,7 @@ def count_fleet(view: View) -> dict[str, Any]:
         "slots": len(view.slots),
         "leased": len(view.leases_on),
         "pending": len(view.by_phase["pending"]),
-        "price": sum(slot.price or 0.0 for slot in view.slots.values() if slot.state != "stopped"),
+        "price": sum(map(find_present_price, view.slots.values())),
         "pools": sorted(view.pools),
         "zones": sorted({slot.zone for slot in view.slots.values() if slot.zone}),
         "accounts": sorted(view.accounts),

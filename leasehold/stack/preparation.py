@@ -9,7 +9,7 @@ from typing import Any, Final
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.operations.apply import apply_rules
-from scheduler.operations.commands.lease_commands import lose
+from scheduler.operations.commands.slot_commands import lose
 from scheduler.operations.market.refresh import refresh_market
 from scheduler.operations.market.resolve import has_requirements
 from scheduler.operations.ports import Ports, announce

@@ -6,7 +6,7 @@ import msgspec
 
 from scheduler.model.costs import Cost, CostKind, Meter, measure
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import HOLDING, WITH_MACHINE
+from scheduler.model.transitions import HOLDING, INACTIVE, WITH_MACHINE
 
 METERED: Final = WITH_MACHINE | {"terminating", "stopped"}
 """States in which a slot's machine costs money: from the cloud's answer to the launch until the cloud reported the end
@@ -34,6 +34,15 @@ def find_kind(slot: Slot) -> CostKind | None:
             return "stopped" if slot.power is None else "draining"
         case _:
             return "booting"
+
+
+def find_present_price(slot: Slot) -> float:
+    """Return the price per hour of a slot's machine in its present state, in dollars: that of its storage if it is
+    stopped. 0: it is unknown, or the slot has no machine.
+    """
+    if slot.state in INACTIVE:
+        return 0.0
+    return (slot.storage_price if slot.state == "stopped" else slot.price) or 0.0
 
 
 def meter_slot(slot: Slot, now: float) -> tuple[Slot, list[Cost]]:

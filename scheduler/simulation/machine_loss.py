@@ -4,7 +4,7 @@ from random import Random
 
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import WITH_MACHINE
-from scheduler.operations.commands import lease_commands
+from scheduler.operations.commands import slot_commands
 from scheduler.operations.machines.check import check
 from scheduler.simulation.cluster import SimulatedCluster
 
@@ -19,7 +19,7 @@ def interrupt_slot(cluster: SimulatedCluster, name: str, deadline: float) -> Non
     """Announce now that the cloud interrupts the machine of this slot, and end the machine after `deadline` seconds."""
     gone_at = cluster.event_queue.now + deadline
     cluster.change(
-        lambda work: lease_commands.interrupt(work, name, gone_at),
+        lambda work: slot_commands.interrupt(work, name, gone_at),
         lambda work: work.load(slots=[name]),
     )
     slot = cluster.find_slot(name)
@@ -59,7 +59,7 @@ def lose_slot(cluster: SimulatedCluster, name: str) -> None:
         cluster.cloud.end(slot.instance_id, cluster.event_queue.now)
         check(cluster.ports, [name])
     else:
-        cluster.change(lambda work: lease_commands.lose(work, name), lambda work: work.load(slots=[name]))
+        cluster.change(lambda work: slot_commands.lose(work, name), lambda work: work.load(slots=[name]))
 
 
 class Interruptions:

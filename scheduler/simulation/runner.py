@@ -16,7 +16,7 @@ from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.validation import Document
 from scheduler.operations.apply import apply_rules
-from scheduler.operations.commands import lease_commands
+from scheduler.operations.commands import slot_commands
 from scheduler.operations.commands.hosts import register
 from scheduler.operations.commands.intake import carry_out, load_rows
 from scheduler.operations.commands.reports import REPORT_COMMANDS
@@ -211,7 +211,7 @@ class Runner:
             case "interrupt" | "rebalance" | "maintain" | "lose" | "found":
                 self._act_as_cloud(step.action, value)
             case "seen":
-                self._change(lambda work: lease_commands.hear(work, value), slots=[value])
+                self._change(lambda work: slot_commands.hear(work, value), slots=[value])
             case _:
                 self._command(step.action, make_document(step.action, value))
 
@@ -222,7 +222,7 @@ class Runner:
                 interrupt_slot(self.cluster, value.slot, value.deadline)
             case "rebalance":
                 rules = self.cluster.ports.rules()
-                self._change(lambda work: lease_commands.rebalance(work, rules, value), slots=[value])
+                self._change(lambda work: slot_commands.rebalance(work, rules, value), slots=[value])
             case "maintain":
                 announce_change(self.cluster, value.slot, value.begins_in, value.code)
             case "lose":

@@ -13,7 +13,7 @@ import msgspec
 
 from scheduler.model.events import Event
 from scheduler.model.validation import InvalidInputError, fault
-from scheduler.operations.commands.lease_commands import INTERRUPTED
+from scheduler.operations.commands.slot_commands import INTERRUPTED
 from scheduler.operations.ending_leases import REVOKED
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.unit_of_work import UnitOfWork

@@ -82,14 +82,17 @@ def test_money_has_the_sums_of_the_ledger_by_each_way(console: Console) -> None:
         a_cost(pool="linux", account="ci", dollars=2.0, kind="used"),
         a_cost(pool="linux", account="", dollars=0.5, kind="idle", seconds=7200.0, unpriced=3600.0),
         a_cost(pool="mac", account="nightly", dollars=40.0, kind="booting"),
+        a_cost(pool="tier", account="", dollars=0.25, kind="stopped"),
     )
     browser = console.entered()
     by_pool = plain(browser.get("/money").text)
-    assert "$42.50 since" in by_pool
+    assert "$42.75 since" in by_pool
+    assert "tier $0.25 $0.25" in by_pool
+    assert "Hour (UTC) Used Booting Idle Draining Interrupted Stopped" in by_pool
     assert "mac $40.00 $40.00" in by_pool
     assert "linux $2.00 $0.50 $2.50 2 h 15 min 1 h 0 min" in by_pool
     assert "ci $2.00 $2.00" in plain(browser.get("/money?by=account").text)
-    assert "no account $0.50 $0.50" in plain(browser.get("/money?by=account&span=7d").text)
+    assert "no account $0.50 $0.25 $0.75" in plain(browser.get("/money?by=account&span=7d").text)
     by_use = plain(browser.get("/money?by=kind&span=30d").text)
     assert by_use.index("booting $40.00") < by_use.index("used $2.00")
     # A wrong choice in the address is the usual one.
@@ -116,12 +119,13 @@ def test_money_has_what_runs_now_and_the_budgets(make_console: MakeConsole) -> N
         a_slot("linux-2", price=0.4),
         a_slot("linux-3"),
         a_slot("linux-4", state="empty", price=9.0),
+        a_slot("linux-5", state="stopped", price=5.0, storage_price=0.1),
     )
     console = make_console(rows)
     put_rules(console, RULES)
     book_now(console, a_cost(dollars=4.0, account="nightly", pool="linux"), a_cost(dollars=2.0, account="ci"))
     text = plain(console.entered().get("/money").text)
-    assert "$1.20 an hour now, 3 machines" in text
+    assert "$1.30 an hour now, 3 machines and 1 stopped one" in text
     assert "1 of the machines that run has no price" in text
     budgets = text[text.index("When it is exceeded") :]
     whole, nightly = budgets.split(" nightly ", 1)

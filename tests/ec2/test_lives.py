@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from scheduler.model.validation import read_document
-from workers.ec2.emulator.instances import Fate, Life, Lives
+from workers.ec2.emulator.lives import Fate, Life, Lives
 from workers.ec2.emulator.settings import EmulatorSettings
 
 

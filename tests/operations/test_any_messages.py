@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scheduler.model.reservations import Reservation
 from scheduler.model.transitions import ENDED
 from scheduler.operations.commands.intake import accept
-from scheduler.operations.commands.lease_commands import interrupt
+from scheduler.operations.commands.slot_commands import interrupt
 from scheduler.operations.commands.submit import Answer
 from scheduler.operations.unit_of_work import UnitOfWork
 from tests.operations.harness import Harness

@@ -292,7 +292,7 @@ def test_operators_cordon_and_drain_stopped_slots() -> None:
 def test_a_notice_about_a_stopped_machine_changes_nothing() -> None:
     harness = stopped()
     before = harness.slot()
-    from scheduler.operations.commands.lease_commands import interrupt, rebalance
+    from scheduler.operations.commands.slot_commands import interrupt, rebalance
     from scheduler.operations.unit_of_work import UnitOfWork
 
     with harness.store.transaction() as transaction:

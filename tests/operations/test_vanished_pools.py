@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler.operations.apply import apply_rules
-from scheduler.operations.commands.lease_commands import interrupt
+from scheduler.operations.commands.slot_commands import interrupt
 from scheduler.operations.machines.launch import order_of
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError

@@ -13,8 +13,9 @@ from leasehold.console.page import Page, backend, caller, render
 from leasehold.web.feed import Feed
 from leasehold.web.money import BudgetReport, CostReport, report_budgets, report_costs
 from scheduler.model.costs import COST_KINDS, HOUR, Cost, CostKind, begin_of_hour
+from scheduler.model.metering import find_present_price
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import INACTIVE
+from scheduler.model.transitions import UNPAID
 from scheduler.operations.costs import WAYS, By
 from scheduler.ports import Store
 
@@ -26,9 +27,10 @@ MEANINGS: Final[dict[CostKind, str]] = {
     "idle": "ready without a lease",
     "draining": "takes no more leases",
     "interrupted": "after the notice of an interruption",
-    "stopped": "stopped: only its storage costs something",
+    "stopped": "stopped: it costs its storage",
     "unbound": "without a slot, until the sweep ends it or a slot adopts it",
 }
+"""Kind of use -> its meaning, in the order of COST_KINDS."""
 RARE: Final[frozenset[CostKind]] = frozenset({"stopped", "unbound"})
 """Kinds that are shown only if a machine has such a time."""
 STOPS: Final = {
@@ -53,7 +55,7 @@ async def show_money(request: Request) -> Response:
     slots = await services.run_plain(copy_slots, services.feed)
     report, curve, budgets = await services.run(read_page, services.store, way, seconds, slots)
     shown = [each["name"] for each in curve["series"]]
-    running = [slot for slot in slots if slot.state not in INACTIVE]
+    running = [slot for slot in slots if slot.state not in UNPAID]
     return render(
         request,
         "money.html",
@@ -73,8 +75,9 @@ async def show_money(request: Request) -> Response:
         spans=list(SPANS),
         budgets=budgets,
         stops=STOPS,
-        per_hour=sum(slot.price or 0.0 for slot in running),
+        per_hour=sum(map(find_present_price, slots)),
         machines=len(running),
+        stopped=sum(slot.state == "stopped" for slot in slots),
         unpriced=sum(not slot.price for slot in running),
     )
 

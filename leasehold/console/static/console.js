@@ -165,6 +165,40 @@
     if (time && !time.title) time.title = new Date(time.dateTime).toLocaleString();
   });
 
-  window.leasehold = { prefix, post, ask, toast, connect, disconnect };
+  // Seconds between two attempts grow, and after the last one the page waits for the next change.
+  const RETRY_MS = [2000, 4000, 8000, 16000, 32000];
+
+  /** Repeat a load that failed: `again()` calls `load` after a delay that grows, `done()` ends the row of failures. */
+  function retries(load) {
+    let failures = 0;
+    let timer = null;
+    return {
+      again() {
+        if (timer || failures >= RETRY_MS.length) return;
+        timer = setTimeout(() => {
+          timer = null;
+          load();
+        }, RETRY_MS[failures++]);
+      },
+      done() {
+        clearTimeout(timer);
+        timer = null;
+        failures = 0;
+      },
+    };
+  }
+
+  /** Repeat `load` if a request of htmx for an element of this selector got no answer, or an error of the server. */
+  function retryReloads(selector, load) {
+    const retry = retries(load);
+    document.addEventListener("htmx:afterRequest", (event) => {
+      const { target, xhr, successful } = event.detail;
+      if (!target?.matches(selector)) return;
+      if (successful) retry.done();
+      else if (xhr.status === 0 || xhr.status >= 500) retry.again();
+    });
+  }
+
+  window.leasehold = { prefix, post, ask, toast, connect, disconnect, retries, retryReloads };
   connect();
 })();

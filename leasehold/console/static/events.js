@@ -10,6 +10,7 @@
   let newest = Number(table.dataset.newest);
   let looking = false;
   let again = false;
+  const retry = window.leasehold.retries(() => look());
 
   function add(html, number) {
     // The template escapes every text; a table's rows cannot be parsed outside of a table.
@@ -32,20 +33,24 @@
       const wanted = new URLSearchParams(query);
       wanted.set("after", newest);
       const answer = await fetch(`${window.leasehold.prefix}/events/new?${wanted}`);
+      if (answer.status >= 500) retry.again();
       if (!answer.ok) return;
       const html = await answer.text();
+      retry.done();
       const first = new DOMParser().parseFromString(`<table><tbody>${html}</tbody></table>`, "text/html").querySelector("tr");
       if (first) add(html, Number(first.dataset.newest));
+    } catch {
+      retry.again();
     } finally {
       looking = false;
-      if (again) look().catch(() => {});
+      if (again) look();
     }
   }
 
   function take(update) {
     if (!follow.checked) return;
     if (looking || !update.rows) {
-      look().catch(() => {});
+      look();
       return;
     }
     const rows = update.rows.filter(
@@ -54,9 +59,9 @@
     add(rows.map((row) => row.html).join(""), update.newest);
   }
 
-  follow.addEventListener("change", () => look().catch(() => {}));
-  for (const name of ["hello", "status"]) document.addEventListener(`live:${name}`, () => look().catch(() => {}));
+  follow.addEventListener("change", () => look());
+  for (const name of ["hello", "status"]) document.addEventListener(`live:${name}`, () => look());
   // The stream may have begun before this script.
-  look().catch(() => {});
+  look();
   document.addEventListener("live:events", (event) => take(JSON.parse(event.detail)));
 })();

@@ -554,13 +554,16 @@
     if (tableDue) return;
     tableDue = setTimeout(() => {
       tableDue = null;
-      if (document.hidden || table.contains(document.activeElement)) return;
+      if (document.hidden || table.contains(document.activeElement)) return void refreshTable();
       const query = new URLSearchParams(new FormData(document.getElementById("filter")));
       const page = /page (\d+) of/i.exec(table.textContent);
       if (page) query.set("page", page[1]);
       htmx.ajax("GET", `${table.dataset.url}?${query}`, { target: "#table", swap: "innerHTML" });
     }, 5000);
   }
+
+  window.leasehold.retryReloads("#table", refreshTable);
+  window.leasehold.retryReloads("#panel", () => chosen() && refreshPanel());
 
   // Colours and sizes.
 

@@ -1,7 +1,7 @@
 "use strict";
 // The pages about reservations: live counts, the list that loads itself again, selections, saved views, bulk changes.
 (() => {
-  const { prefix, ask, toast } = window.leasehold;
+  const { prefix, ask, toast, retryReloads } = window.leasehold;
   const RELOAD_MS = 2000;
 
   // The parts that change with time load themselves again, at most every two seconds, and not while a person selects
@@ -19,6 +19,7 @@
   });
 
   function reload() {
+    clearTimeout(due);
     due = null;
     if (document.querySelector("dialog[open]") || checked().length) {
       due = setTimeout(reload, RELOAD_MS);
@@ -27,6 +28,8 @@
     isConcerned = false;
     document.querySelectorAll("[data-changes]").forEach((each) => htmx.trigger(each, "reload"));
   }
+
+  retryReloads("[data-changes]", reload);
 
   function showCounts(counts) {
     let total = 0;

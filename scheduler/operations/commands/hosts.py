@@ -12,7 +12,8 @@ from scheduler.model.command_schemas import HostDocument, RegisterDocument, Slot
 from scheduler.model.events import Event
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.operations.commands.lease_commands import CommandRefused, find_slot, start_draining
+from scheduler.operations.commands.lease_commands import CommandRefused
+from scheduler.operations.commands.slot_commands import find_slot, start_draining
 from scheduler.operations.unit_of_work import UnitOfWork
 
 

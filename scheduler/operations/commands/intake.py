@@ -53,6 +53,7 @@ from scheduler.operations.commands.accounts import ACCOUNT_COMMANDS
 from scheduler.operations.commands.hosts import HOST_COMMANDS
 from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused
 from scheduler.operations.commands.reports import REPORT_COMMANDS, UnknownReservation
+from scheduler.operations.commands.slot_commands import SLOT_COMMANDS
 from scheduler.operations.commands.submit import (
     Answer,
     Item,
@@ -72,6 +73,7 @@ from scheduler.ports import Meter, StaleWriteError, StoredAnswer, StoredRules
 
 COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Account | UnknownReservation]]] = {
     **LEASE_COMMANDS,
+    **SLOT_COMMANDS,
     **REPORT_COMMANDS,
     **HOST_COMMANDS,
     **ACCOUNT_COMMANDS,

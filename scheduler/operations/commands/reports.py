@@ -17,7 +17,8 @@ from scheduler.model.reservations import Component, Reservation, list_instances
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING
-from scheduler.operations.commands.lease_commands import CommandRefused, find_alive, find_slot
+from scheduler.operations.commands.lease_commands import CommandRefused, find_alive
+from scheduler.operations.commands.slot_commands import find_slot
 from scheduler.operations.ending_leases import drop_claims, end_reservation, note_confirmed, return_to_queue
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter

@@ -13,7 +13,7 @@ from scheduler.model.events import Event
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.model.transitions import WITH_MACHINE
-from scheduler.operations.commands.lease_commands import INTERRUPTED, interrupt
+from scheduler.operations.commands.slot_commands import INTERRUPTED, interrupt
 from scheduler.operations.machines.launch import is_put_off
 from scheduler.operations.ports import Ports, announce, send_callbacks
 from scheduler.operations.unit_of_work import STOP_DONE, UnitOfWork

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, assert_never
 from scheduler.model.rules import Rules
 from scheduler.model.slots import list_batches
 from scheduler.model.transitions import SlotState
-from scheduler.operations.commands.lease_commands import interrupt, maintain, rebalance
+from scheduler.operations.commands.slot_commands import interrupt, maintain, rebalance
 from scheduler.operations.machines.check import BATCH, send_checks
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork

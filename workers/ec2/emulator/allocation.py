@@ -13,7 +13,7 @@ import msgspec
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from workers.ec2.emulator.calls import Call, Place, Strategy
-from workers.ec2.emulator.instances import Life
+from workers.ec2.emulator.lives import Life
 from workers.ec2.emulator.settings import EmulatorSettings, FaultRule
 
 NO_CAPACITY: Final = "InsufficientInstanceCapacity"

@@ -13,7 +13,8 @@ from itertools import count
 from typing import Any, Final
 
 from scheduler.model.validation import fault
-from workers.ec2.emulator.instances import EmulatedInstance, Lives, find_instance
+from workers.ec2.emulator.instances import EmulatedInstance, find_instance
+from workers.ec2.emulator.lives import Lives
 from workers.ec2.emulator.log import CallLog, EventRecord
 from workers.ec2.emulator.notices import interruption_event, maintenance_event, rebalance_event, send_notice
 from workers.ec2.emulator.state_changes import StateChanges

@@ -9,7 +9,7 @@ from typing import Any
 
 from scheduler.model.validation import InvalidInputError
 from workers.ec2.emulator.faults import FaultTable
-from workers.ec2.emulator.instances import Lives
+from workers.ec2.emulator.lives import Lives
 from workers.ec2.emulator.settings import EmulatorSettings, load_settings, read_settings
 from workers.ec2.emulator.spot_prices import SpotPrices
 

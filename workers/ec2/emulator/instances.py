@@ -1,141 +1,23 @@
-"""The emulated EC2 instances: instances of moto (a mock of AWS) whose boots, status checks and ends take time.
-
-At the launch of an instance it is drawn how its boot fails and when it is interrupted. The record of an instance stays
-after EC2 no longer describes the instance.
-"""
+"""The emulated EC2 instances: instances of moto (a mock of AWS) whose boots, status checks and ends take time."""
 
 import copy
 import math
 import os
-import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-import msgspec
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 from moto.ec2.models import instances as moto_instances
 
 from workers.ec2.emulator.calls import Place
+from workers.ec2.emulator.lives import Cause, Fate, Life, Lives
 from workers.ec2.emulator.power_switch import PowerSwitch
 from workers.ec2.emulator.settings import EmulatorSettings
 
 PENDING, RUNNING, SHUTTING_DOWN, TERMINATED = 0, 16, 32, 48
-
-
-Kind = Literal["stuck", "terminated", "impaired", "unreachable"]
-Cause = Literal["call", "interrupted", "retired", "lost", "boot_failure"]
-HOUR = 3600.0
-
-
-class Fate(msgspec.Struct, frozen=True):
-    """What was drawn at the launch of an emulated instance: how its boot fails (None: it does not), and after how many
-    seconds it is interrupted (None: never).
-    """
-
-    failure: Kind | None = None
-    interrupted_after: float | None = None
-
-
-class Life(msgspec.Struct, kw_only=True):
-    """The record of one emulated instance from its launch to its end. Times are in seconds since the epoch."""
-
-    id: str
-    region: str
-    type: str
-    zone: str
-    market: Literal["spot", "on-demand"]
-    launched_at: float
-    token: str | None = None
-    boot_failure: str | None = None
-    warned_at: float | None = None
-    deadline: float | None = None
-    """The end of the instance that an interruption notice has announced; None without a notice."""
-    end_asked_at: float | None = None
-    terminated_at: float | None = None
-    """The time at which the instance has shut down and no longer costs anything. It may be in the future."""
-    cause: Cause | None = None
-    """What ended the instance: a call, or an event of EC2; None while it lives."""
-    stopped_at: float | None = None
-    """The time at which the instance is stopped, and costs only its storage; None while it is not to stop."""
-    starts: int = 0
-    """How often the instance was started again."""
-
-    def counts_for_quota(self, now: float) -> bool:
-        """Return whether the instance uses a part of the quota: it is neither terminated nor stopped."""
-        is_stopped = self.stopped_at is not None and now >= self.stopped_at
-        return (self.terminated_at is None or now < self.terminated_at) and not is_stopped
-
-
-class Lives:
-    """The records of all emulated instances since the start or the last reset, and the random generators for new
-    instances.
-
-    The same seed and the same launches in the same order give the same random results. Not thread-safe; the middleware
-    uses it under its lock.
-    """
-
-    def __init__(self, settings: EmulatorSettings) -> None:
-        self.all: dict[str, Life] = {}
-        self.change(settings, restart=True)
-
-    def change(self, settings: EmulatorSettings, *, restart: bool) -> None:
-        """Use these settings for new instances. `restart`: the random generators and the counts of boot failures start
-        again.
-        """
-        self.settings = settings
-        if restart:
-            # Repeatable random numbers are intended; nothing here is secret.
-            self._fates = random.Random(settings.random_seed)  # noqa: S311
-            self._notices = random.Random(settings.random_seed)  # noqa: S311
-            self._changes = random.Random(settings.random_seed)  # noqa: S311
-            self._left = [failure.count for failure in settings.boot_failures]
-
-    def begin(self, life: Life) -> Fate:
-        """Record an emulated instance at its launch, and return what was drawn for it: how its boot fails and when it
-        is interrupted.
-        """
-        # Each instance takes the same number of draws, so that one setting does not change the others' random numbers.
-        boot, interruption = self._fates.random(), self._fates.expovariate(1.0)
-        rate = self.settings.interruption_rate
-        fate = Fate(
-            failure=self._choose_failure(life, boot),
-            interrupted_after=interruption / rate * HOUR if rate and life.market == "spot" else None,
-        )
-        life.boot_failure = fate.failure
-        self.all[life.id] = life
-        return fate
-
-    def count_notices(self, kind: Literal["notice", "state"] = "notice") -> int:
-        """Draw and return how often the next notice, or the next event of a change of state, is sent: 0 (lost), 1, or 2
-        (doubled) times.
-        """
-        # Changes of state have random numbers of their own, so that they do not change those of other notices.
-        numbers = self._notices if kind == "notice" else self._changes
-        dropped, doubled = numbers.random(), numbers.random()
-        if dropped < self.settings.dropped_notices:
-            return 0
-        return 2 if doubled < self.settings.doubled_notices else 1
-
-    def _choose_failure(self, life: Life, drawn: float) -> Kind | None:
-        """Return how the boot of a new instance fails, or None if it does not. Each configured boot failure has a share
-        of the numbers from 0 to 1; the one whose share contains `drawn` is chosen.
-
-        Boot failures for other types, zones or markets, and those whose count is used up, have no share.
-        """
-        before = 0.0
-        for index, failure in enumerate(self.settings.boot_failures):
-            concerns = failure.type in {None, life.type} and failure.zone in {None, life.zone}
-            if self._left[index] == 0 or not concerns or failure.market not in {None, life.market}:
-                continue
-            if before <= drawn < before + failure.share:
-                left = self._left[index]
-                self._left[index] = None if left is None else left - 1
-                return failure.kind
-            before += failure.share
-        return None
 
 
 class EmulatedInstance(PowerSwitch, moto_instances.Instance):

@@ -12,7 +12,7 @@ from workers.ec2.emulator.allocation import NO_CAPACITY, Price, allocate, list_l
 from workers.ec2.emulator.answers import PlacedFault
 from workers.ec2.emulator.calls import Call, Place
 from workers.ec2.emulator.faults import FaultTable
-from workers.ec2.emulator.instances import Life, Lives
+from workers.ec2.emulator.lives import Life, Lives
 from workers.ec2.emulator.settings import FaultRule
 
 ALONE: Final = FaultRule(

@@ -9,7 +9,8 @@ from typing import Final
 from workers.ec2.emulator.allocation import find_full, list_limits
 from workers.ec2.emulator.calls import Call, Place
 from workers.ec2.emulator.faults import FaultTable
-from workers.ec2.emulator.instances import EmulatedInstance, Lives, find_instance
+from workers.ec2.emulator.instances import EmulatedInstance, find_instance
+from workers.ec2.emulator.lives import Lives
 from workers.ec2.emulator.settings import FaultRule
 
 _FROM: Final = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from moto.ec2.models import instances as moto_instances
 
 if TYPE_CHECKING:
-    from workers.ec2.emulator.instances import Life
+    from workers.ec2.emulator.lives import Life
     from workers.ec2.emulator.settings import EmulatorSettings
 
 RUNNING: Final = 16

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
-from workers.ec2.emulator.instances import EmulatedInstance, Lives
+from workers.ec2.emulator.instances import EmulatedInstance
+from workers.ec2.emulator.lives import Lives
 from workers.ec2.emulator.notices import send_notice, state_event
 
 _BEFORE: Final = {"running": "pending", "terminated": "shutting-down", "stopped": "stopping"}

@@ -1,0 +1,137 @@
+"""Handlers of commands and notices about slots. Senders are operators, hosts and the cloud.
+
+Each handler changes rows in a unit of work. If a command cannot be carried out, its handler raises `CommandRefused`
+before it has changed anything.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from scheduler.model.command_schemas import SlotDocument
+from scheduler.model.decisions import SlotReason
+from scheduler.model.events import Event
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import HOLDING, IN_FLIGHT, Cause
+from scheduler.operations.commands.lease_commands import CommandRefused
+from scheduler.operations.unit_of_work import UnitOfWork
+
+INTERRUPTED, MAINTENANCE = "slot_interrupted", "slot_maintenance"
+"""Names of the events that record EC2's notice of an interruption and of a scheduled change of the machine."""
+
+
+def find_slot(work: UnitOfWork, name: str) -> Slot:
+    """Return the slot with this id. Raises CommandRefused if there is none."""
+    slot = work.slots.get(name)
+    if slot is None:
+        raise CommandRefused("slot", "a known slot", name, "unknown")
+    return slot
+
+
+def cordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
+    """Mark a slot so that it takes no new leases. Leases that are on the slot continue."""
+    return _set_cordon(work, document.slot, cordoned=True)
+
+
+def uncordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
+    """End the cordon of a slot, so that it takes new leases again."""
+    return _set_cordon(work, document.slot, cordoned=False)
+
+
+def _set_cordon(work: UnitOfWork, name: str, *, cordoned: bool) -> Slot:
+    slot = find_slot(work, name)
+    changed = msgspec.structs.replace(slot, cordoned=cordoned)
+    if changed != slot:
+        work.put(changed)
+    return changed
+
+
+def drain(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
+    """Drain a slot (let it end when its leases are over) at the command of an operator.
+
+    A ready slot drains at once. A slot whose machine is not ready yet, or is stopped, ends in the next tick. Slots in
+    other states do not change.
+    """
+    return start_draining(work, find_slot(work, document.slot), "requested", "operator")
+
+
+def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
+    """Drain a slot for this reason: at once if it is ready, or in the next tick if its machine is not ready yet, or if
+    it is stopped and an operator drains it.
+
+    Slots in other states do not change.
+    """
+    if slot.state == "ready":
+        slot = work.move_slot(slot, "draining", cause=by, reason=reason, drain_reason=reason)
+    elif slot.state in IN_FLIGHT | ({"stopped"} if by == "operator" else set()) and slot.drain_reason is None:
+        slot = msgspec.structs.replace(slot, drain_reason=reason)
+        work.put(slot)
+    return slot
+
+
+def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
+    """Record on a slot EC2's notice that it will take the spot machine back at `gone_at`.
+
+    A second notice changes nothing.
+    """
+    slot = find_slot(work, name)
+    if slot.interrupted_at is None and slot.state in IN_FLIGHT | HOLDING:
+        slot = msgspec.structs.replace(slot, interrupted_at=work.now, interrupted_by=gone_at)
+        work.put(slot)
+        detail: dict[str, Any] = {"epoch": slot.epoch, "gone_at": gone_at}
+        work.add_event(Event(at=work.now, name=INTERRUPTED, cause="cloud", slot=name, detail=detail))
+    return slot
+
+
+def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
+    """Handle EC2's recommendation to replace the machine of a slot: drain the slot unless the pool ignores the
+    recommendations.
+
+    A second recommendation changes nothing.
+    """
+    slot = find_slot(work, name)
+    pool = rules.pools.get(slot.pool)
+    if pool is None or pool.rebalance == "ignore":
+        return slot
+    return start_draining(work, slot, "rebalance", "cloud")
+
+
+def maintain(work: UnitOfWork, rules: Rules, name: str, code: str, begins_at: float | None) -> Slot:
+    """Handle EC2's announcement that it will stop, restart or retire the machine of a slot: drain the slot unless the
+    pool ignores such announcements. A second one changes nothing. `code` is EC2's name for it, for the event.
+    """
+    slot = find_slot(work, name)
+    if (pool := rules.pools.get(slot.pool)) is None or pool.maintenance == "ignore":
+        return slot
+    drained = start_draining(work, slot, "maintenance", "cloud")
+    if drained != slot:
+        detail: dict[str, Any] = {"epoch": slot.epoch, "code": code, "begins_at": begins_at}
+        work.add_event(Event(at=work.now, name=MAINTENANCE, cause="cloud", slot=name, detail=detail))
+    return drained
+
+
+def lose(work: UnitOfWork, name: str) -> Slot:
+    """Make a slot empty because its machine is gone. The next tick fails the reservations that had leases on the
+    slot.
+    """
+    slot = find_slot(work, name)
+    if slot.state in {"booting", "binding", "ready", "draining", "terminating"}:
+        slot = work.move_slot(slot, "empty", cause="cloud", reason="lost")
+    return slot
+
+
+def hear(work: UnitOfWork, name: str) -> Slot:
+    """Record a heartbeat of a static host: `last_seen` of its slot becomes the present cluster time."""
+    slot = msgspec.structs.replace(find_slot(work, name), last_seen=work.now)
+    work.mark(slot)
+    return slot
+
+
+SLOT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Slot]] = {
+    "cordon": cordon,
+    "uncordon": uncordon,
+    "drain": drain,
+}
+"""By verb: the function that carries out an operator's command about a slot."""
