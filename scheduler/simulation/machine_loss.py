@@ -39,7 +39,7 @@ def announce_change(cluster: SimulatedCluster, name: str, begins_in: float, code
     """
     before, begins_at, rules = cluster.find_slot(name), cluster.event_queue.now + begins_in, cluster.ports.rules()
     cluster.change(
-        lambda work: lease_commands.maintain(work, rules, name, code, begins_at),
+        lambda work: slot_commands.maintain(work, rules, name, code, begins_at),
         lambda work: work.load(slots=[name]),
     )
 

@@ -390,9 +390,9 @@ def test_a_submission_its_answer_and_the_row_take_one_round_trip(
     sent: list[str] = []
     send: Any = AbstractConnection.send_packed_command
 
-    def note(connection: AbstractConnection, *arguments: Any, **options: Any) -> None:
+    def note(*arguments: Any, **options: Any) -> None:
         sent.append(threading.current_thread().name)
-        send(connection, *arguments, **options)
+        send(*arguments, **options)
 
     intake.publish(a_row("r1"))
     with Client(intake.url) as client:
