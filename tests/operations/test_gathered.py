@@ -104,8 +104,12 @@ def ask_one_by_one(harness: Harness, messages: Sequence[Message]) -> list[Outcom
 
 
 def facts(harness: Harness) -> dict[str, Any]:
-    """All stored facts, without the numbers that count transactions and writes."""
-    left_out = {"version", "marked_at", "launch_request"}
+    """All stored facts, without the numbers that count transactions and writes.
+
+    One transaction may give a slot back and take it again. Then its interval of the ledger goes on, where two
+    transactions begin a new one. The costs are equal: they contain the intervals that have not ended, until now.
+    """
+    left_out = {"version", "marked_at", "launch_request", "meter"}
 
     def plain(row: Any) -> dict[str, Any]:
         return {key: value for key, value in msgspec.to_builtins(row).items() if key not in left_out}
@@ -119,6 +123,7 @@ def facts(harness: Harness) -> dict[str, Any]:
     return {
         "reservations": sorted((plain(row) for row in harness.store.find_reservations()), key=lambda row: row["id"]),
         "slots": sorted((plain(row) for row in harness.store.find_slots()), key=lambda row: row["id"]),
+        "costs": harness.store.read_costs(),
         "events": events,
         "answers": {name: (each.answer, each.principal) for name, each in answers.items()},
         "accounts": [plain(row) for row in harness.store.find_accounts()],
