@@ -105,7 +105,9 @@ class Evidence:
     handled: set[str] = field(default_factory=set)
     """Machines that an operator stopped or started without Leasehold."""
     ledger: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """The least seconds of all machines by the events in SQL, the seconds in the cost ledger, and the most seconds."""
+    """The least seconds of the machines of slots by the events in SQL, their seconds in the cost ledger, and the most
+    seconds.
+    """
 
 
 def gather(folder: Path, store: Store, machines: Iterable[Line], lives: Iterable[Line] = ()) -> Evidence:
@@ -168,9 +170,11 @@ def _read_ledger(store: Store) -> tuple[float, float, float]:
     """Return the least seconds of machines by the events in SQL, the seconds in the cost ledger, and the most seconds.
 
     A slot has its machine from the answer to the launch, or from its adoption, until it is empty. A slot that was given
-    up before the answer may have got its machine at any time since then.
+    up before the answer may have got its machine at any time since then. Machines without a slot are left out.
     """
-    began, booked, ended = store.now(), sum(cost.seconds for cost in store.read_costs()), store.now()
+    began = store.now()
+    booked = sum(cost.seconds for cost in store.read_costs() if cost.kind != "unbound")
+    ended = store.now()
     since: dict[str, tuple[float, bool]] = {}
     least = most = 0.0
     for event in read_events(store):

@@ -120,29 +120,41 @@ def parse_module(name: str) -> ast.Module:
     return ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
 
 
-def fleet_methods(module: str) -> set[str]:
-    """Return the methods of the Fleet port that a module calls."""
-    return {
-        node.attr
-        for node in ast.walk(parse_module(module))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "fleet"
+def fleet_methods(module: str, name: str) -> set[str]:
+    """Return the methods of the Fleet port that a function or class of a module calls, itself or by others of the
+    module.
+    """
+    definitions = {
+        node.name: node for node in parse_module(module).body if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
+    open_names, seen, methods = [name], set[str](), set[str]()
+    while open_names:
+        if (name := open_names.pop()) in seen or name not in definitions:
+            continue
+        seen.add(name)
+        for node in ast.walk(definitions[name]):
+            if isinstance(node, ast.Name):
+                open_names.append(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
+                methods |= {node.attr} if node.value.attr == "fleet" else set()
+    return methods
 
 
-def imported_operations(queue: str) -> set[str]:
-    """Return the modules of scheduler.operations, in any of its packages, that the tasks of a queue use."""
+def imported_operations(queue: str) -> set[tuple[str, str]]:
+    """Return what the tasks of a queue use of scheduler.operations, in any of its packages, as (module, name)."""
     if queue in {"reservations", "ticks"}:
         nodes = ast.walk(parse_module(f"tasks.{queue}"))
-        found = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+        found = {(str(node.module), each.name) for node in imports for each in node.names}
     else:
         found = {
-            name.__module__
+            (used.__module__, used.__name__)
             for task in vars(tasks.machines).values()
             if str(getattr(task, "name", "")).startswith(f"leasehold.{queue}.")
-            for name in map(vars(tasks.machines).get, task.run.__code__.co_names)
-            if hasattr(name, "__module__")
+            for used in map(vars(tasks.machines).get, task.run.__code__.co_names)
+            if used is not None and hasattr(used, "__module__") and hasattr(used, "__name__")
         }
-    return {module for module in found if module.startswith("scheduler.operations.")}
+    return {(module, name) for module, name in found if module.startswith("scheduler.operations.")}
 
 
 def roles_of_the_chapter() -> dict[str, set[str]]:
@@ -152,7 +164,7 @@ def roles_of_the_chapter() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("worker", ["launch", "health", "terminate"])
 def test_each_workers_role_has_the_policies_that_its_operations_need(worker: str) -> None:
-    used = set().union(*(fleet_methods(module) for module in imported_operations(worker)))
+    used = set().union(*(fleet_methods(*used) for used in imported_operations(worker)))
     needed = {FLEET_POLICIES[method] for method in used - {"freeze", "freeze_batch"}}
     assert needed
     assert needed <= roles_of_the_chapter()[worker]
@@ -161,7 +173,7 @@ def test_each_workers_role_has_the_policies_that_its_operations_need(worker: str
 def test_only_workers_that_call_aws_have_a_role() -> None:
     assert set(roles_of_the_chapter()) == {"launch", "health", "terminate"}
     for queue in ("reservations", "ticks"):
-        assert not any(fleet_methods(module) for module in imported_operations(queue))
+        assert not any(fleet_methods(*used) for used in imported_operations(queue))
 
 
 def find_kinds(statement: dict[str, Any]) -> set[str]:

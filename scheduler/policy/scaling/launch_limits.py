@@ -272,7 +272,7 @@ class LaunchLimits:
             own = find_own_choice(slot_info)
             slot_info.state, slot_info.labels, slot_info.price = "stopped", own.labels, own.price
             slot_info.capacity = slot_info.free = own.capacity
-            del there.startable  # it is listed again when it is needed
+            vars(there).pop("startable", None)  # it is listed again when it is needed
             return
         there.active -= 1
         there.launches -= 1
