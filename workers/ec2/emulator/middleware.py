@@ -41,7 +41,7 @@ from workers.ec2.emulator.instances import (
 )
 from workers.ec2.emulator.launching import Grant, find_refusal, grant_launch
 from workers.ec2.emulator.log import CallLog, find_instances
-from workers.ec2.emulator.notices import make_queue
+from workers.ec2.emulator.notices import install_retention, make_queue
 from workers.ec2.emulator.power import find_power_error
 from workers.ec2.emulator.price_list import SERVICE as PRICE_SERVICE
 from workers.ec2.emulator.price_list import answer_price_error, answer_products, read_price_call
@@ -116,6 +116,7 @@ class Middleware:
     def begin(self) -> None:
         """From now on, let moto launch emulated instances, which this emulator records."""
         install_instances(self.control.lives)
+        install_retention()
         self.run_due_events()
 
     def serve(self, call: Call, environ: "WSGIEnvironment") -> Response:
