@@ -384,9 +384,7 @@ def test_reports_and_account_commands_carry_their_arguments(intake: FakeIntake, 
     assert (answer.account, answer.balance) == ("ci", (1.5, 0, 0, 0, 0))
 
 
-def test_a_submission_its_answer_and_the_row_take_one_round_trip(
-    intake: FakeIntake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_submission_and_its_row_take_one_round_trip(intake: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     send: Any = AbstractConnection.send_packed_command
 
