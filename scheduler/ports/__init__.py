@@ -17,6 +17,7 @@ from scheduler.ports.cluster import (
 )
 from scheduler.ports.fleet import (
     INTERRUPTION_SECONDS,
+    UNHEARD,
     BatchAnswer,
     BatchOrder,
     Category,
@@ -70,6 +71,7 @@ from scheduler.ports.view import (
 
 __all__ = [
     "INTERRUPTION_SECONDS",
+    "UNHEARD",
     "AppliedRules",
     "BatchAnswer",
     "BatchOrder",

@@ -3,7 +3,7 @@ the cloud's notices about machines.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -11,6 +11,10 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 
 Category = Literal["capacity", "quota", "throttled", "transient", "auth", "misconfigured", "not_found", "unknown"]
+UNHEARD: Final[frozenset[Category]] = frozenset({"throttled", "auth"})
+"""The categories of errors that EC2 returns before it looks at the request. If a repeated request gets such an error,
+it is still unknown whether the first request was carried out.
+"""
 
 
 class CloudError(Exception):

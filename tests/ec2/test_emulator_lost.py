@@ -57,6 +57,30 @@ def test_a_launch_whose_answer_is_lost_was_carried_out_and_its_token_gives_it_ag
     assert len(emulator.instances()) == 1
 
 
+@pytest.mark.parametrize("lost", ["reset", "500", "timeout"])
+def test_throttling_after_a_lost_answer_is_unclear_also_if_boto3_repeated_the_call(
+    lost: str, hasty: Ec2Fleet, emulator: Emulator
+) -> None:
+    request = hasty.freeze(an_order(), some_rules())
+    emulator.steer(throttling={"launch": {"size": 1, "refill": 0.01}})
+    emulator.set_fault(lost=lost, count=1)
+    with pytest.raises(CloudError, match="RequestLimitExceeded") as caught:
+        hasty.launch(request)
+    assert caught.value.category == "transient"
+    assert [call["code"] for call in emulator.calls()] == [None, *["RequestLimitExceeded"] * 2]
+    [instance] = emulator.instances()
+    emulator.steer(throttling={})
+    assert hasty.launch(request).id == instance["id"]
+
+
+def test_throttling_of_every_attempt_is_a_clear_refusal(hasty: Ec2Fleet, emulator: Emulator) -> None:
+    emulator.set_fault(code="RequestLimitExceeded")
+    with pytest.raises(CloudError, match="RequestLimitExceeded") as caught:
+        hasty.launch(hasty.freeze(an_order(), some_rules()))
+    assert caught.value.category == "throttled"
+    assert len(emulator.calls()) == 3
+
+
 def test_a_termination_whose_answer_is_lost_was_carried_out(
     launch: Launch, fleet: Ec2Fleet, emulator: Emulator
 ) -> None:

@@ -32,7 +32,8 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    stack = item.config.stash.get(STACK, None)
+    used = getattr(item, "funcargs", {}).get("stack")
+    stack = used if isinstance(used, Stack) else item.config.stash.get(STACK, None)
     if report.failed and stack is not None:
         report.sections.append(("logs of the stack", stack.read_logs()))
         if report.when == "call":

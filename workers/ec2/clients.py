@@ -12,7 +12,7 @@ import msgspec
 from botocore.config import Config
 from botocore.loaders import Loader
 
-from workers.ec2.errors import cloud_errors
+from workers.ec2.errors import cloud_errors, remember_unclear_attempts
 from workers.ec2.signing_time import AwsClock
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def open_client(
             aws_session_token=access.session_token,
         )
     AwsClock().guard(client)
+    remember_unclear_attempts(client)
     return client
 
 

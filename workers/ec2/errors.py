@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from botocore import exceptions as aws
+from botocore.client import BaseClient
 from botocore.parsers import ResponseParserError
 
-from scheduler.ports import Category, CloudError
+from scheduler.ports import UNHEARD, Category, CloudError
 
 CODES: Final[Mapping[str, Category]] = {
     "InsufficientInstanceCapacity": "capacity",
@@ -60,6 +61,8 @@ POWER_REFUSALS: Final = frozenset({"IncorrectInstanceState", "UnsupportedOperati
 category `misconfigured`.
 """
 
+_UNCLEAR: Final = "leasehold_unclear"
+"""Key in the context of a call of boto3, and in the metadata of its answer: whether an attempt had no clear answer."""
 _PREFIXES: Final = tuple((code[:-1], category) for code, category in CODES.items() if code.endswith("*"))
 
 _FAILURES: Final[Sequence[tuple[tuple[type[Exception], ...], Category]]] = (
@@ -126,16 +129,46 @@ def classify(code: str, http_status: int) -> Category:
 def describe_failure(error: Failure) -> CloudError:
     """Return an exception of boto3 as CloudError, with EC2's error code, or without one with the name of the
     exception's class.
+
+    An error that EC2 returns before it looks at the request is `transient` if boto3 had sent the request before and
+    got no clear answer.
     """
     if isinstance(error, aws.ClientError):
         found = error.response.get("Error", {})
         code = found.get("Code", "Unknown")
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return CloudError(classify(code, status), code, found.get("Message", ""))
+        metadata: Mapping[str, Any] = error.response.get("ResponseMetadata", {})
+        category = classify(code, metadata.get("HTTPStatusCode", 0))
+        if category in UNHEARD and metadata.get(_UNCLEAR):
+            category = "transient"  # promise: unclear-attempt-remembered
+        return CloudError(category, code, found.get("Message", ""))
     for kinds, category in _FAILURES:
         if isinstance(error, kinds):
             return CloudError(category, type(error).__name__, str(error))
     return CloudError("unknown", type(error).__name__, str(error))
+
+
+def remember_unclear_attempts(client: BaseClient) -> None:
+    """Mark each answer to this boto3 client whose call had an earlier attempt without a clear answer.
+
+    boto3 repeats such a call itself, and raises only the error of the last attempt. That error may be throttling,
+    although the first attempt launched machines.
+    """
+    events: Any = client.meta.events  # the stubs do not know what the handlers get
+    events.register(f"response-received.{client.meta.service_model.service_id.hyphenize()}", _mark_unclear)
+
+
+def _mark_unclear(
+    parsed_response: dict[str, Any] | None, context: dict[str, Any], exception: Exception | None, **_event: Any
+) -> None:
+    """Note in the context of a call whether this attempt has no clear answer, and in its answer whether an earlier
+    attempt had none.
+    """
+    metadata: dict[str, Any] = {} if parsed_response is None else parsed_response.setdefault("ResponseMetadata", {})
+    if context.get(_UNCLEAR):
+        metadata[_UNCLEAR] = True
+    error = {} if parsed_response is None else parsed_response.get("Error", {})
+    category = classify(error["Code"], metadata.get("HTTPStatusCode", 0)) if "Code" in error else None
+    context[_UNCLEAR] = context.get(_UNCLEAR) or exception is not None or category in {"transient", "unknown"}
 
 
 @contextmanager

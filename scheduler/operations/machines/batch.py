@@ -22,7 +22,6 @@ from scheduler.operations.machines.launch import (
     NOTHING_MADE,
     REFUSALS,
     REPEATED,
-    UNHEARD,
     describe_machine,
     find_delay,
     forget_holds,
@@ -35,7 +34,7 @@ from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
 from scheduler.operations.writers.slots import describe_choice
 from scheduler.policy.scaling.offerings import Choice, find_end, list_alternatives, list_configured
-from scheduler.ports import BatchAnswer, BatchOrder, CloudError, ClusterRow, Refusal
+from scheduler.ports import UNHEARD, BatchAnswer, BatchOrder, CloudError, ClusterRow, Refusal
 
 SHORT = "UnfulfillableCapacity"
 """Error code of a request that got fewer machines than it asked for, if EC2 names no error. Source: CreateFleet."""

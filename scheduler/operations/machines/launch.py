@@ -19,17 +19,13 @@ from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_choices
-from scheduler.ports import Category, CloudError, ClusterRow, LaunchOrder
+from scheduler.ports import UNHEARD, Category, CloudError, ClusterRow, LaunchOrder
 
 MOST_ATTEMPTS = 5
 """The most attempts at a launch whose outcome is unknown. After the last one the launch counts as misconfigured."""
 MOST_DELAY = 60.0
 REFUSALS: frozenset[Category] = frozenset({"capacity", "quota", "throttled", "auth", "misconfigured"})
 """The categories of EC2 errors after which it is certain that the request launched no machine."""
-UNHEARD: frozenset[Category] = frozenset({"throttled", "auth"})
-"""The categories of errors that EC2 returns before it looks at the request. If a repeated request gets such an error,
-it is still unknown whether the first request launched a machine.
-"""
 NOTHING_MADE: frozenset[Category] = frozenset({"capacity", "quota", "misconfigured", "not_found"})
 """The categories of errors which show, as the answer to a repeated launch request, that the first request launched no
 machine. Errors of other categories do not show this: EC2 returns `throttled` and `auth` before it looks at the request.

@@ -17,7 +17,6 @@ from scheduler.model.slots import Slot
 from scheduler.operations.machines.launch import (
     MOST_ATTEMPTS,
     MOST_DELAY,
-    UNHEARD,
     forget_holds,
     is_put_off,
     note_refusal,
@@ -25,7 +24,7 @@ from scheduler.operations.machines.launch import (
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.ports import Category, CloudError
+from scheduler.ports import UNHEARD, Category, CloudError
 
 Refused = dict[str, CloudError]
 """The refusal of the cloud, by slot."""
