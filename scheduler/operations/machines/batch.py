@@ -18,7 +18,6 @@ from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot, slot_order
 from scheduler.operations.machines.launch import (
-    MOST_ATTEMPTS,
     NOTHING_MADE,
     REFUSALS,
     REPEATED,
@@ -26,6 +25,7 @@ from scheduler.operations.machines.launch import (
     find_delay,
     forget_holds,
     is_put_off,
+    may_have_launched,
     note_refusal,
 )
 from scheduler.operations.machines.unbound import book_unbound, find_accounts
@@ -315,8 +315,7 @@ def _settle_error(ports: Ports, rules: Rules, batch: str, names: Sequence[str], 
         if first is None:
             return "aborted"
         pool, category = rules.pools.get(first.pool), error.category
-        is_unclear = category not in REFUSALS or (category in UNHEARD and first.attempts > 1)
-        if is_unclear and first.attempts < MOST_ATTEMPTS:
+        if may_have_launched(category, first.attempts):
             due = work.now + find_delay(first.attempts)
             work.put(msgspec.structs.replace(first, not_before=due, sent_at=0.0))
             if category not in UNHEARD:

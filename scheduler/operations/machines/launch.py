@@ -184,8 +184,7 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> 
         if current is None or not _is_wanted(current, slot.launch_id):
             return "aborted"
         category = error.category
-        is_unclear = category not in REFUSALS or (category in UNHEARD and current.attempts > 1)
-        if is_unclear and current.attempts < MOST_ATTEMPTS:
+        if may_have_launched(category, current.attempts):
             due = work.now + find_delay(current.attempts)
             work.put(msgspec.structs.replace(current, not_before=due, sent_at=0.0))
             if category not in UNHEARD:
@@ -198,6 +197,14 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> 
         change_set = work.flush()
     announce(ports, change_set, kick=change_set.turned_slots)
     return category
+
+
+def may_have_launched(category: Category, attempts: int) -> bool:
+    """Return whether a launch request may have launched machines, and so is sent again, after an error of this category
+    as the answer to its last attempt. After `MOST_ATTEMPTS` attempts it is given up.
+    """
+    is_unclear = category not in REFUSALS or (category in UNHEARD and attempts > 1)
+    return is_unclear and attempts < MOST_ATTEMPTS
 
 
 def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, category: Category, error: CloudError) -> None:
