@@ -1,4 +1,8 @@
-"""Order the files of a run for the processes of pytest-xdist (`--dist loadfile`), so that all processes end together.
+"""Start the processes of pytest-xdist, and order the files of a run for them (`--dist loadfile`), so that all processes
+end together.
+
+`--numprocesses auto` starts one process more than there are logical cores. Tests of servers, processes and browsers wait most
+of their time, and so a third process keeps two cores busy.
 
 By itself xdist starts the files with the fewest tests last. If such a file takes a minute, one process ends a minute
 after the other. So the pieces start in the order of their measured seconds, the longest first. A piece without a
@@ -9,6 +13,7 @@ piece, because one stack serves them.
 """
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -76,6 +81,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         nodeids = order([item.nodeid for item in items], load_durations())
         places = {nodeid: place for place, nodeid in enumerate(nodeids)}
         items.sort(key=lambda item: places[item.nodeid])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Return the number of processes for `--numprocesses auto`. `logical` and a number in the environment mean what
+    xdist documents.
+    """
+    is_given = config.option.numprocesses != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
+    return None if is_given else len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)

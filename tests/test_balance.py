@@ -58,6 +58,20 @@ def test_xdist_starts_the_pieces_in_this_order(project: pytest.Pytester) -> None
     assert homes["tests/system/test_one.py::test_0"] != homes["tests/a/test_many.py::test_0"]
 
 
+@pytest.mark.parametrize(("option", "given", "started"), [("auto", None, 4), ("auto", "2", 2), ("1", None, 1)])
+def test_auto_starts_one_process_more_than_there_are_cores(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, option: str, given: str | None, started: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0, 1, 2})
+    monkeypatch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", given)
+    plugins = [each for each in PLUGINS if each != "-n2"]
+    result = project.runpytest_inprocess(*plugins, f"--numprocesses={option}")
+    result.assert_outcomes(passed=12)
+    assert [line.split("/")[0] for line in result.outlines if line.startswith("created: ")] == [f"created: {started}"]
+
+
 @pytest.mark.parametrize(
     ("failing", "measured"), [("", {"tests/a/test_many.py", "tests/system"}), ("assert False", set())]
 )
