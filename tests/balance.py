@@ -88,8 +88,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Return the number of processes for `--numprocesses auto`. `logical` and a number in the environment mean what
     xdist documents.
     """
-    is_given = config.option.numprocesses != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
-    return None if is_given else len(os.sched_getaffinity(0)) + 1
+    if config.option.numprocesses != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    # macOS has no affinity.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
 
 
 @pytest.hookimpl(optionalhook=True)
