@@ -1,8 +1,8 @@
 """Start the processes of pytest-xdist, and order the files of a run for them (`--dist loadfile`), so that all processes
 end together.
 
-`--numprocesses auto` starts one process more than there are logical cores. Tests of servers, processes and browsers wait most
-of their time, and so a third process keeps two cores busy.
+`--numprocesses auto` starts one process more than there are logical cores. Tests of servers, processes and browsers
+wait for most of their time, so a third process keeps two cores busy.
 
 By itself xdist starts the files with the fewest tests last. If such a file takes a minute, one process ends a minute
 after the other. So the pieces start in the order of their measured seconds, the longest first. A piece without a
