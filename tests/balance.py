@@ -7,7 +7,7 @@ wait for most of their time, so a third process keeps two cores busy.
 By itself xdist starts the files with the fewest tests last. If such a file takes a minute, one process ends a minute
 after the other. So the pieces start in the order of their measured seconds, the longest first. A piece without a
 measurement starts before all others, because it may take long. All tests that share the stack of tests/system are one
-piece, because one stack serves them.
+piece, because one stack serves them. Its files with stacks of their own (OWN_STACKS) are pieces like other files.
 
 `make durations` measures every piece that it runs (`PYTEST_ARGS=...`) and writes DURATIONS.
 """
@@ -25,12 +25,19 @@ import pytest
 ROOT: Final = Path(__file__).parents[1]
 DURATIONS: Final = Path(__file__).with_name("durations.json")
 E2E: Final = "tests/system"
+OWN_STACKS: Final = frozenset(
+    f"{E2E}/test_{name}.py"
+    for name in (
+        *("bad_day", "bulk", "hostile", "nothing_is_left", "postgresql", "restore", "signed", "stopped_tier"),
+        "transport",
+    )
+)
 
 
 def find_piece(nodeid: str) -> str:
-    """Return the piece of work to which a test belongs: all of tests/system, or its file."""
+    """Return the piece of work to which a test belongs: the shared stack of tests/system, or its file."""
     file = nodeid.partition("::")[0]
-    return E2E if file.startswith(f"{E2E}/") else file
+    return E2E if file.startswith(f"{E2E}/") and file not in OWN_STACKS else file
 
 
 def load_durations(path: Path = DURATIONS) -> dict[str, float]:
