@@ -299,7 +299,8 @@ def test_a_command_whose_effect_is_there_already_writes_no_row(verb: str, fields
     harness.submit("r1")
 
     def versions() -> list[int]:
-        return [row.version for row in (*harness.store.find_slots(), *harness.store.find_reservations())]
+        slots, reservations = harness.store.find_slots(), harness.store.find_reservations()
+        return [*(row.version for row in slots), *(row.version for row in reservations)]
 
     first = versions()
     assert harness.ask(verb, **fields)["ok"]
