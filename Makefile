@@ -31,7 +31,7 @@ quick: .venv ## after a change of a rule: ruff, import contracts, tests without 
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet --diff .
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(QUICK_TESTS)
+	@$(BIN)/python -m pytest --numprocesses logical --dist loadfile $(QUICK_TESTS)
 
 # mypy ends with status 2 if its workers do not start in time, as on a loaded machine. Then it runs without them.
 check: .venv ## all checks except pytest: ruff, formatting, mypy, import contracts

@@ -1,14 +1,19 @@
-"""Order the files of a run for the processes of pytest-xdist (`--dist loadfile`), so that all processes end together.
+"""Start the processes of pytest-xdist, and order the files of a run for them (`--dist loadfile`), so that all processes
+end together.
+
+`--numprocesses auto` starts one process more than there are logical cores. Tests of servers, processes and browsers
+wait for most of their time, so a third process keeps two cores busy.
 
 By itself xdist starts the files with the fewest tests last. If such a file takes a minute, one process ends a minute
 after the other. So the pieces start in the order of their measured seconds, the longest first. A piece without a
 measurement starts before all others, because it may take long. All tests that share the stack of tests/system are one
-piece, because one stack serves them.
+piece, because one stack serves them. Its files with stacks of their own (OWN_STACKS) are pieces like other files.
 
 `make durations` measures every piece that it runs (`PYTEST_ARGS=...`) and writes DURATIONS.
 """
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -20,12 +25,19 @@ import pytest
 ROOT: Final = Path(__file__).parents[1]
 DURATIONS: Final = Path(__file__).with_name("durations.json")
 E2E: Final = "tests/system"
+OWN_STACKS: Final = frozenset(
+    f"{E2E}/test_{name}.py"
+    for name in (
+        *("bad_day", "bulk", "hostile", "nothing_is_left", "postgresql", "restore", "signed", "stopped_tier"),
+        "transport",
+    )
+)
 
 
 def find_piece(nodeid: str) -> str:
-    """Return the piece of work to which a test belongs: all of tests/system, or its file."""
+    """Return the piece of work to which a test belongs: the shared stack of tests/system, or its file."""
     file = nodeid.partition("::")[0]
-    return E2E if file.startswith(f"{E2E}/") else file
+    return E2E if file.startswith(f"{E2E}/") and file not in OWN_STACKS else file
 
 
 def load_durations(path: Path = DURATIONS) -> dict[str, float]:
@@ -76,6 +88,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         nodeids = order([item.nodeid for item in items], load_durations())
         places = {nodeid: place for place, nodeid in enumerate(nodeids)}
         items.sort(key=lambda item: places[item.nodeid])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Return the number of processes for `--numprocesses auto`. `logical` and a number in the environment mean what
+    xdist documents.
+    """
+    if config.option.numprocesses != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    # macOS has no affinity.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
 
 
 @pytest.hookimpl(optionalhook=True)

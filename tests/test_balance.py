@@ -1,10 +1,11 @@
 """The slowest pieces of a run start first, each in one process."""
 
+import ast
 from pathlib import Path
 
 import pytest
 
-from tests.balance import find_piece, load_durations, order, save_durations
+from tests.balance import E2E, OWN_STACKS, ROOT, find_piece, load_durations, order, save_durations
 
 PLUGINS = ("-p", "xdist.plugin", "-p", "tests.balance", "-n2", "--dist=loadfile")
 
@@ -12,6 +13,22 @@ PLUGINS = ("-p", "xdist.plugin", "-p", "tests.balance", "-n2", "--dist=loadfile"
 def test_tests_that_share_the_stack_are_one_piece_and_every_other_file_is_one() -> None:
     assert find_piece("tests/system/test_stack.py::test_it[a::b]") == find_piece("tests/system/test_doctor.py::test_it")
     assert find_piece("tests/unit/test_logs.py::test_it[a::b]") == "tests/unit/test_logs.py"
+
+
+def shares_the_stack(file: Path) -> bool:
+    """Whether tests or fixtures of this file use the fixture `stack`, and the file defines none."""
+    nodes = [each for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.FunctionDef)]
+    decorated = [each for each in nodes if any("fixture" in ast.unparse(line) for line in each.decorator_list)]
+    used = {argument.arg for each in nodes if each.name.startswith("test_") for argument in each.args.args}
+    used |= {argument.arg for each in decorated for argument in each.args.args}
+    return "stack" in used - {each.name for each in decorated}
+
+
+def test_files_of_the_folder_with_stacks_of_their_own_are_pieces() -> None:
+    files = sorted((ROOT / E2E).glob("test_*.py"))
+    alone = {f"{E2E}/{each.name}" for each in files if not shares_the_stack(each)}
+    assert alone == OWN_STACKS
+    assert {find_piece(f"{each}::test_it") for each in alone} == alone
 
 
 def test_unknown_pieces_go_first_as_they_come_then_the_longest_ones() -> None:
@@ -56,6 +73,20 @@ def test_xdist_starts_the_pieces_in_this_order(project: pytest.Pytester) -> None
     homes = {words[-1]: words[0] for words in passed}
     assert homes["tests/system/test_one.py::test_0"] == homes["tests/system/test_two.py::test_0"]
     assert homes["tests/system/test_one.py::test_0"] != homes["tests/a/test_many.py::test_0"]
+
+
+@pytest.mark.parametrize(("option", "given", "started"), [("auto", None, 4), ("auto", "2", 2), ("1", None, 1)])
+def test_auto_starts_one_process_more_than_there_are_cores(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, option: str, given: str | None, started: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0, 1, 2})
+    monkeypatch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", given)
+    plugins = [each for each in PLUGINS if each != "-n2"]
+    result = project.runpytest_inprocess(*plugins, f"--numprocesses={option}")
+    result.assert_outcomes(passed=12)
+    assert [line.split("/")[0] for line in result.outlines if line.startswith("created: ")] == [f"created: {started}"]
 
 
 @pytest.mark.parametrize(

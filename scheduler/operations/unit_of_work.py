@@ -6,7 +6,7 @@ written before `flush`.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ from scheduler.operations.leases_by_slot import LeasesBySlot
 from scheduler.operations.notices import describe_notice
 from scheduler.policy.quota.accounting import bill
 from scheduler.ports import ConflictError, OutboxMessage, Transaction
+
+Changed = TypeVar("Changed", Slot, Reservation)
 
 
 @dataclass
@@ -181,6 +183,13 @@ class UnitOfWork:
         self._changed[key] = row
         if self._marked:
             self._marked.pop(key, None)
+
+    def change(self, row: Changed, **fields: Any) -> Changed:
+        """Stage a row with these fields, and return it. A row that has them already is not staged."""
+        changed = msgspec.structs.replace(row, **fields)
+        if changed != row:
+            self.put(changed)
+        return changed
 
     def mark(self, row: Slot | Reservation) -> None:
         """Stage a row of which only time marks such as `last_seen` have changed. `flush` writes it with the same

@@ -1,11 +1,10 @@
 """Find every small change that could be made to a module, and describe each by its anchor and as a patch."""
 
 import ast
-import copy
 import difflib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 from tests.mutations.anchor import Anchor, AnchorError, change
@@ -73,7 +72,8 @@ class Possible:
 
     def describe(self) -> Drawn:
         """Anchor the change: by the smallest piece of syntax around it that its function has only once."""
-        wanted = ast.dump(_copy_changed(self.spot, 0))
+        with _changed(self.spot) as tree:
+            wanted = ast.dump(tree)
         for anchor in self._list_anchors():
             if _leads_to(anchor, self.source, wanted):
                 return Drawn(**vars(anchor), kind=self.spot.kind, line=self.spot.node.lineno, patch=self._make_patch())
@@ -130,33 +130,30 @@ def _leads_to(anchor: Anchor, source: str, wanted: str) -> bool:
 
 def _unparse_changed(spot: _Spot, depth: int) -> str:
     """Return the code of the node at this depth of the path with the change."""
-    if depth == len(spot.path) - 1 and spot.new is None:
-        return ""
-    return ast.unparse(_copy_changed(spot, depth))
+    if depth < len(spot.path) - 1:
+        with _changed(spot):
+            return ast.unparse(spot.path[depth])
+    return "" if spot.new is None else ast.unparse(spot.new)
 
 
-def _copy_changed(spot: _Spot, depth: int) -> ast.AST:
-    if depth == len(spot.path) - 1:
-        assert spot.new is not None
-        return spot.new
-    replaced: dict[int, ast.AST] = {}
-    if spot.new is not None:
-        replaced[id(spot.node)] = copy.deepcopy(spot.new)
-    else:
-        (parent, node) = list(pairwise(spot.path))[-1]
-        is_alone = any(value == [node] for _, value in ast.iter_fields(parent))
-        replaced[id(node)] = ast.Pass() if is_alone else _Removed()
-    tree = copy.deepcopy(spot.path[depth], replaced)
-    return _Removing().visit(tree) if spot.new is None else tree
+@contextmanager
+def _changed(spot: _Spot) -> Iterator[ast.AST]:
+    """Change the module's tree within this block, and yield it. A copy of the tree would take most of the time."""
+    parent, node = spot.path[-2:]
+    name, before = next((name, value) for name, value in ast.iter_fields(parent) if _holds(value, node))
+    after: object = spot.new
+    if isinstance(before, list):
+        instead = [] if spot.new is None else [spot.new]
+        after = [each for old in before for each in (instead if old is node else [old])] or [ast.Pass()]
+    setattr(parent, name, after)
+    try:
+        yield spot.path[0]
+    finally:
+        setattr(parent, name, before)
 
 
-class _Removed(ast.stmt):
-    """Stands for a statement until it is taken out of its block."""
-
-
-class _Removing(ast.NodeTransformer):
-    def visit__Removed(self, node: _Removed) -> None:
-        return None
+def _holds(value: object, node: ast.AST) -> bool:
+    return value is node or (isinstance(value, list) and any(each is node for each in value))
 
 
 def _list_spots(path: tuple[ast.AST, ...]) -> Iterator[_Spot]:

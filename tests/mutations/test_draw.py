@@ -6,20 +6,25 @@ import pytest
 
 from tests.mutations.anchor import change, is_same
 from tests.mutations.draw import draw, find_reason, list_modules, main
-from tests.mutations.drawing import list_changes
+from tests.mutations.drawing import Drawn, list_changes
 from tests.mutations.explained import EXPLAINED
 from tests.mutations.mutant import Mutant, list_mutants
 from tests.mutations.playing import read
 
 MODULE = "scheduler.policy.lifecycle.heal"
-DRAWN = draw(MODULE, 1, 10_000)
 
 
-def test_every_kind_of_change_is_drawn_and_each_makes_another_module() -> None:
-    assert {each.kind for each in DRAWN} == {"comparison", "boolean", "arithmetic", "constant", "dropped call"}
-    trees = [change(read(MODULE), each) for each in DRAWN]
+@pytest.fixture(scope="module")
+def drawn() -> list[Drawn]:
+    """Return all changes of a module. They take seconds, which no collection of the tests should wait for."""
+    return draw(MODULE, 1, 10_000)
+
+
+def test_every_kind_of_change_is_drawn_and_each_makes_another_module(drawn: list[Drawn]) -> None:
+    assert {each.kind for each in drawn} == {"comparison", "boolean", "arithmetic", "constant", "dropped call"}
+    trees = [change(read(MODULE), each) for each in drawn]
     assert not any(is_same(tree, ast.parse(read(MODULE))) for tree in trees)
-    assert len({ast.dump(tree) for tree in trees}) == len(DRAWN)
+    assert len({ast.dump(tree) for tree in trees}) == len(drawn)
 
 
 def test_a_default_that_the_function_has_twice_is_anchored_by_the_whole_function() -> None:
@@ -40,18 +45,18 @@ def test_a_seed_draws_the_same_mutants_again_and_another_seed_others() -> None:
     assert draw(MODULE, 2, 5) == draw(MODULE, 2, 5) != draw(MODULE, 3, 5)
 
 
-def test_the_patch_shows_the_line_that_the_place_names() -> None:
-    [each] = [each for each in DRAWN if each.old == "_restart(cycle)" and each.new == ""]
+def test_the_patch_shows_the_line_that_the_place_names(drawn: list[Drawn]) -> None:
+    [each] = [each for each in drawn if each.old == "_restart(cycle)" and each.new == ""]
     line = read(MODULE).splitlines()[each.line - 1]
     assert each.place == f"scheduler/policy/lifecycle/heal.py:{each.line}"
     assert each.patch.splitlines()[-2:] == [f"-{line}", f"+{line.replace('_restart(cycle)', 'pass')}"]
 
 
-def test_an_explained_mutant_is_known_whatever_surrounds_its_anchor() -> None:
-    drawn = next(each for each in DRAWN if each.kind == "comparison")
-    explained = Mutant(drawn.module, drawn.function, drawn.old, drawn.new, "the reason")
-    assert find_reason(drawn, [explained]) == "the reason"
-    assert find_reason(drawn, []) is None
+def test_an_explained_mutant_is_known_whatever_surrounds_its_anchor(drawn: list[Drawn]) -> None:
+    one = next(each for each in drawn if each.kind == "comparison")
+    explained = Mutant(one.module, one.function, one.old, one.new, "the reason")
+    assert find_reason(one, [explained]) == "the reason"
+    assert find_reason(one, []) is None
 
 
 def test_the_code_of_each_explained_mutant_is_there_once() -> None:

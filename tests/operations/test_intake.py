@@ -286,6 +286,29 @@ def test_a_repeated_command_about_a_slot_is_published_again() -> None:
     assert [slot.cordoned for slot in harness.ports.view_cache.load().slots.values()] == [True]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("verb", "fields"),
+    [
+        ("cordon", {"slot": "linux-1"}),
+        ("suspend", {"reservation": "r1"}),
+        ("priority", {"reservation": "r1", "priority": 5}),
+    ],
+)
+def test_a_command_whose_effect_is_there_already_writes_no_row(verb: str, fields: dict[str, Any]) -> None:
+    harness = Harness()
+    harness.submit("r1")
+
+    def versions() -> list[int]:
+        slots, reservations = harness.store.find_slots(), harness.store.find_reservations()
+        return [*(row.version for row in slots), *(row.version for row in reservations)]
+
+    first = versions()
+    assert harness.ask(verb, **fields)["ok"]
+    second = versions()
+    assert harness.ask(verb, **fields)["ok"]
+    assert first != second == versions()
+
+
 def test_the_answer_to_a_long_list_contains_one_fault_for_each_item() -> None:
     wrong = {f"wrong-{number}": number for number in range(50)}
     answer = Harness().ask("submit", items=[wrong] * 1000)

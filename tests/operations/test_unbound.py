@@ -111,6 +111,39 @@ def test_the_price_is_that_of_the_offering_or_of_the_table_of_prices(name: str) 
     assert sum(each.unpriced for each in harness.store.read_costs()) == (0.0 if price else 3600.0)
 
 
+def test_the_table_of_prices_is_read_once_for_all_machines_and_before_the_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness, calls = a_harness(), list[str]()
+
+    def record(name: str) -> Any:
+        method = getattr(harness.store, name)
+
+        def recorded() -> Any:
+            calls.append(name)
+            return method()
+
+        return recorded
+
+    for name in ("load_market", "transaction"):
+        monkeypatch.setattr(harness.store, name, record(name))
+    for number in range(3):
+        harness.fleet.appear(f"i-{number}", "linux-9", type="x9.large", market="spot", launched_at=NOW - 3600)
+    reconcile(harness.ports)
+    # One transaction books the machines, and another one books them when they end.
+    assert calls == ["load_market", "transaction"] * 2
+
+
+def test_the_table_of_prices_is_not_read_for_machines_whose_offering_has_a_price(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = a_harness()
+    monkeypatch.delattr(type(harness.store), "load_market")
+    harness.fleet.appear("i-lost", "linux-9", offering="small", launched_at=NOW - 3600)
+    reconcile(harness.ports)
+    assert [each[4] for each in sums(harness)] == [3600.0]
+
+
 def test_the_time_before_an_adoption_is_booked_and_the_slot_goes_on_from_there() -> None:
     harness = a_harness()
     harness.fleet.appear("i-lost", "linux-2", offering="small", launched_at=NOW - 100)

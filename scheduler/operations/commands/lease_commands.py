@@ -228,22 +228,13 @@ def suspend(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
     """
     current = find_alive(work, document)
     if current.phase == "pending":
-        return _set_suspended(work, current, suspended=True)
+        return work.change(drop_claims(work, current) if current.leases else current, suspended=True)
     return return_to_queue(work, rules, current, "suspended", suspended=True)
 
 
 def resume(work: UnitOfWork, _rules: Rules, document: HolderDocument) -> Reservation:
     """End the suspension of a reservation, so that a tick can place it again."""
-    return _set_suspended(work, find_alive(work, document), suspended=False)
-
-
-def _set_suspended(work: UnitOfWork, current: Reservation, *, suspended: bool) -> Reservation:
-    if suspended and current.leases:
-        current = drop_claims(work, current)
-    changed = msgspec.structs.replace(current, suspended=suspended)
-    if changed != current:
-        work.put(changed)
-    return changed
+    return work.change(find_alive(work, document), suspended=False)
 
 
 def set_priority(work: UnitOfWork, _rules: Rules, document: PriorityDocument) -> Reservation:
@@ -256,10 +247,7 @@ def set_priority(work: UnitOfWork, _rules: Rules, document: PriorityDocument) ->
         raise _refuse_phase(current, "a reservation that has not ended")
     if current.phase == "pending" and current.leases and document.priority == 0:
         current = drop_claims(work, current)
-    changed = msgspec.structs.replace(current, priority=document.priority)
-    if changed != current:
-        work.put(changed)
-    return changed
+    return work.change(current, priority=document.priority)
 
 
 LEASE_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation]] = {

@@ -32,20 +32,12 @@ def find_slot(work: UnitOfWork, name: str) -> Slot:
 
 def cordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
     """Mark a slot so that it takes no new leases. Leases that are on the slot continue."""
-    return _set_cordon(work, document.slot, cordoned=True)
+    return work.change(find_slot(work, document.slot), cordoned=True)
 
 
 def uncordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
     """End the cordon of a slot, so that it takes new leases again."""
-    return _set_cordon(work, document.slot, cordoned=False)
-
-
-def _set_cordon(work: UnitOfWork, name: str, *, cordoned: bool) -> Slot:
-    slot = find_slot(work, name)
-    changed = msgspec.structs.replace(slot, cordoned=cordoned)
-    if changed != slot:
-        work.put(changed)
-    return changed
+    return work.change(find_slot(work, document.slot), cordoned=False)
 
 
 def drain(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:

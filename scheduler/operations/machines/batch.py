@@ -28,7 +28,7 @@ from scheduler.operations.machines.launch import (
     may_have_launched,
     note_refusal,
 )
-from scheduler.operations.machines.unbound import book_unbound, find_accounts
+from scheduler.operations.machines.unbound import book_unbound, find_accounts, load_prices
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
@@ -249,7 +249,7 @@ def _record(
         _clear(work, slots, batch)
         change_set = work.flush()
         left = list(answer.machines[len(wanting) :])
-        book_unbound(ports, work, rules, left, find_accounts(slots))
+        book_unbound(work, rules, left, find_accounts(slots), load_prices(ports, rules, left))
     return [(slot.id, machine) for slot, machine in bound], left, change_set
 
 

@@ -14,7 +14,7 @@ from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.model.transitions import INACTIVE
-from scheduler.operations.machines.unbound import book_unbound, find_accounts
+from scheduler.operations.machines.unbound import book_unbound, find_accounts, load_prices
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -142,7 +142,8 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
         change_set = work.flush()
         is_bound = current is not None and (current.launch_id, current.instance_id) == (slot.launch_id, machine.id)
         if not wanted and not is_bound:
-            book_unbound(ports, work, ports.rules(), [machine], find_accounts([slot]))
+            rules = ports.rules()
+            book_unbound(work, rules, [machine], find_accounts([slot]), load_prices(ports, rules, [machine]))
     if is_bound:
         return REPEATED
     if not wanted:

@@ -21,7 +21,7 @@ from scheduler.model.slots import ADOPTED, Machine, Slot, slot_order
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.machines.batch import is_of_batch
 from scheduler.operations.machines.launch import describe_machine, end_quota_holds, list_quota_holds_of, settle_machine
-from scheduler.operations.machines.unbound import book_unbound, end_unbound, find_accounts, find_offering
+from scheduler.operations.machines.unbound import book_unbound, end_unbound, find_accounts, find_offering, load_prices
 from scheduler.operations.membership import refuse_foreign_machines, split_foreign
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -140,6 +140,7 @@ def _adopt(
     which the machines had no slot, and store how many have none, in one transaction. Return (number adopted, machines
     without a slot, those of them that are old enough to be terminated).
     """
+    market = load_prices(ports, rules, strangers)
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
         named = {machine.slot for machine in strangers if machine.slot}
@@ -162,7 +163,7 @@ def _adopt(
                 detail["launch"] = machine.launch_id
                 work.add_event(Event(at=work.now, name="machine_orphaned", cause="cloud", detail=detail))
         change_set = work.flush()
-        book_unbound(ports, work, rules, unbound, accounts)
+        book_unbound(work, rules, unbound, accounts, market)
     adopted = [event.slot for event in change_set.events if event.name == "slot_adopted" and event.slot]
     announce(ports, change_set, kick=bool(adopted) or is_fewer)
     if adopted:

@@ -8,6 +8,7 @@ process that is killed before the machine's end leaves the rest to the next swee
 from collections.abc import Iterable, Mapping, Sequence
 
 from scheduler.model.costs import Meter, measure
+from scheduler.model.market import StoredMarket
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
@@ -17,20 +18,20 @@ from scheduler.policy.scaling.offerings import list_configured
 
 
 def book_unbound(
-    ports: Ports, work: UnitOfWork, rules: Rules, machines: Sequence[Machine], accounts: Mapping[str, str]
+    work: UnitOfWork, rules: Rules, machines: Sequence[Machine], accounts: Mapping[str, str], market: StoredMarket
 ) -> None:
     """Book the time of these machines that is not booked yet, as `unbound`, until now.
 
-    `accounts`: id of a launch or batch -> the account whose demand caused it; others are booked for no account. A
-    machine that is stopped at the end of the time is booked without a price. Call it last in the transaction, because
-    the rows of these machines are locked after all others.
+    `accounts`: id of a launch or batch -> the account whose demand caused it; others are booked for no account.
+    `market`: the table of prices, see `load_prices`. A machine that is stopped at the end of the time is booked without
+    a price. Call it last in the transaction, because the rows of these machines are locked after all others.
     """
     if not machines:
         return
     born = {each.id: work.now if each.launched_at is None else each.launched_at for each in machines}
     begins = work.transaction.take_unbooked(born)  # promise: unbound-booked-once
     for machine in machines:
-        offering, price = _find_price(ports, rules, machine)
+        offering, price = _find_price(rules, market, machine)
         account = accounts.get(machine.batch or machine.launch_id or "", "")
         meter = Meter(begins[machine.id], "unbound", offering, account, None if machine.state == "stopped" else price)
         work.transaction.book(list(measure(machine.pool or "", meter, work.now)))
@@ -40,8 +41,9 @@ def end_unbound(ports: Ports, rules: Rules, machines: Sequence[Machine], account
     """Book these machines, which have no slot and get none, and terminate them. Raises CloudError if EC2 refuses."""
     if not machines:
         return
+    market = load_prices(ports, rules, machines)
     with ports.store.transaction() as transaction:
-        book_unbound(ports, UnitOfWork(transaction, "cloud"), rules, machines, accounts)
+        book_unbound(UnitOfWork(transaction, "cloud"), rules, machines, accounts, market)
     ports.fleet.terminate([machine.id for machine in machines])
 
 
@@ -70,17 +72,28 @@ def find_offering(pool: Pool, machine: Machine) -> str | None:
     return next(alike, machine.type)
 
 
-def _find_price(ports: Ports, rules: Rules, machine: Machine) -> tuple[str, float | None]:
+def load_prices(ports: Ports, rules: Rules, machines: Iterable[Machine]) -> StoredMarket:
+    """Return the table of prices, without any price if the offering of each of these machines has one. Call it before
+    the transaction if the machines are known by then, because the table is large.
+    """
+    needs_table = any(not _find_offering_price(rules, machine)[1] for machine in machines)
+    return ports.store.load_market() if needs_table else StoredMarket()
+
+
+def _find_price(rules: Rules, market: StoredMarket, machine: Machine) -> tuple[str, float | None]:
     """Return the key of the machine's offering, and the best known price: that of the offering, else that of the type,
     market and zone in the table of prices, else None.
     """
+    key, price = _find_offering_price(rules, machine)
+    if not price and machine.type and machine.market:
+        known = market.find_price(machine.type, machine.market, [machine.zone] if machine.zone else ())
+        price = known.price if known else 0.0
+    return key, price or None
+
+
+def _find_offering_price(rules: Rules, machine: Machine) -> tuple[str, float]:
+    """Return the key of the machine's offering and its price in the rules, 0.0 if there is none."""
     pool = rules.pools.get(machine.pool or "")
     key = (find_offering(pool, machine) if pool else machine.offering or machine.type) or ""
     choices = list_configured(pool) if pool else []
-    price = next((each.price for each in choices if each.key == key), 0.0)
-    if not price and machine.type and machine.market:
-        known = ports.store.load_market().find_price(
-            machine.type, machine.market, [machine.zone] if machine.zone else ()
-        )
-        price = known.price if known else 0.0
-    return key, price or None
+    return key, next((each.price for each in choices if each.key == key), 0.0)
