@@ -11,8 +11,10 @@ from scheduler.policy.capacity.fits import Occupancy
 Key = tuple[str, str]
 """The id of a reservation and the name of the component that the lease is for."""
 _NONE: Final[Mapping[Key, Lease]] = MappingProxyType({})
-Read = Callable[[Collection[str]], Mapping[str, Sequence[tuple[str, Lease]]]]
-"""A function that reads all leases on these slots from the database, as pairs (reservation id, lease) by slot."""
+Read = Callable[[Collection[str], Container[str]], Mapping[str, Sequence[tuple[str, Lease]]]]
+"""A function that reads the leases on these slots from the database, as pairs (reservation id, lease) by slot, without
+those of these reservations.
+"""
 
 
 class LeasesBySlot:
@@ -36,10 +38,9 @@ class LeasesBySlot:
 
     def read(self, slots: Collection[str]) -> None:
         """Read all leases on these slots from the database, without locks."""
-        for leases in self._load(slots).values():
+        for leases in self._load(slots, self._loaded).values():
             for owner, lease in leases:
-                if owner not in self._loaded:
-                    self._put(owner, lease)
+                self._put(owner, lease)
         self._read.update(slots)
 
     def replace(self, owner: str, gone: Iterable[Lease], come: Iterable[Lease]) -> None:

@@ -1,6 +1,6 @@
 """Preview rules: what the next tick would do under a document that is not in force yet, and what would be lost."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -177,7 +177,7 @@ class _NoTransaction:
     def now(self) -> float:
         return self._now
 
-    def load_leases(self, _: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
+    def load_leases(self, _slots: Iterable[str], _without: Container[str]) -> dict[str, list[tuple[str, Lease]]]:
         return {}
 
 

@@ -2,7 +2,7 @@
 accounts. Adapters store them in SQL or in memory.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -116,9 +116,10 @@ class Transaction(CostWriter, MarketWrites, Protocol):
     def count_pending_of_account(self, account: str) -> Pending:
         """Count the pending reservations of this account. Locks nothing."""
 
-    def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
+    def load_leases(self, slots: Iterable[str], without: Container[str] = ()) -> dict[str, list[tuple[str, Lease]]]:
         """Return the leases on each of these slots (in any epoch) as pairs (reservation id, lease), sorted by
-        reservation id. Leases of one reservation are in the order of the reservation.
+        reservation id. Leases of one reservation are in the order of the reservation. Leases of the reservations in
+        `without` are missing.
 
         The reservations are not locked. The leases on a locked slot cannot become more or fewer, because a transaction
         that gives or ends a lease locks the slot first.

@@ -3,7 +3,7 @@ after it was read.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self, cast
@@ -158,7 +158,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         rows = [row for row in self.load_reservations(names).values() if row.phase == "pending" and counts(row)]
         return Pending(len(rows), sum(row.instances or 1 for row in rows))
 
-    def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
+    def load_leases(self, slots: Iterable[str], without: Container[str] = ()) -> dict[str, list[tuple[str, Lease]]]:
         """Return the leases on each of these slots (in any epoch) as pairs (reservation id, lease), sorted by
         reservation id. See Transaction.
         """
@@ -166,10 +166,10 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         found: dict[str, list[tuple[str, Lease]]] = {}
         for slot in slots:
             held = self._world.occupants.get(slot, {})
-            there = [(owner, lease) for owner in sorted(held) if owner not in written for lease in held[owner]]
-            found[slot] = there
+            others = [owner for owner in sorted(held) if owner not in written and owner not in without]
+            found[slot] = [(owner, lease) for owner in others for lease in held[owner]]
         for owner, row in written.items():
-            for lease in row.leases if isinstance(row, Reservation) else ():
+            for lease in row.leases if isinstance(row, Reservation) and owner not in without else ():
                 if lease.slot in found:
                     found[lease.slot].append((owner, lease))
         if written:

@@ -101,9 +101,12 @@ class Session:
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
+        # Speed: one context for each statement, and not `explaining` within this one.
         try:
-            with explaining(self._dialect):
-                yield
+            yield
+        except SQLAlchemyError as error:
+            self._failure = _explain(self._dialect, error)
+            raise self._failure from error
         except Exception as error:
             self._failure = error
             raise
@@ -155,9 +158,14 @@ def explaining(dialect: Dialect) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        explained = dialect.explain(error)
-        fault = find_schema_fault(dialect) if isinstance(explained, SchemaError) else None
-        raise (SchemaError(f"{explained}: {fault}") if fault else explained) from error
+        raise _explain(dialect, error) from error
+
+
+def _explain(dialect: Dialect, error: SQLAlchemyError) -> Exception:
+    """Return the error of the Store port that stands for this driver error."""
+    explained = dialect.explain(error)
+    fault = find_schema_fault(dialect) if isinstance(explained, SchemaError) else None
+    return SchemaError(f"{explained}: {fault}") if fault else explained
 
 
 def cut(items: Iterable[Item]) -> Iterator[list[Item]]:

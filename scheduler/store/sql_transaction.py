@@ -1,6 +1,6 @@
 """The Transaction port on SQL databases. A write fails if its row was changed after it was read."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -159,14 +159,15 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         ((count, instances),) = self._session.fetch(statement, **values)
         return Pending(int(count), int(instances))
 
-    def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
+    def load_leases(self, slots: Iterable[str], without: Container[str] = ()) -> dict[str, list[tuple[str, Lease]]]:
         """Return the leases on each of these slots (in any epoch) as pairs (reservation id, lease), sorted by
         reservation id. See Transaction.
         """
         found: dict[str, list[tuple[str, Lease]]] = {slot: [] for slot in slots}
-        for *values, owner in self._session.fetch_for(self._statements.leases.on_slots, found):
-            lease = LEASES.read(values)
-            found[lease.slot].append((owner, lease))
+        for row in self._session.fetch_for(self._statements.leases.on_slots, found):
+            if (owner := row[-1]) not in without:
+                lease = LEASES.read(row)
+                found[lease.slot].append((owner, lease))
         return found
 
     def load_all_slots(self) -> list[Slot]:

@@ -23,13 +23,14 @@ from sqlalchemy import (
     Text,
     bindparam,
     create_engine,
-    event,
     func,
     literal_column,
     select,
     true,
 )
+from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
@@ -51,6 +52,10 @@ _PRAGMAS: Final = (
     "PRAGMA temp_store = MEMORY",
 )
 
+_DRIVER: Final = "leasehold"
+"""The name under which SQLAlchemy finds `Beginning`."""
+_WRITES: Final = "writes"
+"""The execution option that a transaction of this connection will write."""
 _CREATES: Final = "rwc"
 _PRIVATE: Final = 0o600
 _NOT_NULL: Final = "SQLITE_CONSTRAINT_NOTNULL"
@@ -88,13 +93,13 @@ class SqliteDialect:
 
     def create_engine(self) -> Engine:
         """Return a new SQLAlchemy engine for this process. See Dialect."""
-        engine = create_engine("sqlite://", creator=self._connect, poolclass=QueuePool, pool_size=5, max_overflow=50)
-        event.listen(engine, "begin", _begin)
-        return engine
+        return create_engine(
+            f"sqlite+{_DRIVER}://", creator=self._connect, poolclass=QueuePool, pool_size=5, max_overflow=50
+        )
 
     def options(self, *, writes: bool) -> Mapping[str, Any]:
         """Return the SQLAlchemy execution options for a connection that is used for one transaction. See Dialect."""
-        return {"writes": writes}
+        return {_WRITES: writes}
 
     def given(self, fields: Sequence[Field]) -> FromClause:
         """Return an SQL table expression with these columns, whose rows are the structs that are passed with
@@ -208,7 +213,7 @@ class SqliteDialect:
             f"{self.path.as_uri()}?mode={self._mode}",
             uri=True,
             timeout=BUSY_SECONDS,
-            # The function `_begin` begins the transactions, not the driver.
+            # `Beginning` begins the transactions, not the driver.
             isolation_level=None,
             # The connection pool gives a connection to one thread at a time.
             check_same_thread=False,
@@ -242,12 +247,29 @@ def _set_up(connection: sqlite3.Connection) -> None:
         connection.execute(pragma)
 
 
-def _begin(connection: Connection) -> None:
-    """Begin a transaction. If it will write, take the write lock at once: SQLite refuses a write after a read if
-    another transaction has written in between.
+class Beginning(SQLiteDialect_pysqlite):
+    """SQLAlchemy's part for this driver, which also begins the transactions. If a transaction will write, it takes the
+    write lock at once: SQLite refuses a write after a read if another transaction has written in between.
+
+    Speed: an engine with a listener for its event `begin` looks for listeners at each statement, too.
     """
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    driver = _DRIVER
+    supports_statement_cache = True
+
+    def set_connection_execution_options(self, connection: Connection, opts: Mapping[str, Any]) -> None:
+        """Keep the option `writes` for the next transaction on this connection."""
+        super().set_connection_execution_options(connection, opts)
+        if _WRITES in opts:
+            connection.connection.info[_WRITES] = opts[_WRITES]
+
+    def do_begin(self, dbapi_connection: Any) -> None:
+        """Begin a transaction."""
+        writes = dbapi_connection.info.pop(_WRITES, False)
+        dbapi_connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+registry.register(f"sqlite.{_DRIVER}", __name__, Beginning.__name__)
 
 
 def _find_places(fields: Sequence[Field]) -> list[int]:

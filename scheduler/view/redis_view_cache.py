@@ -81,6 +81,13 @@ class RedisViewCache:
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
         """Write changed rows into the view; a row that is older than its copy in the view is ignored. See ViewCache."""
+        # The first call sends the script to Redis, so that its hash is known there.
+        is_valid = not changes or self._send(changes[:CHANGES_A_CALL])
+        if not is_valid or len(changes) <= CHANGES_A_CALL:
+            return is_valid
+        with suppress(redis.RedisError), closing(Ahead(self._client)) as ahead:
+            return all(self._send_ahead(ahead, _batches(changes[CHANGES_A_CALL:], CHANGES_A_CALL)))
+        # The connection was lost, or Redis has dropped the script: these calls are tried again. Rows may be sent twice.
         return all(self._send(batch) for batch in _batches(changes, CHANGES_A_CALL))
 
     @redis_errors()
@@ -220,19 +227,25 @@ class RedisViewCache:
         return self._read("slots", Slot, ids)
 
     def _write_rows(self, rows: Iterable[Row], view: View, generation: bytes) -> None:
-        """Write the rows of a rebuild into Redis and into this copy.
-
-        Speed: Redis takes some rows while the next ones are read from the database and encoded.
-        """
+        """Write the rows of a rebuild into Redis and into this copy."""
         # Without rows, the first call sends the script to Redis, so that its hash is known there.
         _require(self._send([], generation))
         with closing(Ahead(self._client)) as ahead:
-            for batch in _batches(rows, CHANGES_A_CALL):
-                view.apply_all(batch)
-                arguments = self._list_arguments(batch, generation)
-                _require(not ahead.is_awaited or bool(ahead.receive()))
-                ahead.send("EVALSHA", self._publish.sha, len(self._keys.all), *self._keys.all, *arguments)
-            _require(not ahead.is_awaited or bool(ahead.receive()))
+            for is_ours in self._send_ahead(ahead, _apply_each(view, _batches(rows, CHANGES_A_CALL)), generation):
+                _require(is_ours)
+
+    def _send_ahead(self, ahead: Ahead, batches: Iterable[Sequence[Change]], generation: bytes = b"") -> Iterator[bool]:
+        """Send each batch of changes to the script `publish`, and yield the results, as `_send` returns them.
+
+        Speed: Redis takes a batch while the next one is made and encoded.
+        """
+        for batch in batches:
+            arguments = self._list_arguments(batch, generation)
+            if ahead.is_awaited:
+                yield bool(ahead.receive())
+            ahead.send("EVALSHA", self._publish.sha, len(self._keys.all), *self._keys.all, *arguments)
+        if ahead.is_awaited:
+            yield bool(ahead.receive())
 
     def _send(self, changes: Sequence[Change], generation: bytes = b"") -> bool:
         return bool(self._publish(self._keys.all, self._list_arguments(changes, generation)))
@@ -329,6 +342,13 @@ def _decode(type_: type[T], body: bytes) -> T:
 def _require(is_ours: bool) -> None:  # noqa: FBT001 - an answer of Redis
     if not is_ours:
         raise ViewUnavailableError("rebuild of the view given up: another process began one, or Redis restarted")
+
+
+def _apply_each(view: View, batches: Iterable[list[Row]]) -> Iterator[list[Row]]:
+    """Apply each batch of rows to this copy of the view before it is yielded."""
+    for batch in batches:
+        view.apply_all(batch)
+        yield batch
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -23,7 +23,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["put", "remove", "read"]), st.sample
 
 @given(STEPS)
 def test_the_sums_of_a_slot_are_those_of_its_leases_after_every_change(steps: list[tuple[str, str, Lease]]) -> None:
-    table = LeasesBySlot(lambda _: {}, ())
+    table = LeasesBySlot(lambda _slots, _without: {}, ())
     expected: dict[str, dict[tuple[str, str], Lease]] = {slot.id: {} for slot in SLOTS}
     for step, owner, lease in steps:
         if step == "put":

@@ -307,6 +307,13 @@ class TestLeasesOnSlots:
             "linux-2": [],
         }
 
+    def test_those_of_some_reservations_can_be_left_out(self, store: Store) -> None:
+        kept, moved, other = (lease_out(store, name, "linux-1") for name in ("r1", "r2", "r3"))
+        with store.transaction() as transaction:
+            transaction.save([msgspec.structs.replace(row, leases=(a_lease("linux-2"),)) for row in (moved, other)])
+            found = transaction.load_leases(["linux-1", "linux-2"], without={kept.id, moved.id})
+        assert found == {"linux-1": [], "linux-2": [("r3", a_lease("linux-2"))]}
+
     def test_a_moved_lease_is_found_only_on_its_new_slot(self, store: Store) -> None:
         row = lease_out(store, "r1", "linux-1")
         with store.transaction() as transaction:

@@ -129,6 +129,40 @@ def test_after_a_load_that_ended_early_each_command_gets_its_own_answer(redis_cl
     assert redis_client.ping() is True
 
 
+@pytest.mark.parametrize("fault", ["CLIENT KILL TYPE normal", "SCRIPT FLUSH"])
+def test_a_publish_of_many_rows_is_sent_again_if_redis_drops_the_connection_or_the_script(
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """The rows are sent in several calls on one connection; here it is lost, or the script is, before the second."""
+    leader, other = open_view_caches(open_redis, redis_url)
+    send, faults = Ahead.send, [fault]
+
+    def send_after_fault(ahead: Ahead, *command: bytes | str | int) -> None:
+        if faults:
+            redis_client.execute_command(faults.pop())  # type: ignore[no-untyped-call]
+        send(ahead, *command)
+
+    monkeypatch.setattr(Ahead, "send", send_after_fault)
+    rows = {f"linux-{number}": slot_at(2, f"linux-{number}") for number in range(1, 1800)}
+    assert other.publish([*rows.values()]) is True
+    assert faults == []
+    assert content(leader.catch_up())["slots"] == rows
+
+
+def test_a_publish_of_many_rows_stops_when_the_view_is_lost(
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, other = open_view_caches(open_redis, redis_url)
+    send = Ahead.send
+
+    def send_after_flush(ahead: Ahead, *command: bytes | str | int) -> None:
+        redis_client.delete("leasehold:view:generation")
+        send(ahead, *command)
+
+    monkeypatch.setattr(Ahead, "send", send_after_flush)
+    assert other.publish([slot_at(2, f"linux-{number}") for number in range(1800)]) is False
+
+
 def test_unreadable_rows_among_many_give_no_view(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
