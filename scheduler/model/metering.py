@@ -1,5 +1,6 @@
 """Which interval of the cost ledger a slot's machine is in, and how a change of the slot ends it."""
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -43,6 +44,22 @@ def find_present_price(slot: Slot) -> float:
     if slot.state in INACTIVE:
         return 0.0
     return (slot.storage_price if slot.state == "stopped" else slot.price) or 0.0
+
+
+def meter_slots(changed: Iterable[Slot], deleted: Iterable[Slot], now: float) -> tuple[list[Slot], list[Cost]]:
+    """Close the intervals of the ledger that changes of slots end, and open the next ones.
+
+    Return those of the `changed` slots that get another meter, with that meter, and the costs of the closed intervals.
+    """
+    metered, closed = [], []
+    for slot in changed:
+        following, costs = meter_slot(slot, now)
+        if following is not slot:
+            metered.append(following)
+        closed += costs
+    for slot in deleted:
+        closed += meter_slot(msgspec.structs.replace(slot, state="empty"), now)[1]
+    return metered, closed
 
 
 def meter_slot(slot: Slot, now: float) -> tuple[Slot, list[Cost]]:

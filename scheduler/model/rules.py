@@ -7,11 +7,12 @@ docs/reference/configuration.md quotes it.
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from scheduler.model.accounts import NOTHING
 from scheduler.model.budgets import NO_SPENDING, Budget, Spent, list_budget_faults
 from scheduler.model.pools import Pool
+from scheduler.model.reservations import Request, Reservation
 from scheduler.model.validation import (
     Amount,
     Count,
@@ -222,6 +223,61 @@ class Rules(Document):
         if pool is not None:
             return (pool,) if pool in self.pools else ()
         return self.pools_of_system.get(system or "", ())
+
+
+class Terms(NamedTuple):
+    """The fields of a request that determine when a reservation expires; requests with equal fields expire after
+    equally long times.
+    """
+
+    ttl: float | None
+    pool: str | None
+    system: str | None
+
+
+def expiry_of_pending(request: Request | Terms, rules: Rules, now: float) -> float | None:
+    """Return when a pending reservation expires; None: never, also for a ttl of 0.
+
+    Its ttl is that of the request, else `reservation_ttl` of its pool (the first pool that serves its system). `now`:
+    the time from which the ttl counts, which is its submission, its renewal or its return to the queue. Source: the
+    autoscaler's tick.
+    """
+    ttl = _own_ttl(request, _first_pool(request, rules))
+    return now + ttl if ttl else None
+
+
+def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float | None:
+    """Return when a leased reservation expires; None: never, also for a ttl of 0.
+
+    Its ttl is that of the request or pool as for a pending reservation, else `lease_ttl` of that pool. `now`: the time
+    from which the ttl counts, which is its assignment or its renewal.
+    """
+    pool = _first_pool(request, rules)
+    ttl = _own_ttl(request, pool)
+    if ttl is None:
+        ttl = pool.lease_ttl if pool else 0.0
+    return now + ttl if ttl else None
+
+
+def expiry_when_renewed(reservation: Reservation, rules: Rules, now: float) -> float | None:
+    """Return when a pending or leased reservation expires if it is renewed at `now`; None: never."""
+    if reservation.phase == "pending":
+        return expiry_of_pending(reservation.request, rules, now)
+    return expiry_of_lease(reservation.request, rules, now)
+
+
+def _own_ttl(request: Request | Terms, pool: Pool | None) -> float | None:
+    """Return the ttl (seconds) of a reservation's pending and of its leased phase: None if neither the request nor its
+    first pool has one, 0.0 for never.
+    """
+    if request.ttl is not None:
+        return request.ttl
+    return (pool.reservation_ttl or None) if pool else None
+
+
+def _first_pool(request: Request | Terms, rules: Rules) -> Pool | None:
+    names = rules.serving_pools(request.pool, request.system)
+    return rules.pools[names[0]] if names else None
 
 
 def read_rules(document: object, prefix: str = "config") -> Rules:

@@ -91,6 +91,8 @@ OF_LIFECYCLE: Final[Changes] = {
         "find_timeout": [
             Change("every state has a timeout of its own", "pool.boot_timeout", "pool.launch_timeout"),
         ],
+    },
+    "scheduler.model.rules": {
         "_own_ttl": [
             Change("an own ttl of 0 means never", "request.ttl is not None", "request.ttl"),
         ],

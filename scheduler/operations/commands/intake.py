@@ -49,6 +49,7 @@ from scheduler.model.validation import (
 )
 from scheduler.model.view import Row
 from scheduler.model.waits import Reason
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.commands.accounts import ACCOUNT_COMMANDS
 from scheduler.operations.commands.hosts import HOST_COMMANDS
 from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused
@@ -68,7 +69,7 @@ from scheduler.operations.commands.submit import (
     submit,
 )
 from scheduler.operations.ports import Ports, announce
-from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import Meter, StaleWriteError, StoredAnswer, StoredRules
 
 COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Account | UnknownReservation]]] = {

@@ -15,15 +15,14 @@ from scheduler.model.events import Event
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rights import owns
-from scheduler.model.rules import Rules
+from scheduler.model.rules import Rules, expiry_of_pending
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
 from scheduler.model.validation import Document, Fault, InvalidInputError, fault, show, suggest
 from scheduler.model.waits import Reason
 from scheduler.operations.admission import Admission, KnownSlots, find_excess, foresee_misfits
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.commands.reports import UnknownReservation
-from scheduler.operations.unit_of_work import ChangeSet
-from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.policy.queueing.order import find_ignored
 from scheduler.ports import Store, Transaction
 
@@ -180,7 +179,7 @@ def _answer_all(
             results.append(refuse_item(fault, index))
             continue
         row = present[item.id]
-        if not owns(submission.principal, row):
+        if item.id not in new and not owns(submission.principal, row):
             results.append(
                 refuse([Fault("id", "an id that no other principal has used", show(item.id), "conflict")], index)
             )

@@ -19,7 +19,7 @@ from scheduler.model.resources import Labels, Resources, subtract
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE, SlotState
 from scheduler.model.view import View
-from scheduler.policy.capacity.fits import Mark, find_obstacle, measure
+from scheduler.policy.capacity.fits import Mark, capacity_of, find_obstacle, measure
 
 Leases = dict[tuple[str, str], Lease]
 """The leases of a slot, by (reservation, component)."""
@@ -212,19 +212,6 @@ def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASE
     if leases:
         slot_info.count_free()
     return slot_info
-
-
-def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
-    """Return the resources of a slot: those of its row, else of its offering, else of its pool.
-
-    None: it counts leases only.
-    """
-    if slot.resources is not None:
-        return slot.resources
-    offering = pool.offering_by_key.get(slot.offering or "")
-    if offering is not None and offering.resources is not None:
-        return offering.resources
-    return pool.resources
 
 
 def find_reason_to_retire(slot_info: SlotInfo) -> SlotReason | None:

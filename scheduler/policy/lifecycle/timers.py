@@ -23,7 +23,7 @@ from scheduler.model.decisions import (
     Stop,
     Terminate,
 )
-from scheduler.policy.cycle.deadlines import Terms, expiry_of_pending
+from scheduler.model.rules import Terms, expiry_of_pending
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Shared, Unexpired
 from scheduler.policy.lifecycle.heal import may_restart_again, wake_for_restart

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.model.resources import shape_of
-from scheduler.policy.capacity.requests import given_to
+from scheduler.policy.capacity.fits import given_to
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Charged

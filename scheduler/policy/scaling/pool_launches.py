@@ -3,8 +3,9 @@
 from functools import cached_property
 
 from scheduler.model.transitions import INACTIVE
+from scheduler.policy.capacity.fits import capacity_of
 from scheduler.policy.capacity.requests import InstanceRequest
-from scheduler.policy.capacity.slot_info import SlotInfo, capacity_of, find_life, is_settled_stop
+from scheduler.policy.capacity.slot_info import SlotInfo, find_life, is_settled_stop
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.scaling.market_mix import MarketMix, count_mix
 from scheduler.policy.scaling.offerings import Choice, list_alternatives, list_choices, list_configured
