@@ -13,8 +13,8 @@ from prometheus_client.metrics_core import Metric as Family
 
 from leasehold.common.clock import ProcessOffset
 from scheduler.model.accounts import FREE, PAID, Account, find_account
+from scheduler.model.costs import find_present_price
 from scheduler.model.decisions import WAITING_CODES
-from scheduler.model.metering import find_present_price
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources, add, subtract
 from scheduler.model.rules import Rules

@@ -10,7 +10,7 @@ from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules, expiry_of_pending
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.lifecycle.heal import may_restart_again
+from scheduler.policy.lifecycle.timers import may_restart_again
 
 UNCLAIMED = "reservation_unclaimed"
 """Name of the event that a pending reservation lost its claims (slots promised to it). Its phase does not change."""

@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from scheduler.model.accounts import Account, Levels, find_account
+from scheduler.model.costs import meter_slots
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.metering import meter_slots
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import Lease, Reservation, move_reservation
 from scheduler.model.slots import Slot, move_slot, without_machine

@@ -62,7 +62,6 @@ from scheduler.operations.commands.submit import (
     add_notes,
     describe_answer,
     foresee,
-    note_ignored,
     refuse,
     refuse_item,
     refuse_unservable,
@@ -380,7 +379,9 @@ def _answer(work: UnitOfWork, rules: Rules, verb: str, item: Item, index: int) -
         cores = {lease.component: usable for lease in row.leases if (usable := usable_cores(lease)) is not None}
         answer |= {"cores": cores} if cores else {}
     if isinstance(item, PriorityDocument) and isinstance(row, Reservation):
-        add_notes(answer, note_ignored(rules, row, item.priority, None))
+        add_notes(
+            answer, rules.list_ignored(row.request.pool, row.request.system, priority=item.priority, account=None)
+        )
     if verb == "register" and isinstance(row, Slot):
         answer["offline_timeout"] = rules.pools[row.pool].offline_timeout
         answer["heartbeat"] = row.heartbeat

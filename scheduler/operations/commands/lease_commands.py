@@ -31,7 +31,7 @@ from scheduler.operations.ending_leases import (
     return_to_queue,
 )
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.lifecycle.heal import may_restart_again
+from scheduler.policy.lifecycle.timers import may_restart_again
 
 
 class CommandRefused(Exception):  # noqa: N818 (a refused request is not an error of the scheduler)

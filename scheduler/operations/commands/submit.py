@@ -23,7 +23,6 @@ from scheduler.model.waits import Reason
 from scheduler.operations.admission import Admission, KnownSlots, find_excess, foresee_misfits
 from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.commands.reports import UnknownReservation
-from scheduler.policy.queueing.order import find_ignored
 from scheduler.ports import Store, Transaction
 
 Answer = dict[str, Any]
@@ -190,10 +189,10 @@ def _answer_all(
             answer["waiting"] = {"code": code, "detail": detail}
         # Of several documents with the same id the first one is stored.
         if item.id not in new or item.id in answered:
-            notes = note_ignored(rules, row, item.priority, item.account) | dict(_list_differences(item, row))
+            notes = _note_ignored(rules, row, item) | dict(_list_differences(item, row))
         else:
             if id(item.request) not in noted:
-                noted[id(item.request)] = note_ignored(rules, row, item.priority, item.account)
+                noted[id(item.request)] = _note_ignored(rules, row, item)
             notes = noted[id(item.request)]
         answered.add(item.id)
         add_notes(answer, notes)
@@ -219,12 +218,10 @@ def new_reservation(item: ReservationDocument, rules: Rules, now: float, princip
     )
 
 
-def note_ignored(rules: Rules, row: Reservation, priority: float, account: str | None) -> dict[str, str]:
-    """Return, by field, a sentence for each field of a request (priority, account) that the order of its queue
-    ignores.
-    """
-    queue = rules.settings_of(row.request.pool, row.request.system).queue
-    return find_ignored(queue, priority=priority, account=account)
+def _note_ignored(rules: Rules, row: Reservation, item: ReservationDocument) -> dict[str, str]:
+    """Return, by field, a sentence for each field of a document that the order of the reservation's queue ignores."""
+    asked = row.request
+    return rules.list_ignored(asked.pool, asked.system, priority=item.priority, account=item.account)
 
 
 def add_notes(answer: Answer, notes: Mapping[str, str]) -> None:

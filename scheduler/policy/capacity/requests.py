@@ -159,13 +159,12 @@ class Demands(dict[Shape, Demand]):
         return self._of_payers.get(key) or self._of_payers.setdefault(key, replace(demand, payer=account))
 
     def __missing__(self, shape: Shape) -> Demand:
-        rules, asked = self._rules, (shape.pool, shape.system)
-        pools, settings = rules.serving_pools(*asked), rules.settings_of(*asked)
-        serving = [(name, rules.pools[name]) for name in pools]
+        queue, settings, pools = self._rules.find_route(shape.pool, shape.system)
+        serving = [(name, self._rules.pools[name]) for name in pools]
         needs, elastic = _make_needs(shape, serving, self._steps, spreads=settings.profile == "spread")
         if settings.elastic == "rigid" and settings.queue != "quota":  # quota grants them by its own rules
             needs += elastic
-        demand = self[shape] = Demand(shape, pools, rules.queue_of(*asked), settings, needs, elastic)
+        demand = self[shape] = Demand(shape, pools, queue, settings, needs, elastic)
         return demand
 
 

@@ -291,7 +291,7 @@ def open_slots(
     slot order of the pool's first slot.
     """
     found: list[CachedSlot] = []
-    for slot in view.list_slots(name):
+    for slot in view.pools[name].list() if name in view.pools else ():
         known = cached.get(slot.id)
         if known is None or known.slot_info.pool is not pool:
             known = cached[slot.id] = make_cached_slot(view, slot, pool)

@@ -3,7 +3,7 @@
 from math import inf, nextafter
 
 from scheduler.model.pools import Pool
-from scheduler.model.rules import Rules, Terms, expiry_of_lease
+from scheduler.model.rules import Rules, Terms, list_deadlines_of_lease
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, SlotState
 
@@ -68,9 +68,7 @@ class Timers:
     def add_ends_of_leases(self, rules: Rules) -> None:
         """Note that a cycle is due when the first lease assigned in this cycle expires or has to be confirmed."""
         for terms in self.lease_terms:
-            confirm_timeout = rules.settings_of(terms.pool, terms.system).confirm_timeout
-            confirm_by = self._now + confirm_timeout if confirm_timeout else None
-            self.add(expiry_of_lease(terms, rules, self._now), confirm_by)
+            self.add(*list_deadlines_of_lease(terms, rules, self._now))
 
     def add_after(self, start: float, limit: float) -> None:
         """Note that a cycle is due at the first instant that is more than `limit` seconds after `start`."""
