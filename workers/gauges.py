@@ -13,14 +13,14 @@ from prometheus_client.metrics_core import Metric as Family
 
 from leasehold.common.clock import ProcessOffset
 from scheduler.model.accounts import FREE, PAID, Account, find_account
+from scheduler.model.costs import find_present_price
 from scheduler.model.decisions import WAITING_CODES
-from scheduler.model.metering import find_present_price
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources, add, subtract
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, PHASES, SLOT_STATES, WITH_MACHINE
-from scheduler.policy.capacity.slot_info import capacity_of
+from scheduler.policy.capacity.fits import capacity_of
 from scheduler.policy.cycle.deadlines import is_silent
 from scheduler.ports import Store
 from scheduler.view.redis_meter import Tally

@@ -22,7 +22,7 @@ from leasehold.cli.tables import Column
 from leasehold.texts.values import show_seconds, show_time
 
 if TYPE_CHECKING:
-    from scheduler.model.costs import CostKind
+    from scheduler.model.slots import CostKind
     from scheduler.operations.costs import CostSum
     from scheduler.operations.spending import BudgetStatus
     from scheduler.ports import Store

@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 from leasehold.console.slot_life import Describe
-from scheduler.model.metering import find_present_price
+from scheduler.model.costs import find_present_price
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import SLOT_STATES
 from scheduler.model.view import View
@@ -58,7 +58,7 @@ def find_rows(view: View, wanted: SlotFilter, describe: Describe) -> tuple[list[
     """Return the rows of one page of the table, and the number of all slots that match. Slots are sorted by pool and
     number. A page beyond the end is the last one. `describe`: returns the life of a slot's machine.
     """
-    ordered = (slot for pool in sorted(view.pools) for slot in view.list_slots(pool))
+    ordered = (slot for pool in sorted(view.pools) for slot in view.pools[pool].list())
     found = [slot for slot in ordered if _matches(view, slot, wanted)] if wanted.is_narrow else list(ordered)
     last = max(1, -(-len(found) // PAGE_ROWS))
     first = (min(wanted.page, last) - 1) * PAGE_ROWS

@@ -51,11 +51,14 @@ def total(requests: Iterable[Resources]) -> dict[str, float]:
     return result
 
 
-def has_labels(offered: Labels, required: Labels) -> bool:
-    """Return whether `offered`, the labels of a slot, contains every required label with the same value. A missing
-    label equals no value, not even "".
+def has_labels(offered: Labels, *required: Labels) -> bool:
+    """Return whether `offered`, the labels of a slot, contains every label of the `required` tables with the same
+    value. A missing label equals no value, not even "".
     """
-    return required.items() <= offered.items()
+    for labels in required:  # noqa: SIM110  a generator takes three times as long
+        if not labels.items() <= offered.items():
+            return False
+    return True
 
 
 def shape_of(table: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:

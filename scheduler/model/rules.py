@@ -7,11 +7,13 @@ docs/reference/configuration.md quotes it.
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal, Self
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from scheduler.model.accounts import NOTHING
 from scheduler.model.budgets import NO_SPENDING, Budget, Spent, list_budget_faults
 from scheduler.model.pools import Pool
+from scheduler.model.reservations import Request, Reservation
 from scheduler.model.validation import (
     Amount,
     Count,
@@ -126,6 +128,38 @@ class LimitRules(Document):
     """Steps that a tick spends on gangs and elastic components of one principal; the rest waits for later ticks."""
 
 
+READ_BY: Final[Mapping[str, str]] = MappingProxyType({"priority": "priority", "account": "quota"})
+"""Field of a request -> the only queue type that uses the field.
+
+A request that sets the field for another type of queue is answered with a warning. A priority of 0 causes no warning:
+it puts a reservation on hold in each queue.
+"""
+DEFAULT_PRIORITY: Final = 1.0
+
+
+def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[str, str]:
+    """Return field -> warning for each value of a request that is not the default and that the queue's type does not
+    use.
+    """
+    given = {"priority": priority not in {0.0, DEFAULT_PRIORITY}, "account": account is not None}
+    return {
+        field: f"the queue `{queue}` does not read it; only the queue `{reader}` does"
+        for field, reader in READ_BY.items()
+        if given[field] and queue != reader
+    }
+
+
+class Route(NamedTuple):
+    """What follows for a reservation from the pool or the system that it requests."""
+
+    queue: str
+    """Name of its queue: a system with settings of its own, else ""."""
+    settings: SchedulerKeys
+    """The scheduler settings of this queue."""
+    pools: tuple[str, ...]
+    """Names of the pools that may serve it, in the configured order."""
+
+
 class Rules(Document):
     """All rules by which plans are made: those of the scheduler, the pools, the accounts and the limits."""
 
@@ -211,9 +245,22 @@ class Rules(Document):
             return self.scheduler
         return self._settings_of_system.get(self.queue_of(pool, system), self.scheduler)
 
+    def list_ignored(
+        self, pool: str | None, system: str | None, *, priority: float, account: str | None
+    ) -> dict[str, str]:
+        """Return `find_ignored` for the queue of reservations for this pool or system."""
+        return find_ignored(self.settings_of(pool, system).queue, priority=priority, account=account)
+
     def settings_of_queue(self, queue: str) -> SchedulerKeys:
         """Return the scheduler settings of the queue with this name, as `queue_of` returns it."""
         return self._settings_of_system.get(queue, self.scheduler)
+
+    def find_route(self, pool: str | None, system: str | None) -> Route:
+        """Return the queue in which a reservation for this pool or system waits, its settings, and the pools that may
+        serve the reservation.
+        """
+        queue = self.queue_of(pool, system)
+        return Route(queue, self.settings_of_queue(queue), self.serving_pools(pool, system))
 
     def serving_pools(self, pool: str | None, system: str | None) -> tuple[str, ...]:
         """Return the names of the pools that may serve a reservation for this pool, or for this system if `pool` is
@@ -222,6 +269,67 @@ class Rules(Document):
         if pool is not None:
             return (pool,) if pool in self.pools else ()
         return self.pools_of_system.get(system or "", ())
+
+
+class Terms(NamedTuple):
+    """The fields of a request that determine when a reservation expires; requests with equal fields expire after
+    equally long times.
+    """
+
+    ttl: float | None
+    pool: str | None
+    system: str | None
+
+
+def expiry_of_pending(request: Request | Terms, rules: Rules, now: float) -> float | None:
+    """Return when a pending reservation expires; None: never, also for a ttl of 0.
+
+    Its ttl is that of the request, else `reservation_ttl` of its pool (the first pool that serves its system). `now`:
+    the time from which the ttl counts, which is its submission, its renewal or its return to the queue. Source: the
+    autoscaler's tick.
+    """
+    ttl = _own_ttl(request, _first_pool(request, rules))
+    return now + ttl if ttl else None
+
+
+def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float | None:
+    """Return when a leased reservation expires; None: never, also for a ttl of 0.
+
+    Its ttl is that of the request or pool as for a pending reservation, else `lease_ttl` of that pool. `now`: the time
+    from which the ttl counts, which is its assignment or its renewal.
+    """
+    pool = _first_pool(request, rules)
+    ttl = _own_ttl(request, pool)
+    if ttl is None:
+        ttl = pool.lease_ttl if pool else 0.0
+    return now + ttl if ttl else None
+
+
+def list_deadlines_of_lease(terms: Terms, rules: Rules, now: float) -> tuple[float | None, float | None]:
+    """Return when a lease that begins now expires, and by when its holder has to confirm it; None: never."""
+    confirm_timeout = rules.settings_of(terms.pool, terms.system).confirm_timeout
+    return expiry_of_lease(terms, rules, now), now + confirm_timeout if confirm_timeout else None
+
+
+def expiry_when_renewed(reservation: Reservation, rules: Rules, now: float) -> float | None:
+    """Return when a pending or leased reservation expires if it is renewed at `now`; None: never."""
+    if reservation.phase == "pending":
+        return expiry_of_pending(reservation.request, rules, now)
+    return expiry_of_lease(reservation.request, rules, now)
+
+
+def _own_ttl(request: Request | Terms, pool: Pool | None) -> float | None:
+    """Return the ttl (seconds) of a reservation's pending and of its leased phase: None if neither the request nor its
+    first pool has one, 0.0 for never.
+    """
+    if request.ttl is not None:
+        return request.ttl
+    return (pool.reservation_ttl or None) if pool else None
+
+
+def _first_pool(request: Request | Terms, rules: Rules) -> Pool | None:
+    names = rules.serving_pools(request.pool, request.system)
+    return rules.pools[names[0]] if names else None
 
 
 def read_rules(document: object, prefix: str = "config") -> Rules:

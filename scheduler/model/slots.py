@@ -7,11 +7,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from scheduler.model.costs import Meter
 from scheduler.model.events import Event
 from scheduler.model.transitions import SLOT_MOVES, Cause, SlotState, check_move
 
 Market = Literal["spot", "on-demand"]
+CostKind = Literal["used", "booting", "idle", "draining", "interrupted", "stopped", "unbound"]
+"""What a machine did: `used` = it had a lease; `booting` = it was not ready yet; `idle` = it was ready without a lease;
+`draining` = it took no more leases, until the cloud reported its end; `interrupted` = after the notice of an
+interruption, with or without leases; `stopped` = it was stopped, and only its storage costs something; `unbound` = it
+had no slot.
+"""
 ADOPTED = "adopted"
 """The `launch_reason` of a slot whose machine this cluster did not launch, but found by its tags."""
 TRIAL = "doctor-"
@@ -52,6 +57,18 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     def is_trial(self) -> bool:
         """Whether `leasehold doctor` launched the machine. No slot may adopt it."""
         return (self.launch_id or "").startswith(TRIAL)
+
+
+class Meter(msgspec.Struct, frozen=True, gc=False):
+    """The open interval of a slot's machine. `since`: its begin, in seconds since the epoch."""
+
+    since: float
+    kind: CostKind
+    offering: str = ""
+    account: str = ""
+    """The account whose demand caused the launch; "": no account did."""
+    price: float | None = None
+    """Price of the machine in dollars per hour; None or 0: the price is unknown."""
 
 
 class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):

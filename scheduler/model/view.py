@@ -98,8 +98,8 @@ class View:
         self._interned: dict[Hashable, Shape] = {}
         self._encoded: dict[bytes, Shape] = {}
         """The shape of each encoded request. Two requests with the same shape may be encoded differently."""
-        self._slots_of: dict[str, OrderedSlots] = {}
-        """Pool name -> slots of the pool."""
+        self.pools: dict[str, OrderedSlots] = {}
+        """Pool name -> slots of the pool in slot order; a pool without slots is missing."""
         self.waiters = PendingQueue()
         self.recent_writes = RecentWrites()
         self.apply_all(list(rows))
@@ -162,16 +162,6 @@ class View:
         """Return pairs (reservation id, lease) for all leases on this slot, including those of other epochs."""
         return [(owner, lease) for (owner, _), lease in self.leases_on.get(slot_id, {}).items()]
 
-    @property
-    def pools(self) -> Iterable[str]:
-        """The names of the pools that have slots in this view."""
-        return self._slots_of
-
-    def list_slots(self, pool: str) -> list[Slot]:
-        """Return the slots of a pool in their fixed order."""
-        slots = self._slots_of.get(pool)
-        return [] if slots is None else slots.list()
-
     def _count(self, kind: Kind, row: Slot | Hold | Account) -> None:
         self.revision += 1
         self.recent_writes.note(kind, row.id, row.version, row.marked_at)
@@ -186,17 +176,17 @@ class View:
         self._touch(slot.id)
         if known is None or known.pool != slot.pool:
             self._displace(known)
-        if slot.pool not in self._slots_of:
-            self._slots_of[slot.pool] = OrderedSlots()
-        self._slots_of[slot.pool].put(slot)
+        if slot.pool not in self.pools:
+            self.pools[slot.pool] = OrderedSlots()
+        self.pools[slot.pool].put(slot)
 
     def _displace(self, slot: Slot | None) -> None:
         if slot is None:
             return
-        slots = self._slots_of[slot.pool]
+        slots = self.pools[slot.pool]
         slots.remove(slot)
         if not slots:
-            del self._slots_of[slot.pool]
+            del self.pools[slot.pool]
 
     def _take(self, reservation: Reservation, known: Reservation | None) -> None:
         self.revision += 1

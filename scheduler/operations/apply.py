@@ -13,12 +13,13 @@ from scheduler.model.principals import Principal
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.commands.accounts import drop_account, put_account
 from scheduler.operations.market.resolve import check_requirements
 from scheduler.operations.membership import check_membership
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
-from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import Transaction
 
 RULES_CHANGED = "rules_changed"

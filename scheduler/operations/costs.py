@@ -6,7 +6,8 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from scheduler.model.costs import COST_KINDS, Cost, CostKind
+from scheduler.model.costs import COST_KINDS, Cost
+from scheduler.model.slots import CostKind
 
 By = Literal["pool", "account", "offering", "kind"]
 WAYS: Final[tuple[By, ...]] = get_args(By)

@@ -8,10 +8,9 @@ import msgspec
 
 from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.rules import Rules
+from scheduler.model.rules import Rules, expiry_of_pending
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.cycle.deadlines import expiry_of_pending
-from scheduler.policy.lifecycle.heal import may_restart_again
+from scheduler.policy.lifecycle.timers import may_restart_again
 
 UNCLAIMED = "reservation_unclaimed"
 """Name of the event that a pending reservation lost its claims (slots promised to it). Its phase does not change."""

@@ -17,10 +17,10 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES
 from scheduler.model.view import Change
 from scheduler.operations.admission import Admission, KnownSlots
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.heartbeats import HostKeys
 from scheduler.operations.market.resolve import resolve_rules, uses_market
 from scheduler.operations.notices import describe_notice
-from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.operations.writers.reservations import CORES
 from scheduler.operations.writers.slots import ASKED_AGAIN, BOOTING
 from scheduler.ports import (

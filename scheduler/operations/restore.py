@@ -12,6 +12,7 @@ import msgspec
 
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation, is_over
+from scheduler.model.rules import expiry_of_pending
 from scheduler.model.slots import Machine
 from scheduler.model.transitions import ENDED, PHASES
 from scheduler.operations.ending_leases import end_reservation, return_to_queue
@@ -21,7 +22,6 @@ from scheduler.operations.membership import split_foreign
 from scheduler.operations.notices import describe_notice
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.cycle.deadlines import expiry_of_pending
 from scheduler.ports import CloudError, ForeignMachineError, Remembered
 
 JUMP: Final = 10**10

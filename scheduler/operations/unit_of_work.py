@@ -4,57 +4,102 @@ Each change of state is made here: it is checked against the tables of legal mov
 written before `flush`.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from scheduler.model.accounts import Account, Levels, find_account
-from scheduler.model.costs import Cost
+from scheduler.model.costs import meter_slots
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
-from scheduler.model.metering import meter_slot
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import Lease, Reservation, move_reservation
 from scheduler.model.slots import Slot, move_slot, without_machine
 from scheduler.model.transitions import ENDED, HOLDING, LEASE_MOVES, Cause, Phase, SlotState, check_move
-from scheduler.model.view import Gone, Row
-from scheduler.operations.leases_by_slot import LeasesBySlot
+from scheduler.model.view import Row
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.notices import describe_notice
+from scheduler.policy.capacity.fits import Occupancy
 from scheduler.policy.quota.accounting import bill
 from scheduler.ports import ConflictError, OutboxMessage, Transaction
 
 Changed = TypeVar("Changed", Slot, Reservation)
-
-
-@dataclass
-class ChangeSet:
-    """What a transaction changed: the new rows, the deleted rows, the events, and the callbacks to send."""
-
-    rows: list[Row] = field(default_factory=list)
-    gone: list[Gone] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    outgoing: list[OutboxMessage] = field(default_factory=list)
-    slots: dict[str, Slot] = field(default_factory=dict)
-    """By id: all slots that the transaction loaded, changed or not."""
-    hosts: list[Slot] = field(default_factory=list)
-    """The changed slots of static hosts. Changes of time marks such as `last_seen` do not count."""
-    spent: dict[str, Levels] = field(default_factory=dict)
-    """Account id -> what the account paid in this transaction for the use of leases, by level."""
-    is_change: bool = False
-    """Whether the transaction wrote more than time marks such as `last_seen`. Then a tick should run."""
-
-    @property
-    def turned_slots(self) -> bool:
-        """Return whether a slot became ready, empty or stopped in this transaction: then a tick should run at once."""
-        return any(event.name in {"slot_ready", "slot_empty", "slot_stopped", STOP_DONE} for event in self.events)
-
-
-STOP_DONE = "slot_stop_done"
-"""Name of the event that the cloud reports the machine of a stopped slot as stopped. The state of the slot does not
-change; from now on its machine may be started.
+Key = tuple[str, str]
+"""The id of a reservation and the name of the component that the lease is for."""
+_NONE: Final[Mapping[Key, Lease]] = MappingProxyType({})
+Read = Callable[[Collection[str], Container[str]], Mapping[str, Sequence[tuple[str, Lease]]]]
+"""A function that reads the leases on these slots from the database, as pairs (reservation id, lease) by slot, without
+those of these reservations.
 """
+
+
+class LeasesBySlot:
+    """The leases on each slot, in any of its epochs (launches), by reservation and component. The leases on a slot are
+    read from the database before they are first returned.
+
+    Speed: the sums of a slot's leases are kept with every lease, so that one more lease is tested without adding up all
+    the others.
+    """
+
+    def __init__(self, load: Read, loaded: Container[str]) -> None:
+        """Begin without leases. `loaded`: the reservations whose rows the transaction has loaded. Their leases come by
+        `replace`, with their changes, and are not read.
+        """
+        self._load, self._loaded = load, loaded
+        self._read: set[str] = set()
+        """Ids of the slots whose leases were all read from the database."""
+        self._leases: dict[str, dict[Key, Lease]] = {}
+        self._sums: dict[tuple[str, int], Occupancy] = {}
+        """By slot and epoch: the sums of the leases there, once they were asked for."""
+
+    def read(self, slots: Collection[str]) -> None:
+        """Read all leases on these slots from the database, without locks."""
+        for leases in self._load(slots, self._loaded).values():
+            for owner, lease in leases:
+                self._put(owner, lease)
+        self._read.update(slots)
+
+    def replace(self, owner: str, gone: Iterable[Lease], come: Iterable[Lease]) -> None:
+        """Remove leases of the reservation `owner`, and then add others."""
+        for lease in gone:
+            self._count(self._leases.get(lease.slot, {}).pop((owner, lease.component), None), -1)
+        for lease in come:
+            self._put(owner, lease)
+
+    def _put(self, owner: str, lease: Lease) -> None:
+        there, key = self._leases.setdefault(lease.slot, {}), (owner, lease.component)
+        if self._sums:
+            self._count(there.get(key), -1)
+            self._count(lease, 1)
+        there[key] = lease
+
+    def list_all(self, slot: str) -> Mapping[Key, Lease]:
+        """Return the leases that name this slot, in whatever epoch, by reservation and component."""
+        if slot not in self._read:
+            self.read([slot])
+        return self._leases.get(slot, _NONE)
+
+    def list_on(self, slot: Slot) -> dict[Key, Lease]:
+        """Return the leases on the present machine (epoch) of a slot, by reservation and component."""
+        return {key: lease for key, lease in self.list_all(slot.id).items() if lease.epoch == slot.epoch}
+
+    def last_epoch(self, slot: str) -> int:
+        """Return the highest epoch in which a lease on this slot was given; 0 if there is no such lease."""
+        return max((lease.epoch for lease in self.list_all(slot).values()), default=0)
+
+    def sum_on(self, slot: Slot) -> Occupancy:
+        """Return the sums of the leases on a slot's present machine, by state. Callers must not change them."""
+        there = self._sums.get((slot.id, slot.epoch))
+        if there is None:
+            there = self._sums[slot.id, slot.epoch] = Occupancy(self.list_on(slot).values())
+        return there
+
+    def _count(self, lease: Lease | None, times: int) -> None:
+        there = None if lease is None else self._sums.get((lease.slot, lease.epoch))
+        if there is not None and lease is not None:
+            there.add(lease.state, lease.resources, times)
 
 
 class UnitOfWork:
@@ -163,9 +208,7 @@ class UnitOfWork:
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def is_there(self, lease: Lease) -> bool:
-        """Return whether the slot of a lease still has the leased machine, in a state in which slots can
-        have leases.
-        """
+        """Return whether the slot of a lease still has the leased machine, in a state in which slots have leases."""
         slot = self.slots.get(lease.slot)
         return slot is not None and slot.epoch == lease.epoch and slot.state in HOLDING
 
@@ -312,7 +355,12 @@ class UnitOfWork:
         """Write all staged rows, deletions and events, book what the machines of changed slots cost, and store the
         callbacks to send. Return what changed.
         """
-        if costs := self._meter_slots():
+        slots = [row for row in self._changed.values() if isinstance(row, Slot)]
+        metered, costs = meter_slots(slots, [row for row in self._deleted if isinstance(row, Slot)], self.now)
+        for slot in metered:
+            # The meter is a part of the row: a change that is written twice fails, and so does its booking.
+            self._changed[Slot, slot.id] = self.slots[slot.id] = slot  # promise: seconds-booked-once
+        if costs:
             self.transaction.book(costs)
         rows = self.transaction.save(list(self._changed.values())) if self._changed else []
         hosts = [row for row in (*rows, *self._deleted) if isinstance(row, Slot) and row.machine is not None]
@@ -328,23 +376,6 @@ class UnitOfWork:
             self.transaction.save_outgoing(outgoing)
         is_change = bool(self._changed or gone)
         return ChangeSet(rows, gone, self._events, outgoing, self.slots, hosts, self.spent, is_change=is_change)
-
-    def _meter_slots(self) -> list[Cost]:
-        """Close the intervals of the cost ledger that the staged changes of slots end, and open the next ones in the
-        staged rows. Return the costs of the closed intervals.
-        """
-        closed: list[Cost] = []
-        for key, row in self._changed.items():
-            if isinstance(row, Slot):
-                # The meter is a part of the row: a change that is written twice fails, and so does its booking.
-                metered, costs = meter_slot(row, self.now)  # promise: seconds-booked-once
-                if metered is not row:
-                    self._changed[key] = self.slots[row.id] = metered
-                closed += costs
-        for row in self._deleted:
-            if isinstance(row, Slot):
-                closed += meter_slot(msgspec.structs.replace(row, state="empty"), self.now)[1]
-        return closed
 
     def _list_callbacks(self) -> list[OutboxMessage]:
         found = []

@@ -24,9 +24,8 @@ from scheduler.policy.replan.kept_cycle import keep_cycle
 from scheduler.policy.scaling.budgets import drain_over_budget
 from scheduler.policy.scaling.launch import launch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.pool_size import fill_warm_pools, find_headroom, make_headroom, scale_in
+from scheduler.policy.scaling.pool_size import fill_warm_pools, find_headroom, keep_tiers, make_headroom, scale_in
 from scheduler.policy.scaling.replacement import replace
-from scheduler.policy.scaling.stopped_tier import keep_tiers
 
 
 def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> Plan:
@@ -37,8 +36,11 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     its order of steps.
     """
     cache = PlanCache() if cache is None else cache
-    found, steady = cache.find_plan(view, rules, now), cache.recall(SteadyPlan)
-    known = found or steady.find(view, rules, now, cache) or cache.go_on(rules, now)
+    known = cache.find_plan(view, rules, now)
+    if known is None and rules.has_quota:
+        known = cache.recall(SteadyPlan).find(view, rules, now, cache)
+    if known is None:
+        known = cache.go_on(rules, now)
     if known is not None:
         return known
     cycle = CycleState(view, rules, now, cache)
@@ -60,5 +62,15 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
     wake_at = wake(shared, limits.next_end)  # when the next cycle is due
     outcome = cycle.finish(queue, wake_at)
     cache.offer(view, partial(keep_cycle, cycle, limits, outcome, view.revision))
-    # Only a plan without decisions is kept, until a deadline of its own or the next protection of the starvation guard.
-    return steady.keep(cycle, outcome, inf if outcome.decisions else find_next_protection(view, rules, now))
+    return _keep(cycle, outcome)
+
+
+def _keep(cycle: CycleState, outcome: Plan) -> Plan:
+    """Store the plan for the next cycle if it has no decisions, and return the plan in each case. It is kept until a
+    deadline of its own or the next protection of the starvation guard.
+    """
+    rules, now = cycle.rules, cycle.now
+    next_protection = inf if outcome.decisions else find_next_protection(cycle.view, rules, now)
+    if rules.has_quota:
+        return cycle.cache.recall(SteadyPlan).keep(cycle, outcome, next_protection)
+    return cycle.cache.keep(rules, now, outcome, next_protection)

@@ -14,17 +14,17 @@ from scheduler.model.events import Event
 from scheduler.model.pools import list_slot_ids
 from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.resources import merge
-from scheduler.model.rules import read_rules
+from scheduler.model.rules import expiry_of_lease, read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
 from scheduler.operations.apply import apply_rules
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.submit import Submission, new_reservation, submit
 from scheduler.operations.market.refresh import save_market
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.leader import Leader
-from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.policy.cycle.deadlines import expiry_of_lease
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.quota.accounting import weigh
 from scheduler.simulation.cloud import EventQueue, SimulatedCloud
 from scheduler.simulation.cloud_documents import CloudDocument

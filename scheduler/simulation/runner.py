@@ -16,6 +16,7 @@ from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.validation import Document
 from scheduler.operations.apply import apply_rules
+from scheduler.operations.change_set import STOP_DONE
 from scheduler.operations.commands import slot_commands
 from scheduler.operations.commands.hosts import register
 from scheduler.operations.commands.intake import carry_out, load_rows
@@ -23,7 +24,7 @@ from scheduler.operations.commands.reports import REPORT_COMMANDS
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.ports import announce
 from scheduler.operations.tick.tick import Ticked
-from scheduler.operations.unit_of_work import STOP_DONE, UnitOfWork
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.quota.accounting import settle
 from scheduler.simulation.actions import make_document
 from scheduler.simulation.bill import Bill

@@ -334,18 +334,15 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
 
     def _apply(self) -> None:
         world = self._world
-        for key, row in self._rows.items():
-            if row is not None:
-                world.put(row)
-            elif key[1] in world.rows[key[0]]:
-                world.drop(key)
+        world.apply(self._rows)
         for event in self._events:
             world.event_number += 1
             world.events.append(msgspec.structs.replace(event, number=world.event_number))
         world.answers.update(self._answers)
         for sample in self._balances:
             world.balances.setdefault(sample.account, {})[sample.at] = sample
-        book(world.costs, self._costs)
+        if self._costs:
+            book(world.costs, self._costs)
         world.booked_machines |= self._booked
         for row_id, outgoing in self._outgoing.items():
             if outgoing is None:

@@ -1,6 +1,6 @@
 """The committed contents of the memory store: plain dicts of rows, and indexes that make reads fast."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -68,6 +68,14 @@ class World:
         self.written: dict[Key, float] = {}
         """Key of a row -> time of its last write, in the order of the writes. The times never decrease."""
         self._stamp = float("-inf")
+
+    def apply(self, rows: Mapping[Key, Row | None]) -> None:
+        """Store the rows that a transaction has written, and delete those that it has deleted (None)."""
+        for key, row in rows.items():
+            if row is not None:
+                self.put(row)
+            elif key[1] in self.rows[key[0]]:
+                self.drop(key)
 
     def put(self, row: Row) -> None:
         """Store a committed row in the memory store, and update its indexes."""

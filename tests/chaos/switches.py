@@ -63,8 +63,8 @@ def _answer() -> None:
     """Let each process that gets the answer to a batch act on it, also if it was recorded before: no slot wants the
     machines then.
     """
+    from scheduler.operations.change_set import ChangeSet
     from scheduler.operations.machines import batch
-    from scheduler.operations.unit_of_work import ChangeSet
 
     inner = batch._record
 

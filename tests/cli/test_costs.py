@@ -6,7 +6,8 @@ from io import StringIO
 
 import pytest
 
-from scheduler.model.costs import Cost, Meter, begin_of_hour
+from scheduler.model.costs import Cost, begin_of_hour
+from scheduler.model.slots import Meter
 from scheduler.ports import Store
 from scheduler.store.opening import open_store
 from tests.builders import a_slot

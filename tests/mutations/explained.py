@@ -137,7 +137,7 @@ EXPLAINED: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.lifecycle.silent_hosts": {
+    "scheduler.policy.lifecycle.timers": {
         "OldestHeartbeats.__init__": [
             Change("the first `follow` knows no heartbeats, and so reads no changes", "0", "1"),
         ],

@@ -16,6 +16,13 @@ OF_LIFECYCLE: Final[Changes] = {
                 "cycle.slot_infos[decision.slot].pool.terminating_timeout * 0",
             ),
         ],
+        "is_restart_due": [
+            Change(
+                "the first restart does not wait for the delay, later ones do",
+                "last is None or cycle.is_past(last, cycle.settings_of(reservation).restart_delay)",
+                "True",
+            ),
+        ],
     },
     "scheduler.policy.lifecycle.heal": {
         "_heal_stuck": [
@@ -49,13 +56,6 @@ OF_LIFECYCLE: Final[Changes] = {
         ],
         "_requeue_interrupted": [
             Change("`on_interruption: fail` fails", "'fail'", "'never'"),
-        ],
-        "is_restart_due": [
-            Change(
-                "the first restart does not wait for the delay, later ones do",
-                "last is None or cycle.is_past(last, cycle.settings_of(reservation).restart_delay)",
-                "True",
-            ),
         ],
         "_find_loss": [
             Change(
@@ -91,6 +91,8 @@ OF_LIFECYCLE: Final[Changes] = {
         "find_timeout": [
             Change("every state has a timeout of its own", "pool.boot_timeout", "pool.launch_timeout"),
         ],
+    },
+    "scheduler.model.rules": {
         "_own_ttl": [
             Change("an own ttl of 0 means never", "request.ttl is not None", "request.ttl"),
         ],

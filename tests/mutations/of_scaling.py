@@ -89,7 +89,7 @@ OF_SCALING: Final[Changes] = {
             Change("a start needs EC2's quota", "self.is_at_quota(name, choice.market)", "False"),
         ],
     },
-    "scheduler.policy.scaling.pool_launches": {
+    "scheduler.policy.scaling.offerings": {
         "PoolLaunches.empty": [
             Change(
                 "the first empty slot first", "reversed(self._cycle.pools[self._name])", "self._cycle.pools[self._name]"
@@ -106,8 +106,6 @@ OF_SCALING: Final[Changes] = {
         "list_resized": [
             Change("a slot is resized only if its pool permits it", "not pool.resize_stopped", "False"),
         ],
-    },
-    "scheduler.policy.scaling.offerings": {
         "list_eligible": [
             Change("the price factor is inclusive", "choice.price <= most", "choice.price < most"),
         ],
@@ -215,8 +213,6 @@ OF_SCALING: Final[Changes] = {
                 "0",
             ),
         ],
-    },
-    "scheduler.policy.scaling.stopped_tier": {
         "keep_tiers": [
             Change("cordoned slots do not count", "not each.slot.cordoned", "True"),
             Change("slots that are to be stopped do not drain", "min(lacking, stoppable)", "0"),
@@ -233,7 +229,7 @@ OF_SCALING: Final[Changes] = {
             Change("a spot machine is never stopped", "slot_info.market != 'on-demand'", "False"),
             Change("a machine that will be too old causes a tick", "cycle.timers.add(end)", ""),
         ],
-        "_launch": [
+        "_launch_for_tier": [
             Change("slots in flight or idle count before machines are launched", "min(stoppable, spare)", "0"),
         ],
     },

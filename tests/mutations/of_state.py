@@ -35,7 +35,7 @@ OF_STATE: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.cycle.wait_reasons": {
+    "scheduler.policy.cycle.queue": {
         "WaitReasons.add": [
             Change(
                 "of two codes the first in the contract's order is reported",

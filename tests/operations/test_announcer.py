@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from scheduler.model.view import Change
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.tick import commit as committing
-from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import ViewUnavailableError
 from tests.operations.harness import CONFIG, Harness
 

@@ -6,8 +6,8 @@ import pytest
 
 from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.reservations import Request
-from scheduler.model.rules import SchedulerKeys
-from scheduler.policy.queueing.order import RANKS, find_ignored
+from scheduler.model.rules import SchedulerKeys, find_ignored
+from scheduler.policy.queueing.order import RANKS
 from tests.builders import a_reservation
 from tests.operations.harness import CONFIG, NOW, Harness
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.tick import commit as committing
 from scheduler.operations.tick.tick import PlanTooLateError, tick
-from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import RulesVersion
 from scheduler.view.memory import MemoryLeaderLock
 from tests.operations.harness import Harness

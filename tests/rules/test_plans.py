@@ -12,7 +12,7 @@ from scheduler.model.resources import SLACK, total
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING, IN_FLIGHT, INACTIVE
 from scheduler.model.view import View
-from scheduler.policy.capacity.slot_info import capacity_of
+from scheduler.policy.capacity.fits import capacity_of
 from tests.rules.fleets import QUICKLY, fleets
 from tests.rules.playing import Document
 from tests.rules.watching import Seen, watch

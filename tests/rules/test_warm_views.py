@@ -168,7 +168,7 @@ def _describe(view: View) -> dict[str, Any]:
         "mortal": [view.mortal.find_due(NOW + after) for after in (0, 60)],
         "waiters": view.waiters.list()[:2],
         "recent_writes": view.recent_writes._groups,
-        "pools": {pool: view.list_slots(pool) for pool in view.pools},
+        "pools": {pool: view.pools[pool].list() for pool in view.pools},
     }
 
 

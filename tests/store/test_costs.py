@@ -4,7 +4,8 @@ from threading import Thread
 
 import pytest
 
-from scheduler.model.costs import Cost, Meter
+from scheduler.model.costs import Cost
+from scheduler.model.slots import Meter
 from scheduler.ports import PoolCost, Store
 from tests.builders import NOW, a_slot
 from tests.store.conftest import Clock

@@ -12,9 +12,8 @@ from starlette.routing import Route
 from leasehold.console.page import Page, backend, caller, render
 from leasehold.web.feed import Feed
 from leasehold.web.money import BudgetReport, CostReport, report_budgets, report_costs
-from scheduler.model.costs import COST_KINDS, HOUR, Cost, CostKind, begin_of_hour
-from scheduler.model.metering import find_present_price
-from scheduler.model.slots import Slot
+from scheduler.model.costs import COST_KINDS, HOUR, Cost, begin_of_hour, find_present_price
+from scheduler.model.slots import CostKind, Slot
 from scheduler.model.transitions import UNPAID
 from scheduler.operations.costs import WAYS, By
 from scheduler.ports import Store

@@ -25,8 +25,7 @@ from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, list_instances
 from scheduler.model.resources import Resources, has_labels
 from scheduler.model.slots import Slot
-from scheduler.policy.capacity.fits import fits
-from scheduler.policy.capacity.requests import given_to
+from scheduler.policy.capacity.fits import fits, given_to
 
 _STEPS: Final = 10_000
 """A suggested price factor is rounded up to a multiple of 1/10,000."""

@@ -29,8 +29,7 @@ from scheduler.model.pools import Pool
 from scheduler.model.reservations import list_instances
 from scheduler.model.resources import SLACK, Resources, has_labels, shape_of
 from scheduler.model.slots import Slot
-from scheduler.policy.capacity.requests import given_to
-from scheduler.policy.capacity.slot_info import capacity_of
+from scheduler.policy.capacity.fits import capacity_of, given_to
 
 MOST_RIVALS: Final = 16
 """The most other pending reservations that are assumed to take added capacity before the reservation whose wait is

@@ -49,6 +49,7 @@ from scheduler.model.validation import (
 )
 from scheduler.model.view import Row
 from scheduler.model.waits import Reason
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.commands.accounts import ACCOUNT_COMMANDS
 from scheduler.operations.commands.hosts import HOST_COMMANDS
 from scheduler.operations.commands.lease_commands import LEASE_COMMANDS, CommandRefused
@@ -61,14 +62,13 @@ from scheduler.operations.commands.submit import (
     add_notes,
     describe_answer,
     foresee,
-    note_ignored,
     refuse,
     refuse_item,
     refuse_unservable,
     submit,
 )
 from scheduler.operations.ports import Ports, announce
-from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import Meter, StaleWriteError, StoredAnswer, StoredRules
 
 COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Account | UnknownReservation]]] = {
@@ -379,7 +379,9 @@ def _answer(work: UnitOfWork, rules: Rules, verb: str, item: Item, index: int) -
         cores = {lease.component: usable for lease in row.leases if (usable := usable_cores(lease)) is not None}
         answer |= {"cores": cores} if cores else {}
     if isinstance(item, PriorityDocument) and isinstance(row, Reservation):
-        add_notes(answer, note_ignored(rules, row, item.priority, None))
+        add_notes(
+            answer, rules.list_ignored(row.request.pool, row.request.system, priority=item.priority, account=None)
+        )
     if verb == "register" and isinstance(row, Slot):
         answer["offline_timeout"] = rules.pools[row.pool].offline_timeout
         answer["heartbeat"] = row.heartbeat

@@ -17,7 +17,7 @@ from scheduler.model.command_schemas import (
 from scheduler.model.faults import FaultCode
 from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.rights import is_key_of
-from scheduler.model.rules import Rules
+from scheduler.model.rules import Rules, expiry_when_renewed
 from scheduler.model.transitions import ENDED
 from scheduler.model.validation import Fault, show
 from scheduler.operations.ending_leases import (
@@ -31,8 +31,7 @@ from scheduler.operations.ending_leases import (
     return_to_queue,
 )
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.cycle.deadlines import expiry_when_renewed
-from scheduler.policy.lifecycle.heal import may_restart_again
+from scheduler.policy.lifecycle.timers import may_restart_again
 
 
 class CommandRefused(Exception):  # noqa: N818 (a refused request is not an error of the scheduler)

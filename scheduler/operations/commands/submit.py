@@ -15,16 +15,14 @@ from scheduler.model.events import Event
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rights import owns
-from scheduler.model.rules import Rules
+from scheduler.model.rules import Rules, expiry_of_pending
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
 from scheduler.model.validation import Document, Fault, InvalidInputError, fault, show, suggest
 from scheduler.model.waits import Reason
 from scheduler.operations.admission import Admission, KnownSlots, find_excess, foresee_misfits
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.commands.reports import UnknownReservation
-from scheduler.operations.unit_of_work import ChangeSet
-from scheduler.policy.cycle.deadlines import expiry_of_pending
-from scheduler.policy.queueing.order import find_ignored
 from scheduler.ports import Store, Transaction
 
 Answer = dict[str, Any]
@@ -180,7 +178,7 @@ def _answer_all(
             results.append(refuse_item(fault, index))
             continue
         row = present[item.id]
-        if not owns(submission.principal, row):
+        if item.id not in new and not owns(submission.principal, row):
             results.append(
                 refuse([Fault("id", "an id that no other principal has used", show(item.id), "conflict")], index)
             )
@@ -191,10 +189,10 @@ def _answer_all(
             answer["waiting"] = {"code": code, "detail": detail}
         # Of several documents with the same id the first one is stored.
         if item.id not in new or item.id in answered:
-            notes = note_ignored(rules, row, item.priority, item.account) | dict(_list_differences(item, row))
+            notes = _note_ignored(rules, row, item) | dict(_list_differences(item, row))
         else:
             if id(item.request) not in noted:
-                noted[id(item.request)] = note_ignored(rules, row, item.priority, item.account)
+                noted[id(item.request)] = _note_ignored(rules, row, item)
             notes = noted[id(item.request)]
         answered.add(item.id)
         add_notes(answer, notes)
@@ -220,12 +218,10 @@ def new_reservation(item: ReservationDocument, rules: Rules, now: float, princip
     )
 
 
-def note_ignored(rules: Rules, row: Reservation, priority: float, account: str | None) -> dict[str, str]:
-    """Return, by field, a sentence for each field of a request (priority, account) that the order of its queue
-    ignores.
-    """
-    queue = rules.settings_of(row.request.pool, row.request.system).queue
-    return find_ignored(queue, priority=priority, account=account)
+def _note_ignored(rules: Rules, row: Reservation, item: ReservationDocument) -> dict[str, str]:
+    """Return, by field, a sentence for each field of a document that the order of the reservation's queue ignores."""
+    asked = row.request
+    return rules.list_ignored(asked.pool, asked.system, priority=item.priority, account=item.account)
 
 
 def add_notes(answer: Answer, notes: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from scheduler.model.launch_backoff import hold_id
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot, slot_order
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.machines.launch import (
     NOTHING_MADE,
     REFUSALS,
@@ -31,7 +32,7 @@ from scheduler.operations.machines.launch import (
 from scheduler.operations.machines.unbound import book_unbound, find_accounts, load_prices
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
-from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import describe_choice
 from scheduler.policy.scaling.offerings import Choice, find_end, list_alternatives, list_configured
 from scheduler.ports import UNHEARD, BatchAnswer, BatchOrder, CloudError, ClusterRow, Refusal

@@ -13,10 +13,11 @@ from scheduler.model.events import Event
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.model.transitions import WITH_MACHINE
+from scheduler.operations.change_set import STOP_DONE
 from scheduler.operations.commands.slot_commands import INTERRUPTED, interrupt
 from scheduler.operations.machines.launch import is_put_off
 from scheduler.operations.ports import Ports, announce, send_callbacks
-from scheduler.operations.unit_of_work import STOP_DONE, UnitOfWork
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_good_boot
 from scheduler.ports import RefusedMessage, StoreUnavailableError
 

@@ -7,11 +7,11 @@ process that is killed before the machine's end leaves the rest to the next swee
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from scheduler.model.costs import Meter, measure
+from scheduler.model.costs import measure
 from scheduler.model.market import StoredMarket
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
-from scheduler.model.slots import Machine, Slot
+from scheduler.model.slots import Machine, Meter, Slot
 from scheduler.operations.ports import Ports
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_configured

@@ -36,8 +36,9 @@ from scheduler.model.decisions import (
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IllegalMoveError
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.machines.launch import end_quota_holds, list_quota_holds_of
-from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
 from scheduler.operations.writers.quota import QuotaWriter, charge_accounts
 from scheduler.operations.writers.reservations import ReservationWriter
@@ -222,7 +223,10 @@ class _Writer:
         self._work, self._rules, self._new_id = work, rules, new_id
         self._leases = LeaseWriter(work, rules)
         self._leases.likely = likely
-        self._reservations = ReservationWriter(self._leases)
+
+    @cached_property
+    def _reservations(self) -> ReservationWriter:
+        return ReservationWriter(self._leases)
 
     @cached_property
     def slots(self) -> SlotWriter:
@@ -241,7 +245,7 @@ class _Writer:
         """
         try:
             if len(unit) == 1 and isinstance(unit[0], Assign):
-                reason = self._reservations.write(unit[0])
+                reason = self._leases.assign(unit[0])
                 return [] if reason is None else [(unit[0], reason)]
             if isinstance(unit[0], Grant):
                 return [*self._reservations.grant([each for each in unit if isinstance(each, Grant)])]
@@ -269,14 +273,14 @@ class _Writer:
 
     def _write_one(self, decision: Decision) -> str | None:
         match decision:
-            case Expire() | Fail() | Requeue() | Restart() | Assign():
+            case Expire() | Fail() | Requeue() | Restart():
                 return self._reservations.write(decision)
             case Launch() | Start() | Stop() | Drain() | Terminate() | Reset():
                 return self.slots.write(decision)
             case Claim():
                 return "no revokes make room for the claim"
-            case Grant() | Cores() | Revoke():
-                raise AssertionError("write_unit writes all grants, revokes or cpu limits of one reservation together")
+            case Assign() | Grant() | Cores() | Revoke():
+                raise AssertionError("write_unit writes assignments, grants, revokes and cpu limits")
             case Relevel():
                 return self._quota.relevel(decision)
             case Preempt():

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from scheduler.model.reservations import Lease, Reservation, usable_cores
-from scheduler.model.rules import Rules
+from scheduler.model.rules import Rules, expiry_when_renewed
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING
 from scheduler.model.view import Row, View
@@ -22,7 +22,7 @@ from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.heartbeats import SAME_BEAT_SECONDS, judge_heartbeats
 from scheduler.operations.ports import Ports, announce, hint_to_hosts
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.cycle.deadlines import expiry_when_renewed, is_silent
+from scheduler.policy.cycle.deadlines import is_silent
 from scheduler.ports import Heard, LeaderTerm
 
 MOST_HINTS = 100

@@ -18,6 +18,7 @@ import msgspec
 from scheduler.model.decisions import Plan, Preempt, Relevel, Skipped
 from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
+from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.membership import check_membership, keep_record
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
@@ -26,7 +27,6 @@ from scheduler.operations.tick.commit import commit, reservations_of, slots_of
 from scheduler.operations.tick.heartbeat_intake import forgive_outage, hear_before_judging
 from scheduler.operations.tick.leader import Leader, take_leader_term
 from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh, repair_keys
-from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.policy.plan import plan
 from scheduler.ports import ClusterRow, LeaderTerm, RulesVersion, ViewUnavailableError
 

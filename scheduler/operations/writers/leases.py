@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from scheduler.model.accounts import FREE, NOTHING, Levels
-from scheduler.model.decisions import Placement
+from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import (
     Component,
     ComponentKind,
@@ -18,14 +18,13 @@ from scheduler.model.reservations import (
     Reservation,
     name_components,
 )
-from scheduler.model.resources import has_labels, subtract
-from scheduler.model.rules import Rules
+from scheduler.model.resources import has_labels
+from scheduler.model.rules import Rules, expiry_of_lease
 from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.capacity.fits import Moment, Obstacle, Usage, find_obstacle, measure
-from scheduler.policy.capacity.requests import given_to
-from scheduler.policy.capacity.slot_info import capacity_of, count_uses_left
-from scheduler.policy.cycle.deadlines import expiry_of_lease, has_timed_out, is_silent
+from scheduler.policy.capacity.fits import Moment, Obstacle, Usage, find_obstacle_on, measure
+from scheduler.policy.capacity.slot_info import count_uses_left
+from scheduler.policy.cycle.deadlines import has_timed_out, is_silent
 from scheduler.policy.quota.accounting import weigh
 
 _OBSTACLES: Mapping[Obstacle, str] = {
@@ -81,12 +80,15 @@ class LeaseWriter:
             known = self._components[id(request), kind] = request, name_components(request, kind)
         return known[1]
 
-    def assign(self, current: Reservation, placements: Sequence[Placement], level: int | None) -> str | None:
-        """Lease these placements to a pending reservation. Return as text why it cannot get them, or None if it got
-        them.
+    def assign(self, decision: Assign) -> str | None:
+        """Lease the placements of `decision` to its reservation. Return as text why it cannot get them, or None if it
+        got them.
         """
-        if (reason := self.object_to(current, placements)) is None:
-            self.lease(current, placements, level)
+        current = self.work.reservations.get(decision.reservation)
+        if current is None:
+            return "the reservation does not exist any more"
+        if (reason := self.object_to(current, decision.leases)) is None:
+            self.lease(current, decision.leases, decision.level)
         return reason
 
     def object_to(
@@ -218,7 +220,7 @@ class LeaseWriter:
         """Return whether one more instance of `component` fits on a slot beside the leases `there`, both now and when
         claims have become leases.
         """
-        return self._find_obstacle(slot, _SlotUsage(measure(there), inf), component) is None
+        return find_obstacle_on(slot, self.rules.pools[slot.pool], component, measure(there)) is None
 
     def _measure(
         self,
@@ -244,23 +246,14 @@ class LeaseWriter:
             usage, claims = measure(others, moment), sum(lease.state == "claimed" for lease in others)
         return _SlotUsage(usage, count_uses_left(slot, pool, claims) if has_limit else inf)
 
-    def _find_obstacle(self, slot: Slot, there: _SlotUsage, component: Component) -> Obstacle | None:
-        """Return which limit of a slot one more instance of `component` would exceed: `leases`, `uses` or `resources`.
-        Return None if it fits.
-        """
-        pool = self.rules.pools[slot.pool]
-        capacity = capacity_of(slot, pool)
-        used = there.usage.amounts
-        free = subtract(capacity, used) if capacity is not None and used else capacity
-        return find_obstacle(given_to(component, pool), free, pool.lease_limit - there.usage.count, there.uses)
-
     def _object_to_instance(self, slot: Slot, there: _SlotUsage, asked: Request, component: Component) -> str | None:
         """Return as text why one more instance of a component cannot be leased on a slot: too little capacity, or other
         labels. Return None if it can.
         """
-        if (obstacle := self._find_obstacle(slot, there, component)) is not None:
+        obstacle = find_obstacle_on(slot, self.rules.pools[slot.pool], component, there.usage, there.uses)
+        if obstacle is not None:
             return f"{slot.id} {_OBSTACLES[obstacle]}"
-        if not has_labels(slot.labels, asked.labels) or not has_labels(slot.labels, component.labels):
+        if not has_labels(slot.labels, asked.labels, component.labels):
             return f"{slot.id} does not have the required labels"
         return (
             f"{slot.id} was registered again with other resources or labels" if slot.id in self.work.altered else None

@@ -62,7 +62,7 @@ class ReservationWriter:
     def __init__(self, leases: LeaseWriter) -> None:
         self.work, self.rules, self.now, self._leases = leases.work, leases.rules, leases.now, leases
 
-    def write(self, decision: Expire | Fail | Requeue | Restart | Assign) -> str | None:
+    def write(self, decision: Expire | Fail | Requeue | Restart) -> str | None:
         """Test one decision about a reservation on the current rows and write it. Return as text why it was skipped, or
         None if it was written.
         """
@@ -70,8 +70,6 @@ class ReservationWriter:
         if current is None:
             return "the reservation does not exist any more"
         match decision:
-            case Assign():
-                return self._leases.assign(current, decision.leases, decision.level)
             case Expire():
                 return self._expire(current, decision)
             case Fail():

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final, Literal
 
-from scheduler.model.reservations import Lease, LeaseState
-from scheduler.model.resources import SLACK, Resources, subtract, total
+from scheduler.model.pools import Pool
+from scheduler.model.reservations import Component, Lease, LeaseState
+from scheduler.model.resources import SLACK, Resources, merge, subtract, total
+from scheduler.model.slots import Slot
 
 Obstacle = Literal["leases", "uses", "resources"]
 """What a slot has too little of: leases that it may take, uses of its machine (`max_uses`), or a resource."""
@@ -112,6 +114,36 @@ def measure(leases: Collection[Lease], moment: Moment = "always") -> Usage:
         return Occupancy(leases).sum()
     # Speed: without claims, or without revoking leases, the maximum is the sum. Few slots have both.
     return Usage(len(leases), total([lease.resources for lease in leases]))
+
+
+def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
+    """Return the resources of a slot: those of its row, else of its offering, else of its pool.
+
+    None: it counts leases only.
+    """
+    if slot.resources is not None:
+        return slot.resources
+    offering = pool.offering_by_key.get(slot.offering or "")
+    if offering is not None and offering.resources is not None:
+        return offering.resources
+    return pool.resources
+
+
+def given_to(component: Component, pool: Pool) -> dict[str, float]:
+    """Return the amounts of an instance in a pool: those that the component requests, else the pool's
+    `default_resources`.
+    """
+    return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources
+
+
+def find_obstacle_on(slot: Slot, pool: Pool, component: Component, used: Usage, uses: float = inf) -> Obstacle | None:
+    """Return which limit of a slot one more instance of `component` would exceed; None if it fits.
+
+    `used`: what the leases on the slot use of it. `uses`: as for `find_obstacle`.
+    """
+    capacity = capacity_of(slot, pool)
+    free = subtract(capacity, used.amounts) if capacity is not None and used.amounts else capacity
+    return find_obstacle(given_to(component, pool), free, pool.lease_limit - used.count, uses)
 
 
 def is_overfull(usage: Usage, lease_limit: float, capacity: Resources | None) -> bool:

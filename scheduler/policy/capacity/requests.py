@@ -7,9 +7,9 @@ from itertools import chain, groupby, repeat
 
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Shape
-from scheduler.model.resources import Labels, Resources, merge
+from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Rules, SchedulerKeys
-from scheduler.policy.capacity.fits import Amounts, find_obstacle
+from scheduler.policy.capacity.fits import Amounts, find_obstacle, given_to
 
 
 @dataclass(slots=True, eq=False)
@@ -159,13 +159,12 @@ class Demands(dict[Shape, Demand]):
         return self._of_payers.get(key) or self._of_payers.setdefault(key, replace(demand, payer=account))
 
     def __missing__(self, shape: Shape) -> Demand:
-        rules, asked = self._rules, (shape.pool, shape.system)
-        pools, settings = rules.serving_pools(*asked), rules.settings_of(*asked)
-        serving = [(name, rules.pools[name]) for name in pools]
+        queue, settings, pools = self._rules.find_route(shape.pool, shape.system)
+        serving = [(name, self._rules.pools[name]) for name in pools]
         needs, elastic = _make_needs(shape, serving, self._steps, spreads=settings.profile == "spread")
         if settings.elastic == "rigid" and settings.queue != "quota":  # quota grants them by its own rules
             needs += elastic
-        demand = self[shape] = Demand(shape, pools, rules.queue_of(*asked), settings, needs, elastic)
+        demand = self[shape] = Demand(shape, pools, queue, settings, needs, elastic)
         return demand
 
 
@@ -193,10 +192,3 @@ def _repeat(shape: Shape, needs: dict[str, InstanceRequest], kind: str) -> Needs
     """Return one request for each instance of this kind (essential or elastic)."""
     counts = ((needs[each.name], each.count) for each in shape.components if each.kind == kind)
     return tuple(chain.from_iterable(repeat(need, count) for need, count in counts))
-
-
-def given_to(component: Component, pool: Pool) -> dict[str, float]:
-    """Return the amounts of an instance in a pool: those that the component requests, else the pool's
-    `default_resources`.
-    """
-    return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources

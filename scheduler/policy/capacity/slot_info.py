@@ -19,7 +19,7 @@ from scheduler.model.resources import Labels, Resources, subtract
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE, SlotState
 from scheduler.model.view import View
-from scheduler.policy.capacity.fits import Mark, find_obstacle, measure
+from scheduler.policy.capacity.fits import Mark, capacity_of, find_obstacle, measure
 
 Leases = dict[tuple[str, str], Lease]
 """The leases of a slot, by (reservation, component)."""
@@ -214,19 +214,6 @@ def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASE
     return slot_info
 
 
-def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
-    """Return the resources of a slot: those of its row, else of its offering, else of its pool.
-
-    None: it counts leases only.
-    """
-    if slot.resources is not None:
-        return slot.resources
-    offering = pool.offering_by_key.get(slot.offering or "")
-    if offering is not None and offering.resources is not None:
-        return offering.resources
-    return pool.resources
-
-
 def find_reason_to_retire(slot_info: SlotInfo) -> SlotReason | None:
     """Return why a ready slot must be drained; None if it stays in service."""
     slot, pool = slot_info.slot, slot_info.pool
@@ -304,7 +291,7 @@ def open_slots(
     slot order of the pool's first slot.
     """
     found: list[CachedSlot] = []
-    for slot in view.list_slots(name):
+    for slot in view.pools[name].list() if name in view.pools else ():
         known = cached.get(slot.id)
         if known is None or known.slot_info.pool is not pool:
             known = cached[slot.id] = make_cached_slot(view, slot, pool)

@@ -1,69 +1,11 @@
-"""When reservations expire, when slots time out, and when the next cycle is due.
-
-All times are in seconds. The ttl of a pending reservation is the one in its request, else `reservation_ttl` of its pool
-(the first pool that serves its system). The ttl of a lease is the one in the request, else `lease_ttl` of that pool. A
-ttl of 0 means: never expires. Source: the autoscaler's tick.
-"""
+"""When slots time out, and when the next cycle is due. All times are in seconds. Source: the autoscaler's tick."""
 
 from math import inf, nextafter
-from typing import NamedTuple
 
 from scheduler.model.pools import Pool
-from scheduler.model.reservations import Request, Reservation
-from scheduler.model.rules import Rules
+from scheduler.model.rules import Rules, Terms, list_deadlines_of_lease
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, SlotState
-
-
-class Terms(NamedTuple):
-    """The fields of a request that determine when a reservation expires; requests with equal fields expire after
-    equally long times.
-    """
-
-    ttl: float | None
-    pool: str | None
-    system: str | None
-
-
-def expiry_of_pending(request: Request | Terms, rules: Rules, now: float) -> float | None:
-    """Return when a pending reservation expires; None: never.
-
-    `now`: the time from which its ttl counts, which is its submission, its renewal or its return to the queue.
-    """
-    ttl = _own_ttl(request, _first_pool(request, rules))
-    return now + ttl if ttl else None
-
-
-def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float | None:
-    """Return when a leased reservation expires; None: never. `now`: the time from which its ttl counts, which is its
-    assignment or its renewal.
-    """
-    pool = _first_pool(request, rules)
-    ttl = _own_ttl(request, pool)
-    if ttl is None:
-        ttl = pool.lease_ttl if pool else 0.0
-    return now + ttl if ttl else None
-
-
-def expiry_when_renewed(reservation: Reservation, rules: Rules, now: float) -> float | None:
-    """Return when a pending or leased reservation expires if it is renewed at `now`; None: never."""
-    if reservation.phase == "pending":
-        return expiry_of_pending(reservation.request, rules, now)
-    return expiry_of_lease(reservation.request, rules, now)
-
-
-def _own_ttl(request: Request | Terms, pool: Pool | None) -> float | None:
-    """Return the ttl (seconds) of a reservation's pending and of its leased phase: None if neither the request nor its
-    first pool has one, 0.0 for never.
-    """
-    if request.ttl is not None:
-        return request.ttl
-    return (pool.reservation_ttl or None) if pool else None
-
-
-def _first_pool(request: Request | Terms, rules: Rules) -> Pool | None:
-    names = rules.serving_pools(request.pool, request.system)
-    return rules.pools[names[0]] if names else None
 
 
 def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
@@ -126,9 +68,7 @@ class Timers:
     def add_ends_of_leases(self, rules: Rules) -> None:
         """Note that a cycle is due when the first lease assigned in this cycle expires or has to be confirmed."""
         for terms in self.lease_terms:
-            confirm_timeout = rules.settings_of(terms.pool, terms.system).confirm_timeout
-            confirm_by = self._now + confirm_timeout if confirm_timeout else None
-            self.add(expiry_of_lease(terms, rules, self._now), confirm_by)
+            self.add(*list_deadlines_of_lease(terms, rules, self._now))
 
     def add_after(self, start: float, limit: float) -> None:
         """Note that a cycle is due at the first instant that is more than `limit` seconds after `start`."""

@@ -25,7 +25,7 @@ from scheduler.model.decisions import (
 )
 from scheduler.model.pending_queue import Groups
 from scheduler.model.reservations import Lease, Reservation, Shape, is_claimant
-from scheduler.model.rules import Rules, SchedulerKeys
+from scheduler.model.rules import Rules, SchedulerKeys, Terms
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, SlotState
 from scheduler.model.view import View
@@ -33,9 +33,8 @@ from scheduler.policy.capacity.requests import Demand, Demands
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots
 from scheduler.policy.cycle.balances import NO_BALANCES
-from scheduler.policy.cycle.deadlines import Terms, Timers
-from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.wait_reasons import WaitReasons
+from scheduler.policy.cycle.deadlines import Timers
+from scheduler.policy.cycle.queue import Queue, WaitReasons
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
@@ -106,7 +105,7 @@ class CycleState:
                 if not each.is_sound:
                     self.unsound.add(slot_info.slot.id)
         for name in sorted(set(self.view.pools).difference(self.rules.pools)):
-            slots = self.view.list_slots(name)
+            slots = self.view.pools[name].list()
             self.vanished += [slot for slot in slots if slot.machine is None and slot.state != "empty"]
             self.unsound.update(slot.id for slot in slots if not is_sound(self.view, slot))
         self.unsound.update(self.view.leases_on.keys() - self.view.slots.keys())

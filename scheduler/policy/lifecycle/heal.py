@@ -13,7 +13,6 @@ from operator import attrgetter
 
 from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, RevokeReason, Terminate
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.rules import Rules
 from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE, Phase
 from scheduler.policy.capacity.slot_info import (
@@ -27,7 +26,7 @@ from scheduler.policy.capacity.slot_info import (
 from scheduler.policy.cycle.deadlines import find_deadline
 from scheduler.policy.cycle.state import CycleState, make_revoke
 from scheduler.policy.cycle.step_values import FailedBoots, Healed, Unexpired
-from scheduler.policy.lifecycle.silent_hosts import find_silent
+from scheduler.policy.lifecycle.timers import find_silent, is_restart_due, may_restart_again, wake_for_restart
 
 BY_CLOUD = frozenset({"rebalance", "maintenance"})
 """Reasons of EC2 to drain a slot. A slot in flight is terminated with the same reason."""
@@ -237,27 +236,6 @@ def _restart(cycle: CycleState) -> None:
             cycle.requeue(reservation, Restart(reservation=reservation.id))
         else:
             wake_for_restart(cycle, reservation)
-
-
-def may_restart_again(reservation: Reservation, rules: Rules) -> bool:
-    """Return whether a failed reservation is to be restarted and has a restart of `max_restarts` (0: no limit) left."""
-    most = rules.settings_of(reservation.request.pool, reservation.request.system).max_restarts
-    return reservation.request.restart_policy == "on_failure" and (not most or reservation.restarts < most)
-
-
-def is_restart_due(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether a failed reservation was never restarted, or the last time longer than `restart_delay` ago."""
-    last = reservation.restarted_at
-    return last is None or cycle.is_past(last, cycle.settings_of(reservation).restart_delay)
-
-
-def wake_for_restart(cycle: CycleState, reservation: Reservation) -> None:
-    """Schedule a cycle for the time when a failed reservation may be restarted; at once if it may now."""
-    last = reservation.restarted_at
-    if last is None or is_restart_due(cycle, reservation):
-        cycle.timers.add(cycle.now)
-    else:
-        cycle.timers.add_after(last, cycle.settings_of(reservation).restart_delay)
 
 
 def end_lost_instances(cycle: CycleState, silent: Collection[str]) -> None:

@@ -28,7 +28,8 @@ from scheduler.model.resources import CPUS, SLACK, Resources
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.transitions import HOLDING
-from scheduler.policy.capacity.slot_info import SlotInfo, capacity_of, find_leases
+from scheduler.policy.capacity.fits import capacity_of
+from scheduler.policy.capacity.slot_info import SlotInfo, find_leases
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Scaled, Shared
 

@@ -10,10 +10,10 @@ from operator import attrgetter
 
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import Lease, Reservation, is_on_hold
+from scheduler.model.rules import Terms
 from scheduler.policy.capacity.gang import Shortage, fill
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.deadlines import Terms
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Charged, Protected, Unplaced

@@ -72,7 +72,7 @@ class Feasibility:
 
     def _could_ever_hold(self, name: str, need: InstanceRequest) -> bool:
         pool = self._cycle.rules.pools[name]
-        if pool.is_elastic and (self._limits.list_fitting(name, need) or _could_be_sold(name, pool, need)):
+        if pool.is_elastic and (self._limits.pools[name].list_fitting(need) or _could_be_sold(name, pool, need)):
             return True
         key = (name, need.steps[name], need.required)
         if key not in self._held:

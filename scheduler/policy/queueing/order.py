@@ -1,37 +1,15 @@
 """Step 4, order: sort the pending reservations by the setting `queue`."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from math import nextafter
-from types import MappingProxyType
 from typing import Any, Final
 
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.model.resources import shape_of
-from scheduler.policy.capacity.requests import given_to
+from scheduler.policy.capacity.fits import given_to
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Charged
-
-READ_BY: Final[Mapping[str, str]] = MappingProxyType({"priority": "priority", "account": "quota"})
-"""Field of a request -> the only queue type that uses the field.
-
-A request that sets the field for another type of queue is answered with a warning. A priority of 0 causes no warning:
-it puts a reservation on hold in each queue.
-"""
-DEFAULT_PRIORITY: Final = 1.0
-
-
-def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[str, str]:
-    """Return field -> warning for each value of a request that is not the default and that the queue's type does not
-    use.
-    """
-    given = {"priority": priority not in {0.0, DEFAULT_PRIORITY}, "account": account is not None}
-    return {
-        field: f"the queue `{queue}` does not read it; only the queue `{reader}` does"
-        for field, reader in READ_BY.items()
-        if given[field] and queue != reader
-    }
-
 
 _MOST_LABELS: Final = 1 << 20
 """More labels than any reservation has: a rank is level x this number - labels, so the level always decides first."""

@@ -17,7 +17,7 @@ from scheduler.model.pools import Pool
 from scheduler.model.reservations import Lease, cost_until
 from scheduler.model.rules import SchedulerKeys
 from scheduler.model.slots import Slot
-from scheduler.policy.capacity.slot_info import capacity_of
+from scheduler.policy.capacity.fits import capacity_of
 
 OVERLAP_SECONDS: Final = 35.0
 """More seconds than any transaction takes.

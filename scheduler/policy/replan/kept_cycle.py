@@ -16,12 +16,12 @@ from typing import Final
 
 from scheduler.model.decisions import Assign, Placement, Plan
 from scheduler.model.reservations import Reservation, Shape, is_on_hold
+from scheduler.model.rules import Terms
 from scheduler.model.waits import Reason, WaitBlock, Waits
 from scheduler.policy.capacity.candidate_queue import SlotClass
 from scheduler.policy.capacity.fits import RemainingCapacity
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo, copy_slots, make_cached_slot
-from scheduler.policy.cycle.deadlines import Terms
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Healed, Scaled
 from scheduler.policy.lifecycle.heal import heal

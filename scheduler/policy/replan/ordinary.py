@@ -7,7 +7,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.lifecycle.heal import may_restart_again
+from scheduler.policy.lifecycle.timers import may_restart_again
 
 _ORDINARY: Final = frozenset({Assign, Cores})
 """Kinds of decisions after which a cycle may be kept: they change only leases on ready slots."""

@@ -4,6 +4,7 @@ Sources: the autoscaler's tick (counting), Arvados (back-offs).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from math import inf
 from types import MappingProxyType
 from typing import Final
@@ -22,13 +23,15 @@ from scheduler.policy.scaling.launch_codes import DETAILS, OF_A_MARKET, first_co
 from scheduler.policy.scaling.market_mix import describe_turn, find_turn
 from scheduler.policy.scaling.offerings import (
     Choice,
+    PoolLaunches,
     could_serve,
     find_end,
+    find_own_choice,
     list_configured,
     list_eligible,
     list_fallback,
+    list_resized,
 )
-from scheduler.policy.scaling.pool_launches import PoolLaunches, find_own_choice, list_resized
 
 _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 
@@ -45,8 +48,7 @@ class LaunchLimits:
         """Launches that this cycle has decided so far."""
         self.next_end = inf
         """When the first of the back-offs ends that held a launch back in this cycle; infinity if there is none."""
-        self._pools = {name: PoolLaunches(cycle, name) for name in cycle.pools}
-        self._has_mix = any(pool.market.has_mix for pool in cycle.rules.pools.values())
+        self.pools = {name: PoolLaunches(cycle, name) for name in cycle.pools}
         self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
@@ -57,6 +59,11 @@ class LaunchLimits:
         """Whether anything except `max_slots` may hold a launch back."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.pools}
+
+    @cached_property
+    def _has_mix(self) -> bool:
+        """Whether any pool fixes how its slots divide among the markets."""
+        return any(pool.market.has_mix for pool in self._cycle.rules.pools.values())
 
     def _list_bounds(self, name: str) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield each `max_slots` that limits a pool, as (maximum, the pools whose slots count)."""
@@ -113,7 +120,7 @@ class LaunchLimits:
 
     def describe_turn(self, name: str) -> str | None:
         """Return as text which market the next launch of a pool is to have; None if the price decides."""
-        text = describe_turn(self._cycle.rules.pools[name].market, self._pools[name].mix)
+        text = describe_turn(self._cycle.rules.pools[name].market, self.pools[name].mix)
         return None if text is None else f"pool {name}: {text}"
 
     def list_choices(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice, str | None]]:
@@ -152,13 +159,9 @@ class LaunchLimits:
         if wanted not in self._eligible:
             found = self._eligible[wanted] = []
             for name in demand.pools:
-                fitting = self._pools[name].list_fitting(need) if self._cycle.rules.pools[name].is_elastic else []
+                fitting = self.pools[name].list_fitting(need) if self._cycle.rules.pools[name].is_elastic else []
                 found += [(name, choice) for choice in self._list_launchable(name, fitting, demand, need)]
         return self._eligible[wanted]
-
-    def list_fitting(self, name: str, need: InstanceRequest) -> list[Choice]:
-        """Return the choices for a new slot of a pool that could hold one instance, cheapest first."""
-        return self._pools[name].list_fitting(need)
 
     def _list_launchable(
         self, name: str, fitting: list[Choice], demand: Demand, need: InstanceRequest
@@ -182,7 +185,7 @@ class LaunchLimits:
         """Return the choices for a launch that no reservation needs, in the order in which they are tried. Such a
         launch falls back to on-demand only in a pool that divides its slots among the markets.
         """
-        pool, turn, choices = self._cycle.rules.pools[name], self._find_turn(name), self._pools[name].choices
+        pool, turn, choices = self._cycle.rules.pools[name], self._find_turn(name), self.pools[name].choices
         eligible = list_eligible(choices, pool, turn)
         if not pool.market.has_mix:
             return eligible
@@ -191,12 +194,12 @@ class LaunchLimits:
     def _find_turn(self, name: str) -> Market | None:
         """Return the market that the next launch in a pool is to have; None if the price decides."""
         rules = self._cycle.rules.pools[name].market
-        return find_turn(rules, self._pools[name].mix) if rules.has_mix else None
+        return find_turn(rules, self.pools[name].mix) if rules.has_mix else None
 
     def imagine(self, name: str, market: str, count: int) -> None:
         """Count slots of a market, or with a negative number take them out, for the market of the next launch."""
         if self._has_mix:
-            self._pools[name].mix.add(market, count)
+            self.pools[name].mix.add(market, count)
 
     def launch(
         self, name: str, choice: Choice, reason: str, account: str | None = None, gang: str | None = None
@@ -204,7 +207,7 @@ class LaunchLimits:
         """Decide a launch of this choice on the first empty slot of a pool. Return the slot, which is in flight now.
         `account`, `gang`: the account and the gang whose demand causes it. See Launch.
         """
-        there = self._pools[name]
+        there = self.pools[name]
         slot_info = there.empty.pop()
         there.active += 1
         there.launches += 1
@@ -233,7 +236,7 @@ class LaunchLimits:
         `resize_stopped` starts it as another one.
         """
         for name in pools:
-            for slot_info in self._pools[name].startable if self._cycle.rules.pools[name].stopped_slots else ():
+            for slot_info in self.pools[name].startable if self._cycle.rules.pools[name].stopped_slots else ():
                 own = find_own_choice(slot_info)
                 code = self._find_start_code(name, own, need, account)
                 choices = list_resized(slot_info) if code == "capacity" else [own] if code is None else []
@@ -251,7 +254,7 @@ class LaunchLimits:
 
     def start(self, name: str, slot_info: SlotInfo, choice: Choice, reason: str, account: str | None = None) -> None:
         """Decide to start a stopped slot that `find_start` returned, as this choice. The slot is in flight now."""
-        there = self._pools[name]
+        there = self.pools[name]
         there.startable.remove(slot_info)
         there.starts += 1
         started = Start(slot=slot_info.slot.id, pool=name, offering=choice.key, reason=reason, account=account)  # type: ignore[arg-type]
@@ -259,11 +262,11 @@ class LaunchLimits:
 
     def count_launches(self, pools: Iterable[str]) -> int:
         """Return how many launches and starts this cycle has decided in these pools."""
-        return sum(self._pools[name].launches + self._pools[name].starts for name in pools)
+        return sum(self.pools[name].launches + self.pools[name].starts for name in pools)
 
     def undo(self, name: str, slot_info: SlotInfo) -> None:
         """Undo the last launch or start of this cycle. No other decision may have been made since."""
-        launched, there = self._cycle.decisions.pop(), self._pools[name]
+        launched, there = self._cycle.decisions.pop(), self.pools[name]
         self.launches -= 1
         self.budgets.add(name, -slot_info.price, getattr(launched, "account", None) or "")
         self.imagine(name, slot_info.market, -1)
@@ -288,7 +291,7 @@ class LaunchLimits:
             return code
         if len(demand.needs) == 1:
             return "cordoned"
-        slot_index = SlotIndex([slot_info for name in demand.pools for slot_info in self._pools[name].cordoned])
+        slot_index = SlotIndex([slot_info for name in demand.pools for slot_info in self.pools[name].cordoned])
         found = has_room(demand, (slot_index,))
         slot_index.close()
         return "cordoned" if found else code
@@ -296,7 +299,7 @@ class LaunchLimits:
     def has_cordoned_room(self, demand: Demand) -> bool:
         """Return whether each instance of a demand alone would fit on a slot if the slot were not cordoned."""
         if demand not in self._cordoned_room:
-            there = [p for name in demand.pools for p in self._pools[name].cordoned if p.slot.id not in demand.declined]
+            there = [p for name in demand.pools for p in self.pools[name].cordoned if p.slot.id not in demand.declined]
             self._cordoned_room[demand] = all(
                 any(p.has_place and need.could_hold(p.slot.pool, p.free, p.labels) for p in there)
                 for need in dict.fromkeys(demand.needs)
@@ -310,10 +313,10 @@ class LaunchLimits:
     def count_left(self, name: str) -> int:
         """Return how many more slots `max_slots` allows in this pool, apart from other limits."""
         left = min(most - self._count(pools) for most, pools in self._bounds[name])
-        return max(0, min(left, len(self._pools[name].empty)))
+        return max(0, min(left, len(self.pools[name].empty)))
 
     def _is_full(self, name: str) -> bool:
-        if not self._pools[name].empty:
+        if not self.pools[name].empty:
             return True
         for most, pools in self._bounds[name]:  # noqa: SIM110  called for each launch, and a generator takes twice as long
             if self._count(pools) >= most:
@@ -323,8 +326,8 @@ class LaunchLimits:
     def _count(self, pools: Sequence[str]) -> int:
         """Count the active slots of these pools, and the machines that belong to no slot."""
         if len(pools) == 1 and not self._strangers:
-            return self._pools[pools[0]].active
-        known = (self._pools[name].active for name in pools if name in self._pools)
+            return self.pools[pools[0]].active
+        known = (self.pools[name].active for name in pools if name in self.pools)
         return sum(known) + sum(map(self._count_strangers, pools))
 
     def _count_strangers(self, name: str) -> int:
@@ -378,6 +381,6 @@ class LaunchLimits:
         return hold is not None and self._is_quota_over(name, hold)
 
     def _is_quota_over(self, name: str, hold: Hold) -> bool:
-        there = self._pools[name]
+        there = self.pools[name]
         fewer = hold.active > 0 and there.active - there.launches < hold.active
         return fewer or not self._lasts(hold.until)

@@ -1,7 +1,9 @@
-"""Steps 6 to 8: the minimum and the warm reserve of each pool, headroom for withheld launches, and scale-in.
+"""How many machines each pool keeps: the minimum and the warm reserve, headroom for withheld launches, the stopped tier
+(`stopped_slots` machines that booted once, were stopped, and are started for demand), and scale-in.
 
 Sources: the autoscaler's tick; for headroom Arvados' "at quota". Arvados stops at the first reservation over quota and
-shuts down all idle machines. Leasehold ends only unneeded slots, and only as many as launches are withheld.
+shuts down all idle machines. Leasehold ends only unneeded slots, and only as many as launches are withheld. For the
+stopped tier: EC2 Auto Scaling (warm pools of stopped instances); surplus of scale-in fills it first.
 """
 
 from collections import Counter
@@ -11,14 +13,14 @@ from itertools import count
 from math import inf
 from typing import Final
 
-from scheduler.model.decisions import Drain, Terminate
+from scheduler.model.decisions import Drain, Stop, Terminate
 from scheduler.model.pools import Pool
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import UNPAID
 from scheduler.policy.capacity.gang import fill
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
-from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
+from scheduler.policy.capacity.slot_info import SlotInfo, find_life, make_slot_info
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import (
     Headroom,
@@ -32,7 +34,7 @@ from scheduler.policy.cycle.step_values import (
     WithHeadroom,
 )
 from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.offerings import could_serve
+from scheduler.policy.scaling.offerings import could_serve, has_to_go, is_in_tier, list_choices, list_eligible
 
 
 def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:
@@ -80,6 +82,99 @@ def _launch(limits: LaunchLimits, name: str, reason: str, lacking: int) -> None:
         if free is None:
             return
         limits.launch(name, free, reason)
+
+
+def keep_tiers(cycle: Warm, headroom: Headroom, limits: LaunchLimits) -> tuple[Tiered, ToStop]:
+    """Terminate stopped slots that a pool has beyond `stopped_slots`. If it lacks some, stop surplus slots, and launch
+    the machines that are still missing. Return, by pool, how many slots in flight or idle are to be stopped later.
+
+    A stop takes nothing from `min_slots` and `target_warm_slots`. A pool with withheld launches for reservations gets
+    no machine for its tier.
+    """
+    to_stop: dict[str, int] = {}
+    for name, pool in cycle.rules.pools.items():
+        if not pool.stopped_slots:
+            continue
+        slot_infos = cycle.pools[name]
+        present = [each for each in slot_infos if each.state == "stopped" and not each.slot.cordoned]
+        lacking = pool.stopped_slots - len(present)
+        if lacking < 0:
+            _end_surplus(cycle, [each for each in present if is_in_tier(each)], -lacking)
+            continue
+        lacking -= _stop_surplus(cycle, slot_infos, pool, lacking)
+        if lacking:
+            stoppable = _launch_for_tier(cycle, limits, name, lacking, may_launch=not headroom.launches.get(name))
+            to_stop[name] = min(lacking, stoppable)
+    return Tiered(cycle), to_stop
+
+
+def _end_surplus(cycle: CycleState, present: Sequence[SlotInfo], count: int) -> None:
+    """Terminate this number of stopped slots: drifted and old ones first, then the dearest, then in slot order."""
+    ranked = sorted(present, key=lambda each: (not has_to_go(each, cycle.now), -each.price, each.order))
+    for slot_info in ranked[:count]:
+        cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="surplus"))
+
+
+def _stop_surplus(cycle: CycleState, slot_infos: Sequence[SlotInfo], pool: Pool, lacking: int) -> int:
+    """Stop at most `lacking` ready slots that the pool does not need, longest idle first. Return their number.
+
+    A slot that was launched for the tier is stopped as soon as it is ready, others when they were idle for longer than
+    `idle_scale_down`.
+    """
+    stopped, most = 0, min(lacking, count_spare(slot_infos, pool))
+    idle = [each for each in slot_infos if each.is_idle and may_be_stopped(cycle, each)]
+    for slot_info in sorted(idle, key=lambda each: (each.idle_since, each.order)):
+        slot = slot_info.slot
+        if stopped >= most:
+            break
+        if slot.launch_reason == "stopped" and not slot.uses:
+            cycle.move_slot(slot_info, Stop(slot=slot.id, reason="booted"))
+        elif cycle.is_past(slot_info.idle_since, pool.idle_scale_down):
+            cycle.move_slot(slot_info, Stop(slot=slot.id, reason="idle"))
+        else:
+            cycle.timers.add_after(slot_info.idle_since, pool.idle_scale_down)
+            continue
+        stopped += 1
+    return stopped
+
+
+def count_spare(slot_infos: Sequence[SlotInfo], pool: Pool) -> int:
+    """Return how many slots scale-in may take from a pool: those beyond `min_slots` and `target_warm_slots`."""
+    return min(count_serving(slot_infos) - pool.min_slots, count_reserve(slot_infos) - pool.target_warm_slots)
+
+
+def may_be_stopped(cycle: CycleState, slot_info: SlotInfo) -> bool:
+    """Return whether the slot's machine may be stopped once it is idle: an on-demand one that need not be replaced. If
+    it may, schedule a cycle for the time when it will be too old.
+    """
+    if slot_info.market != "on-demand":
+        return False
+    if slot_info.state != slot_info.slot.state or not slot_info.pool.replacement.is_on:
+        return True
+    has_drifted, end = find_life(slot_info, slot_info.pool)
+    if has_drifted or cycle.is_due(end):
+        return False
+    cycle.timers.add(end)
+    return True
+
+
+def _launch_for_tier(cycle: CycleState, limits: LaunchLimits, name: str, lacking: int, *, may_launch: bool) -> int:
+    """Launch machines for the tier until as many slots in flight or idle are to spare, and may be stopped later, as the
+    tier lacks. Each is of the cheapest on-demand offering that nothing holds back. Return how many slots in flight or
+    idle may be stopped later.
+    """
+    slot_infos, pool = cycle.pools[name], cycle.rules.pools[name]
+    reserve = [each for each in slot_infos if each.is_idle or (each.is_serving and each.is_coming and not each.wanted)]
+    stoppable = sum(may_be_stopped(cycle, each) for each in reserve)
+    spare = count_spare(slot_infos, pool)
+    choices = list_eligible([each for each in list_choices(pool) if each.market == "on-demand"], pool)
+    while may_launch and lacking > max(0, min(stoppable, spare)):
+        free = next((choice for choice in choices if limits.find_code(name, choice) is None), None)
+        if free is None:
+            break
+        limits.launch(name, free, "stopped")
+        stoppable, spare = stoppable + 1, spare + 1
+    return stoppable
 
 
 def scale_in(cycle: Tiered, to_stop: ToStop) -> ScaledIn:

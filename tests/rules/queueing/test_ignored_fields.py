@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.policy.queueing.order import find_ignored
+from scheduler.model.rules import find_ignored
 
 
 @pytest.mark.parametrize(
