@@ -146,8 +146,8 @@ EXPLAINED: Final[Changes] = {
         "share": [
             Change(
                 "without shared cores, and without cpus, the limits are computed and none changes",
-                "rules.has_shared_cores and _have_cpus(slot_infos.values())",
-                "rules.has_shared_cores or _have_cpus(slot_infos.values())",
+                "rules.has_shared_cores and _have_cpus(cycle.slot_infos.values())",
+                "rules.has_shared_cores or _have_cpus(cycle.slot_infos.values())",
             ),
         ],
         "is_same": [

@@ -181,18 +181,18 @@ OF_PLACEMENT: Final[Changes] = {
         "_list_changes": [
             Change(
                 "a claim has no part yet",
-                "lease.state != 'claimed' and owner not in moves.gone and ((owner, component) not in moves.parted)",
-                "owner not in moves.gone and (owner, component) not in moves.parted",
+                "lease.state != 'claimed' and key[0] not in gone and (not parted or key not in parted)",
+                "key[0] not in gone and key not in parted",
             ),
             Change(
                 "a reservation that ends in this tick counts no more",
-                "lease.state != 'claimed' and owner not in moves.gone and ((owner, component) not in moves.parted)",
-                "lease.state != 'claimed' and (owner, component) not in moves.parted",
+                "lease.state != 'claimed' and key[0] not in gone and (not parted or key not in parted)",
+                "lease.state != 'claimed' and key not in parted",
             ),
             Change(
                 "a single instance that ends leaves its part",
-                "lease.state != 'claimed' and owner not in moves.gone and ((owner, component) not in moves.parted)",
-                "lease.state != 'claimed' and owner not in moves.gone",
+                "lease.state != 'claimed' and key[0] not in gone and (not parted or key not in parted)",
+                "lease.state != 'claimed' and key[0] not in gone",
             ),
         ],
         "share": [

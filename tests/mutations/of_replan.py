@@ -17,22 +17,22 @@ OF_REPLAN: Final[Changes] = {
             ),
             Change(
                 "a reservation that left is not reported any more",
-                "if known is not None:\n    self._queue.remove(known)",
+                "self._gone += known.values()",
                 "pass",
             ),
         ],
         "KeptCycle._reopen": [
             Change(
                 "a slot that takes no leases any more needs a full cycle",
-                "old.takes_leases and new.takes_leases and new.capacity == old.capacity and new.labels == old.labels",
-                "old.takes_leases and new.capacity == old.capacity and new.labels == old.labels",
+                "is_alike and old.takes_leases and new.takes_leases and cached.is_at_rest and cached.is_sound",
+                "is_alike and old.takes_leases and cached.is_at_rest and cached.is_sound",
             ),
         ],
         "KeptCycle._list_open": [
             Change(
                 "a request of a new kind is searched on all slots",
-                "demand in self._fresh or any(_fits(demand, *each) for each in found)",
-                "any(_fits(demand, *each) for each in found)",
+                "demand in self._fresh or fitting.have_place(demand)",
+                "fitting.have_place(demand)",
             ),
         ],
         "KeptCycle._plan": [
@@ -61,8 +61,22 @@ OF_REPLAN: Final[Changes] = {
         "KeyHeap.push": [
             Change(
                 "of the reservations with equal requests the first in queue order is placed",
-                "heappush(self._keys, key)",
-                "self._keys.append(key)",
+                "not keys or keys[-1] < key",
+                "True",
+            ),
+        ],
+        "KeyHeap._find_first": [
+            Change(
+                "a reservation that returns is placed before younger ones with equal requests",
+                "early[0] < keys[begin]",
+                "early[0] > keys[begin]",
+            ),
+        ],
+        "KeptQueue.remove_all": [
+            Change(
+                "a block of which all reservations left is removed",
+                "not self._sections[at].keys",
+                "at < 0",
             ),
         ],
     },

@@ -114,6 +114,10 @@ class _Finder(importlib.abc.MetaPathFinder):
         return importlib.util.spec_from_loader(fullname, _Patched(self._anchor))
 
 
+_FORGOTTEN: Final = ("scheduler.", "leasehold.", "tests.")
+_KEPT: Final = "tests.mutations."
+
+
 def find_file(module: str) -> Path:
     return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
@@ -124,9 +128,12 @@ def read(module: str) -> str:
 
 
 def install(anchor: Anchor) -> None:
-    """Change the module at its import, which is still to come."""
+    """Change the module at its import, which is still to come. If it was imported, all modules of the project are
+    forgotten, because they have its old names: call this in a process that plays nothing else.
+    """
     if anchor.module in sys.modules:
-        raise RuntimeError(f"{anchor.module} is imported already and cannot be changed")
+        for name in [each for each in sys.modules if each.startswith(_FORGOTTEN) and not each.startswith(_KEPT)]:
+            del sys.modules[name]
     sys.meta_path.insert(0, _Finder(anchor))
 
 

@@ -1,6 +1,7 @@
 """The kept queue of waiting reservations: its blocks contain what a sorted list contains, and stay of a useful size."""
 
 from bisect import insort
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import pytest
@@ -15,6 +16,10 @@ def a_key(number: int) -> Key:
     return (0, float(number), number, f"r{number}")
 
 
+def cut(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    return (numbers[start : start + size] for start in range(0, len(numbers), size))
+
+
 def list_names(queue: KeptQueue) -> list[str]:
     return [name for block in queue.cut() for name in block.names]
 
@@ -23,25 +28,25 @@ def list_names(queue: KeptQueue) -> list[str]:
 def test_the_blocks_contain_the_reservations_in_queue_order_after_any_changes(seed: int) -> None:
     random, queue, keys = Random(seed), KeptQueue([], []), list[Key]()
     for share in (1.0, 0.3, 0.8, 0.0):
-        for number in random.sample(range(100_000), 3 * MOST_NAMES):
-            if random.random() < share and (key := a_key(number)) not in keys:
-                insort(keys, key)
-                queue.insert(key, REASON)
-            elif keys:
-                queue.remove(keys.pop(random.randrange(len(keys))))
-        assert list_names(queue) == [key[3] for key in keys]
+        for numbers in cut(random.sample(range(100_000), 3 * MOST_NAMES), random.choice((1, 50, 200))):
+            gone = [keys.pop(random.randrange(len(keys))) for _ in numbers if keys and random.random() >= share]
+            queue.remove_all(gone)
+            for key in map(a_key, numbers):
+                if random.random() < share and key not in keys:
+                    insort(keys, key)
+                    queue.insert(key, REASON)
+            assert list_names(queue) == [key[3] for key in keys]
+            assert all(block.names for block in queue.cut())
 
 
 def test_a_block_that_becomes_small_is_joined_with_a_small_one_behind_it() -> None:
     queue = KeptQueue([], [])
     for number in range(2 * MOST_NAMES):
         queue.insert(a_key(number), REASON)
-    for number in range(MOST_NAMES + 10, 2 * MOST_NAMES):
-        queue.remove(a_key(number))
-    for number in range(MOST_NAMES - FEWEST_NAMES):
-        queue.remove(a_key(number))
+    left = [*range(MOST_NAMES - FEWEST_NAMES, MOST_NAMES + 10)]
+    queue.remove_all([a_key(number) for number in range(2 * MOST_NAMES) if number not in left])
     assert [len(block.names) for block in queue.cut()] == [FEWEST_NAMES, 10]
-    queue.remove(a_key(MOST_NAMES - 1))
+    queue.remove_all([a_key(MOST_NAMES - 1)])
     assert [len(block.names) for block in queue.cut()] == [FEWEST_NAMES + 9]
 
 

@@ -66,6 +66,8 @@ class CycleState:
         self.coming: SlotIndex
         """The index of slots in flight."""
         self._launched: SlotIndex | None = None
+        self.have_cpus: bool | None = None
+        """Whether the step `share` has work, because slots have cpus to share; None until the step has looked."""
         self._demands = Demands(rules)
         self.begin(now)
         self._open_pools()

@@ -45,9 +45,12 @@ def share(cycle: Scaled) -> Shared:
     taken into account. Revoking leases count until they end, claims do not count. Decisions stand in order of
     submission, those of one reservation in slot order.
     """
-    rules, slot_infos = cycle.rules, cycle.slot_infos
-    if not (cycle.view.has_limits or (rules.has_shared_cores and _have_cpus(slot_infos.values()))):
-        return Shared(cycle)
+    rules = cycle.rules
+    if not cycle.view.has_limits:
+        if cycle.have_cpus is None:  # speed: a kept cycle keeps the capacities of its slots, and the answer
+            cycle.have_cpus = rules.has_shared_cores and _have_cpus(cycle.slot_infos.values())
+        if not cycle.have_cpus:
+            return Shared(cycle)
     moves = _follow(cycle.decisions, _list_filled(cycle))
     arrivals = moves.came
     touched = moves.list_left(cycle).union(arrivals)
@@ -211,28 +214,29 @@ def _sort(cycle: CycleState, names: Iterable[str]) -> list[Slot]:
 
 def _list_changes(cycle: CycleState, slot: Slot, moves: _Moves, came: Sequence[tuple[str, Placement]]) -> list[Cores]:
     """Return the changed core limits of the leases that are on a slot after this cycle."""
-    leases = find_leases(cycle.view, slot)
-    users: list[tuple[str, Lease | Placement]] = [
-        (owner, lease)
-        for (owner, component), lease in leases.items()
-        if lease.state != "claimed" and owner not in moves.gone and (owner, component) not in moves.parted
-    ]
-    users += reversed(came)
-    owns = [each.resources.get(CPUS, 0.0) for _, each in users]
+    slot_info = cycle.slot_infos.get(slot.id)
+    known = None if slot_info is None else slot_info.opened
+    leases = find_leases(cycle.view, slot) if known is None else known.slot_info.leases
+    gone, parted = moves.gone, moves.parted
+    users: list[tuple[str, Lease | Placement]] = []
+    owns: list[float] = []  # speed: a list made by a call of `list[float]` takes ten times as long
+    presents: list[float] = []
+    for key, lease in leases.items():
+        if lease.state != "claimed" and key[0] not in gone and (not parted or key not in parted):
+            own, cores = lease.resources.get(CPUS, 0.0), lease.cores
+            users.append((key[0], lease))
+            owns.append(own)
+            presents.append(0.0 if cores is None else cores - own)
+    for owner, placement in reversed(came):
+        users.append((owner, placement))
+        owns.append(placement.resources.get(CPUS, 0.0))
+        presents.append(0.0)  # new leases start without spare cpus
     spare = find_spare(slot, owns, cycle.rules)
-    if spare is None:
-        return []
-    presents = [0.0] * len(users)  # new leases start without spare cpus
-    if leases:
-        presents = [
-            0.0 if isinstance(each, Placement) or each.cores is None else each.cores - own
-            for (_, each), own in zip(users, owns, strict=True)
-        ]
-    if not spare and not any(presents):
+    if spare is None or not (spare or any(presents)):
         return []  # speed: most slots are full
     name, epoch, is_new = slot.id, slot.epoch, not is_same(0.0, spare)
     return [
         Cores(reservation=owner, component=each.component, slot=name, cpus=own + spare, epoch=epoch)
         for (owner, each), own, present in zip(users, owns, presents, strict=True)
-        if (not is_same(present, spare) if present else is_new)
+        if (abs(present - spare) > SLACK if present else is_new)
     ]

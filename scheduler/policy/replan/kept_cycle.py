@@ -9,7 +9,7 @@ cycle follows.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heapreplace
 from math import inf
 from operator import itemgetter
 from typing import Final
@@ -18,8 +18,6 @@ from scheduler.model.decisions import Assign, Placement, Plan
 from scheduler.model.reservations import Reservation, Shape, is_on_hold
 from scheduler.model.rules import Terms
 from scheduler.model.waits import Reason, WaitBlock, Waits
-from scheduler.policy.capacity.candidate_queue import SlotClass
-from scheduler.policy.capacity.fits import RemainingCapacity
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo, copy_slots, make_cached_slot
 from scheduler.policy.cycle.state import CycleState
@@ -33,6 +31,7 @@ from scheduler.policy.queueing.starvation_guard import has_waited_too_long
 from scheduler.policy.quota.steady import SteadyPlan
 from scheduler.policy.quota.step import charge, place_all_by_quota
 from scheduler.policy.replan.by_quota import PlacementByQuota, rank_by_group
+from scheduler.policy.replan.fitting import FittingClasses
 from scheduler.policy.replan.idle_slots import IdleSlots
 from scheduler.policy.replan.kept_queue import KeptQueue, Key, KeyHeap
 from scheduler.policy.replan.lives import Lives
@@ -89,6 +88,8 @@ class KeptCycle:
         """Demands that are new in the queue since the last plan: all slots are searched for them."""
         self._given: set[str] = set()
         """Ids of the reservations that the last plan assigned leases to."""
+        self._gone: list[Key] = []
+        """Positions that are still in `_queue`, although their reservations have left it in this tick."""
         self._queue = self._open_queue(outcome.waiting, known)
         if self._has_protected():
             raise _LeftWayError
@@ -114,7 +115,6 @@ class KeptCycle:
         expected: dict[Demand | None, Reason] = {}
         for demand in set(demands):
             if demand is not None:
-                _check_plain(demand)
                 self._lines[demand] = KeyHeap(self._keys)
             expected[demand] = self._find_reason(demand)
         if list(map(expected.__getitem__, demands)) != list(waits.reasons):
@@ -138,15 +138,13 @@ class KeptCycle:
         if special := self._cycle.view.special:  # speed: almost all reservations have the demand of their shape
             for at, row in enumerate(rows):
                 if row.id in special:
-                    found[at] = self._find_demand(row, shapes[at])
+                    found[at] = self._find_special_demand(row)
+        for demand in set(found):
+            if demand is not None:
+                _check_plain(demand)
         return found
 
-    def _find_demand(self, reservation: Reservation, shape: Shape) -> Demand | None:
-        if reservation.id not in self._cycle.view.special:
-            demand = self._cycle.demand_of_shape(shape)
-            if demand not in self._refusals:  # speed: a demand with a known refusal was examined
-                _check_plain(demand)
-            return demand
+    def _find_special_demand(self, reservation: Reservation) -> Demand | None:
         if reservation.declined or reservation.leases:
             raise _LeftWayError
         demand = self._cycle.demand_of(reservation)
@@ -232,7 +230,7 @@ class KeptCycle:
             charge(Healed(cycle))
             self._rank = self._find_rank()
         changed = [self._reopen(name) for name in self._list_changed()]
-        came = dict(self._follow_queue())
+        came = self._follow_queue()
         _, failed_boots = heal(expire(cycle))
         if cycle.decisions or cycle.returning or failed_boots or any(each.stuck for each in changed):
             raise _LeftWayError
@@ -242,8 +240,13 @@ class KeptCycle:
             self._place(changed, came)
         else:
             self._place_by_quota(came)
+        self._fresh.clear()
+        self._lines = {demand: line for demand, line in self._lines.items() if line.first is not None}
+        self._queue.remove_all(self._gone)
+        self._gone.clear()
+        reasons = {demand: self._find_reason(demand) for demand in {demand for _, demand in came.values()}}
         for key, demand in sorted(came.values(), key=itemgetter(0)):  # speed: neighbours stand in one block
-            self._queue.insert(key, self._find_reason(demand))
+            self._queue.insert(key, reasons[demand])
         self._check_slots()
         shared = share(Scaled(cycle))
         wake_at = wake(shared, self._limits.next_end)
@@ -271,40 +274,37 @@ class KeptCycle:
         if cached is None:
             cached = cycle.cache.slots[name] = make_cached_slot(cycle.view, slot, old.pool)
         [new] = copy_slots([cached], old.order)
-        is_alike = old.takes_leases and new.takes_leases and new.capacity == old.capacity and new.labels == old.labels
-        if not (is_alike and new.market == old.market and cached.is_at_rest and cached.is_sound):
+        is_alike = new.capacity == old.capacity and new.labels == old.labels and new.market == old.market
+        if not (is_alike and old.takes_leases and new.takes_leases and cached.is_at_rest and cached.is_sound):
             raise _LeftWayError
         cycle.replace_slot_info(old, new)
         self._idle.note(new)
         self._lives.note(old, new)
         return new
 
-    def _follow_queue(self) -> Iterator[tuple[str, tuple[Key, Demand | None]]]:
-        """Update the queue by the view's changes. Yield each new reservation by id, with its position and demand."""
+    def _follow_queue(self) -> dict[str, tuple[Key, Demand | None]]:
+        """Note the view's changes of the queue. Return each new reservation by id, with its position and demand."""
         changes = self._cycle.view.waiters.changes_since(self._position)
         if changes is None:
             raise _LeftWayError
         pending, shapes = self._cycle.view.by_phase["pending"], self._cycle.view.shapes
         states = {name: (pending[name], shapes[name]) if name in pending else None for name in sorted(self._given)}
         # The last change of a reservation in the log is its present state.
-        states.update((row.id, (row, shape) if has_come else None) for row, shape, has_come in changes)
-        rows = {name: state for name, state in states.items() if state is not None}
-        keys = self._make_keys(rows, [row for row, _ in rows.values()], [shape for _, shape in rows.values()])
-        for name, state in states.items():
-            known = self._keys.pop(name, None)
-            if state is None:
-                if known is not None:
-                    self._queue.remove(known)
-                continue
-            key, demand = next(keys), self._find_demand(*state)
+        states.update([(row.id, (row, shape) if has_come else None) for row, shape, has_come in changes])
+        known = {name: key for name in states if (key := self._keys.pop(name, None)) is not None}
+        waits = {name: state for name, state in states.items() if state is not None}
+        rows, kinds = [row for row, _ in waits.values()], [shape for _, shape in waits.values()]
+        demands, came = self._list_demands(rows, kinds), {}
+        for name, key, demand in zip(waits, self._make_keys(waits, rows, kinds), demands, strict=True):
             self._keys[name] = key
             if demand is not None:
                 self._push(key, demand)
-            if known is not None:
-                if self._queue.renew(known, key, self._find_reason(demand)):
-                    continue
-                self._queue.remove(known)
-            yield name, (key, demand)
+            if name in known and self._queue.renew(known[name], key, self._find_reason(demand)):
+                del known[name]
+            else:
+                came[name] = key, demand
+        self._gone += known.values()
+        return came
 
     def _find_reason(self, demand: Demand | None) -> Reason:
         return ON_HOLD if demand is None else self._find_refusal(demand).reason
@@ -320,23 +320,43 @@ class KeptCycle:
         """Assign leases in queue order: on changed slots to all demands, and on all slots to demands that did not wait
         before.
         """
-        index = self._cycle.ready
-        lines = [(key, number, demand) for number, (demand, key) in enumerate(self._list_open(changed))]
+        names, places, gone = self._keys, self._lines, self._gone.append
+        decide, timed = self._cycle.decisions.append, self._cycle.view.timed
+        lines = [
+            (key, number, demand, self._take_each(demand))
+            for number, (demand, key) in enumerate(self._list_open(changed))
+        ]
         heapify(lines)
+        terms = set[tuple[float | None, Demand]]()
         while lines:
-            key, number, demand = heappop(lines)
-            slot_info = index.find(demand.needs[0])
-            if slot_info is None:
+            key, number, demand, run = lines[0]
+            leases = next(run, None)
+            if leases is None:
+                heappop(lines)
                 continue
-            index.take(slot_info, demand.needs[0])
-            self._assign(key[3], demand, slot_info)
-            del self._keys[key[3]]
-            if came.pop(key[3], None) is None:
-                self._queue.remove(key)
-            if (following := self._lines[demand].first) is not None:
-                heappush(lines, (following, number, demand))
-        self._fresh.clear()
-        self._lines = {demand: line for demand, line in self._lines.items() if line.first is not None}
+            name = key[3]
+            decide(Assign(reservation=name, leases=leases))
+            terms.add((timed[name].request.ttl if name in timed else None, demand))
+            del names[name]
+            if came.pop(name, None) is None:
+                gone(key)
+            if (following := places[demand].first) is None:
+                heappop(lines)
+            else:
+                heapreplace(lines, (following, number, demand, run))
+        self._cycle.timers.lease_terms.update(Terms(ttl, each.shape.pool, each.shape.system) for ttl, each in terms)
+
+    def _take_each(self, demand: Demand) -> Iterator[tuple[Placement, ...]]:
+        """Yield the leases of the reservations of a demand, one after the other, until the demand fits nowhere."""
+        [need], note = demand.needs, self._idle.note
+        name, given = need.component.name, need.given  # the only instance has the name of its component
+
+        def give(slot_info: SlotInfo) -> tuple[Placement, ...]:
+            slot_info.wanted, slot = True, slot_info.slot
+            note(slot_info)
+            return (Placement(name, slot.id, slot.epoch, given[slot.pool]),)
+
+        return self._cycle.ready.take_each(need, give)
 
     def _place_by_quota(self, came: dict[str, tuple[Key, Demand | None]]) -> None:
         """Place reservations by quota. Raise `_LeftWayError` if running work moves to another level or is preempted."""
@@ -348,30 +368,18 @@ class KeptCycle:
             name = decision.reservation
             key = self._keys.pop(name)
             if came.pop(name, None) is None:
-                self._queue.remove(key)
+                self._gone.append(key)
             for placement in decision.leases:
                 self._idle.note(self._cycle.slot_infos[placement.slot])
-        self._fresh.clear()
-        self._lines = {demand: line for demand, line in self._lines.items() if line.first is not None}
 
     def _list_open(self, changed: Iterable[SlotInfo]) -> Iterator[tuple[Demand, Key]]:
         """Yield the demands that could fit on a slot, each with the position of its first reservation."""
-        found = {(each.slot_class, each.remaining): None for each in changed if each.has_place}
+        fitting = FittingClasses(changed)
         for demand, line in self._lines.items():
             if (first := line.first) is None or ((known := self._refusals.get(demand)) and known.is_misfit):
                 continue
-            if demand in self._fresh or any(_fits(demand, *each) for each in found):
+            if demand in self._fresh or fitting.have_place(demand):
                 yield demand, first
-
-    def _assign(self, name: str, demand: Demand, slot_info: SlotInfo) -> None:
-        cycle, [instance], [need] = self._cycle, demand.shape.essential, demand.needs
-        slot, shape, timed = slot_info.slot, demand.shape, cycle.view.timed
-        placement = Placement(instance.name, slot.id, slot.epoch, need.given[slot.pool])
-        cycle.decide(Assign(reservation=name, leases=(placement,)))
-        ttl = timed[name].request.ttl if name in timed else None
-        cycle.timers.lease_terms.add(Terms(ttl, shape.pool, shape.system))
-        slot_info.wanted = True
-        self._idle.note(slot_info)
 
     def _check_slots(self) -> None:
         """Raise `_LeftWayError` if a full cycle would launch, drain or terminate a slot. Record when idle slots are
@@ -388,10 +396,3 @@ def _check_plain(demand: Demand) -> None:
     """
     if len(demand.needs) != 1 or demand.elastic or not demand.is_shared or not demand.settings.backfill:
         raise _LeftWayError
-
-
-def _fits(demand: Demand, slot_class: SlotClass, remaining: RemainingCapacity) -> bool:
-    """Return whether a slot of this class with this remaining capacity could take the only instance of a demand."""
-    [need] = demand.needs
-    step = need.steps.get(slot_class.pool)
-    return step is not None and remaining.after[step] is not None and need.rank_labels(slot_class.labels) is not None

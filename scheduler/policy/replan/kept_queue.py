@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any, Final
 
 from scheduler.model.waits import MOST_NAMES, Reason, WaitBlock
@@ -79,30 +79,35 @@ class KeptQueue:
         """
         if known != key:
             return False
-        _, section, place = self._find(key)
+        section = self._sections[bisect_left(self._lasts, key)]
+        place = bisect_left(section.keys, key)
+        assert section.keys[place] == key, "only reservations of the queue are looked up"  # noqa: S101
         if section.reasons[place] != reason:
             return False
         section.keys[place] = key
         return True
 
-    def _find(self, key: Key) -> tuple[int, _Section, int]:
-        at = bisect_left(self._lasts, key)
-        section = self._sections[at]
-        place = bisect_left(section.keys, key)
-        assert section.keys[place] == key, "only reservations of the queue are looked up"  # noqa: S101
-        return at, section, place
-
-    def remove(self, key: Key) -> None:
-        """Remove the reservation at this position."""
-        at, section, place = self._find(key)
-        del section.keys[place], section.names[place], section.reasons[place]
-        section.block = None
-        if not section.keys:
-            del self._sections[at], self._lasts[at]
-            return
-        self._lasts[at] = section.keys[-1]
-        if len(section.keys) < FEWEST_NAMES and at + 1 < len(self._sections):
-            self._join(at)
+    def remove_all(self, keys: list[Key]) -> None:
+        """Remove the reservations at these positions. Sorts the list `keys`."""
+        keys.sort()  # speed: a section is looked up once for all of its keys
+        changed: list[int] = []
+        at, section = 0, None
+        for key in keys:
+            if section is None or self._lasts[at] < key:
+                at = bisect_left(self._lasts, key, at)
+                section = self._sections[at]
+                section.block = None
+                changed.append(at)
+            place = bisect_left(section.keys, key)
+            assert section.keys[place] == key, "only reservations of the queue are removed"  # noqa: S101
+            del section.keys[place], section.names[place], section.reasons[place]
+        for at in reversed(changed):
+            if not self._sections[at].keys:
+                del self._sections[at], self._lasts[at]
+                continue
+            self._lasts[at] = self._sections[at].keys[-1]
+            if len(self._sections[at].keys) < FEWEST_NAMES and at + 1 < len(self._sections):
+                self._join(at)
 
     def _split(self, at: int) -> None:
         section, middle = self._sections[at], MOST_NAMES // 2
@@ -124,31 +129,56 @@ class KeptQueue:
 class KeyHeap:
     """The keys of reservations, smallest first. The key of a reservation that has left the queue is removed when it
     would be returned.
+
+    Speed: almost every new key is the largest one. It is appended to a sorted list, which is read from its beginning,
+    so that few keys go through a heap.
     """
 
-    __slots__ = ("_keys", "_present")
+    __slots__ = ("_begin", "_early", "_keys", "_present")
 
     def __init__(self, present: dict[str, Key]) -> None:
         """Start with an empty heap. `present`: by id, the present key of each reservation in the queue. Other keys in
         the heap are outdated.
         """
         self._keys: list[Key] = []
+        """Keys in order. Those before `_begin` were removed."""
+        self._begin = 0
+        self._early: list[Key] = []
+        """A heap of the keys that came after a larger one."""
         self._present = present
 
     def extend(self, keys: Iterable[Key]) -> None:
         """Add many keys, smallest first, to an empty heap."""
-        self._keys += keys  # a sorted list is a heap
+        self._keys += keys
 
     def push(self, key: Key) -> None:
         """Add a key."""
-        heappush(self._keys, key)
-        if len(self._keys) > 2 * len(self._present) + MOST_STALE:
-            self._keys = [each for each in self._keys if self._present.get(each[3]) is each]
-            heapify(self._keys)
+        keys = self._keys
+        if not keys or keys[-1] < key:
+            keys.append(key)
+        else:
+            heappush(self._early, key)
+        if len(keys) + len(self._early) > 2 * len(self._present) + MOST_STALE:
+            self._keys = sorted(each for each in keys + self._early if self._present.get(each[3]) is each)
+            self._begin, self._early = 0, []
 
     @property
     def first(self) -> Key | None:
         """The smallest key of a reservation that is in the queue; None if there is none."""
-        while self._keys and self._present.get(self._keys[0][3]) is not self._keys[0]:
-            heappop(self._keys)
-        return self._keys[0] if self._keys else None
+        keys, begin = self._keys, self._begin
+        if begin < len(keys) and not self._early and self._present.get((key := keys[begin])[3]) is key:
+            return key  # speed: almost always the first key is that of a reservation that waits
+        return self._find_first(keys, self._early, self._present, begin)
+
+    def _find_first(self, keys: list[Key], early: list[Key], present: dict[str, Key], begin: int) -> Key | None:
+        while begin < len(keys) and present.get(keys[begin][3]) is not keys[begin]:
+            begin += 1
+        if begin > MOST_STALE:
+            del keys[:begin]
+            begin = 0
+        self._begin = begin
+        while early and present.get(early[0][3]) is not early[0]:
+            heappop(early)
+        if early and (begin == len(keys) or early[0] < keys[begin]):
+            return early[0]
+        return keys[begin] if begin < len(keys) else None

@@ -1,0 +1,36 @@
+"""Whether a demand fits on one of the slots that changed, without a test of each pair of a demand and a slot."""
+
+from collections.abc import Iterable
+
+from scheduler.policy.capacity.candidate_queue import SlotClass
+from scheduler.policy.capacity.fits import Amounts, RemainingCapacity
+from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.slot_info import SlotInfo
+
+
+class FittingClasses:
+    """The classes of some slots on which one more instance fits, found once for all demands of the same amounts."""
+
+    def __init__(self, slot_infos: Iterable[SlotInfo]) -> None:
+        self._alike: dict[str, dict[tuple[SlotClass, RemainingCapacity], None]] = {}
+        """By pool: the different combinations of class and remaining capacity."""
+        for each in slot_infos:
+            self._alike.setdefault(each.slot_class.pool, {})[each.slot_class, each.remaining] = None
+        self._known: dict[tuple[str, Amounts], dict[SlotClass, None]] = {}
+
+    def have_place(self, demand: Demand) -> bool:
+        """Return whether one of the slots could take the only instance of a demand."""
+        [need] = demand.needs
+        return any(
+            need.rank_labels(slot_class.labels) is not None
+            for pool, step in need.steps.items()
+            for slot_class in self._find(pool, step)
+        )
+
+    def _find(self, pool: str, step: Amounts) -> dict[SlotClass, None]:
+        found = self._known.get((pool, step))
+        if found is None:
+            alike = self._alike.get(pool, ())
+            found = {slot_class: None for slot_class, remaining in alike if remaining.after[step] is not None}
+            self._known[pool, step] = found
+        return found
