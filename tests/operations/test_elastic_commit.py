@@ -93,7 +93,12 @@ LOST: list[tuple[str, list[Row], Decision, str]] = [
         INTERRUPTED,
         "the slot of the lease is not lost",
     ),
-    ("a claim alone", [slot(), a_pending("r2")], CLAIM, "no revokes make room for the claim"),
+    (
+        "a claim beside leases that are not being revoked",
+        [slot(), with_elastic(elastic_lease()), a_leased("r3"), a_pending("r2")],
+        CLAIM,
+        "linux-1 has its maximum number of leases",
+    ),
 ]
 
 

@@ -278,7 +278,8 @@ class _Writer:
             case Launch() | Start() | Stop() | Drain() | Terminate() | Reset():
                 return self.slots.write(decision)
             case Claim():
-                return "no revokes make room for the claim"
+                # Leases that an earlier tick revoked make the capacity.
+                return self._reservations.make_way([], decision)
             case Assign() | Grant() | Cores() | Revoke():
                 raise AssertionError("write_unit writes assignments, grants, revokes and cpu limits")
             case Relevel():

@@ -151,6 +151,27 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "9 grant big more lab-1 room",
         ],
     ),
+    "a larger shortage claims what an earlier tick took back, so that no later reservation gets it": (
+        held_by_r1(
+            submitted(5, an_application("big", 1, 1, priority=9)),
+            submitted(6, an_application("r3", 1, priority=7)),
+            submitted(7, an_application("r4", 1, priority=8)),
+            slots=[*FULL, on_slot("lab-2", 1)],
+            more=2,
+            scheduler={**GRACE, "queue": "priority"},
+            until=60,
+            wakes=True,
+        ),
+        [
+            "5 assign big lab-2",
+            "5 revoke r1 more.1 lab-1 reclaimed",
+            "6 revoke r1 more.0 lab-1 reclaimed",
+            "35 revoke r1 more.1 lab-1 reclaimed",
+            "35 assign r3 lab-1",
+            "36 revoke r1 more.0 lab-1 reclaimed",
+            "36 assign r4 lab-1",
+        ],
+    ),
     "a claim ends if its slot drains as unclean, and the tick does not assign it": (
         held_by_r1(
             submitted(5, an_application("r2", 1)),
