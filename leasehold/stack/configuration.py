@@ -28,6 +28,8 @@ EMULATED_ACCOUNT: Final = "123456789012"
 NOTICES: Final = "leasehold-interruptions"
 """Name of the emulator's SQS queue for interruption notices."""
 _SECRET_BYTES: Final = 32
+_FOUND: Final[set[int]] = set()
+"""The ports that this process has found to be free."""
 PORT_LOCKS: Final = Path(".local", "state", "leasehold", "ports")
 """Folder in the home of the user with a locked file for each port that a stack has chosen."""
 
@@ -243,9 +245,15 @@ def _lock_port(port: int) -> bool:
 
 
 def find_free_port(host: str = "127.0.0.1", port: int = 0) -> int:
-    """Return `port`, or for 0 any port, if no process listens on it. Raises OSError if a process does."""
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        found: int = listener.getsockname()[1]
-        return found
+    """Return `port`, or for 0 any port, if no process listens on it. Raises OSError if a process does.
+
+    For 0, a process never gets a port twice: the program that is to listen on it may start later.
+    """
+    while True:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            found: int = listener.getsockname()[1]
+        if port or found not in _FOUND:
+            _FOUND.add(found)
+            return found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.stack.configuration import EMULATOR, configure
+from leasehold.stack.configuration import EMULATOR, configure, find_free_port
 from workers.setting_types import reveal
 
 
@@ -57,3 +57,25 @@ def test_the_process_of_the_stack_reads_the_market_from_its_emulator(tmp_path: P
     assert (aws.endpoint_url, aws.region) == (plan.emulator_url, environment["LEASEHOLD_AWS__REGION"])
     assert aws.secret_access_key is not None
     assert reveal(aws.secret_access_key) == environment["LEASEHOLD_AWS__SECRET_ACCESS_KEY"]
+
+
+def test_a_process_finds_no_free_port_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that is to listen on the first one may not have started yet."""
+    offered = iter([4001, 4001, 4002])
+
+    class Listener:
+        def __enter__(self) -> "Listener":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def setsockopt(self, *_: object) -> None: ...
+
+        def bind(self, _: object) -> None: ...
+
+        def getsockname(self) -> tuple[str, int]:
+            return "127.0.0.1", next(offered)
+
+    monkeypatch.setattr("leasehold.stack.configuration.socket.socket", Listener)
+    monkeypatch.setattr("leasehold.stack.configuration._FOUND", set())
+    assert (find_free_port(), find_free_port()) == (4001, 4002)
