@@ -5,6 +5,7 @@ import os
 import subprocess
 import urllib.request
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_a_process_finds_no_free_port_twice(monkeypatch: pytest.MonkeyPatch) -> 
     offered = iter([4001, 4001, 4002])
 
     class Listener:
-        def __enter__(self) -> "Listener":
+        def __enter__(self) -> Self:
             return self
 
         def __exit__(self, *_: object) -> None: ...
