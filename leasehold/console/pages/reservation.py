@@ -31,7 +31,7 @@ KEYED: Final = frozenset({"suspend", "resume"})
 
 async def show_reservation(request: Request) -> Response:
     """Show one reservation: its fields, leases and course. With `HX-Target: course` only what changes with time."""
-    name = request.path_params["name"]
+    name, revision = request.path_params["name"], backend(request).feed.revision
     row = await _find(request, name)
     events, lost = await _read_events(request, name)
     template = "reservation_course.html" if request.headers.get("hx-target") == "course" else "reservation.html"
@@ -40,6 +40,7 @@ async def show_reservation(request: Request) -> Response:
         request,
         template,
         page="reservations",
+        revision=revision,
         row=row,
         document=_format_request(row),
         events=make_rows(events),

@@ -59,18 +59,20 @@ def count_phases(view: FollowedView) -> list[tuple[str, int]]:
 
 
 async def show_reservations(request: Request) -> Response:
-    """Show the list for the filter in the address. With `HX-Target: rows` only its rows."""
+    """Show the list for the filter in the address. With `HX-Target: rows` only its rows, and the counts."""
+    revision = backend(request).feed.revision
     feed, wanted = backend(request).feed, read_filter(request.query_params)
     await feed.refresh()
     page = await backend(request).run_plain(_list, feed, wanted)
     with feed.lock:
         counts, pools, accounts = count_phases(feed.view), sorted(feed.view.pools), sorted(feed.view.accounts)
     waits = await read_waits(request) if page.rows and wanted.phase in {"", "pending"} else {}
-    template = "reservations_rows.html" if request.headers.get("hx-target") == "rows" else "reservations.html"
+    template = "reservations_reload.html" if request.headers.get("hx-target") == "rows" else "reservations.html"
     return render(
         request,
         template,
         page="reservations",
+        revision=revision,
         rows=page.rows,
         following=page.following,
         wanted=wanted,

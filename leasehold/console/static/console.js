@@ -155,9 +155,13 @@
     banner.hidden = false;
   }
 
-  document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
-  window.addEventListener("pagehide", disconnect);
-  window.addEventListener("pageshow", connect);
+  // The stream begins when the page's other scripts listen: they must see its first event.
+  document.addEventListener("DOMContentLoaded", () => {
+    document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+    window.addEventListener("pagehide", disconnect);
+    window.addEventListener("pageshow", connect);
+    connect();
+  });
 
   // Times are in UTC; the tooltip has the zone of the reader.
   document.addEventListener("mouseover", (event) => {
@@ -200,5 +204,4 @@
   }
 
   window.leasehold = { prefix, post, ask, toast, connect, disconnect, retries, retryReloads };
-  connect();
 })();

@@ -61,7 +61,5 @@
 
   follow.addEventListener("change", () => look());
   for (const name of ["hello", "status"]) document.addEventListener(`live:${name}`, () => look());
-  // The stream may have begun before this script.
-  look();
   document.addEventListener("live:events", (event) => take(JSON.parse(event.detail)));
 })();

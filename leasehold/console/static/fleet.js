@@ -16,6 +16,7 @@
   let slots = new Map(); // id -> {id, pool, zone, state, flags, leases: [{account, share, state}]}
   let groups = new Map(); // "pool\0zone" -> {canvas, ids, at: Map(id -> index), focus}
   let revision = -1;
+  let newest = -1; // the revision of the last event of the stream
   let colouring = recall("colour", "state");
   let highlighted = null;
   let accounts = new Map(); // account -> index of its colour
@@ -52,19 +53,26 @@
         slots = new Map(found.slots.map((row) => [row[0], decode(row)]));
         revision = found.revision;
         layOut();
+        loading = null;
+        // The document was made before these changes.
+        if (revision < newest) load();
       })
-      .catch(() => setTimeout(load, 2000))
-      .finally(() => { loading = null; });
+      .catch(() => {
+        loading = null;
+        setTimeout(load, 2000);
+      });
     return loading;
   }
 
   document.addEventListener("live:hello", (event) => {
+    newest = event.detail.revision;
     // Changes between the document and this stream would be missing.
     if (event.detail.revision !== revision || revision < 0) load();
   });
 
   document.addEventListener("live:fleet", (event) => {
     const delta = JSON.parse(event.detail);
+    newest = delta.revision;
     if (delta.reset || delta.since > revision) return void load();
     if (delta.revision <= revision) return;
     delta.names.forEach((name, index) => { names[delta.first_name + index] = name; });

@@ -1,7 +1,7 @@
 "use strict";
 // The pages about reservations: live counts, the list that loads itself again, selections, saved views, bulk changes.
 (() => {
-  const { prefix, ask, toast, retryReloads } = window.leasehold;
+  const { prefix, ask, toast, retries, retryReloads } = window.leasehold;
   const RELOAD_MS = 2000;
 
   // The parts that change with time load themselves again, at most every two seconds, and not while a person selects
@@ -13,10 +13,22 @@
     const update = JSON.parse(event.detail);
     showCounts(update.counts);
     const course = document.querySelector("[data-reservation]");
-    isConcerned ||= !course || update.all || update.ids.includes(course.dataset.reservation);
-    if (due || !isConcerned) return;
-    due = setTimeout(reload, RELOAD_MS);
+    if (!course || update.all || update.ids.includes(course.dataset.reservation)) concern();
   });
+
+  // The stream brings no change from before it began: between the page's answer and its first stream, and while it had
+  // none because it was hidden or the console did not answer.
+  let isGreeted = false;
+  document.addEventListener("live:hello", (event) => {
+    const shown = Number(document.querySelector("[data-changes]").dataset.revision);
+    if (isGreeted || event.detail.revision !== shown) concern();
+    isGreeted = true;
+  });
+
+  function concern() {
+    isConcerned = true;
+    due ||= setTimeout(reload, RELOAD_MS);
+  }
 
   function reload() {
     clearTimeout(due);
@@ -30,6 +42,31 @@
   }
 
   retryReloads("[data-changes]", reload);
+
+  // A part that loads itself again replaces its controls. The one that has the keyboard's focus keeps it.
+  let focused = null;
+  const sameControls = (part, control) => {
+    const text = (each) => `${each.tagName} ${each.href} ${each.name} ${each.value} ${each.getAttribute("aria-label")}`;
+    return [...part.querySelectorAll(control.tagName)].filter((each) => text(each) === text(control));
+  };
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const part = event.detail.target, control = document.activeElement;
+    if (!part.matches("[data-changes]") || !part.contains(control)) return;
+    focused = { control, place: sameControls(part, control).indexOf(control) };
+  });
+  document.addEventListener("htmx:afterSwap", (event) => {
+    if (!focused || !event.target.matches("[data-changes]")) return;
+    sameControls(event.target, focused.control)[focused.place]?.focus({ preventScroll: true });
+    focused = null;
+  });
+
+  // A reservation is in the list before a tick has found why it waits, and that tick changes no row.
+  const unexplained = retries(reload);
+  function awaitReasons() {
+    if (document.querySelector("[data-unexplained]")) unexplained.again();
+    else unexplained.done();
+  }
+  awaitReasons();
 
   function showCounts(counts) {
     let total = 0;
@@ -114,6 +151,7 @@
   }
 
   document.addEventListener("htmx:afterSwap", (event) => {
+    if (event.target.id === "rows") awaitReasons();
     if (event.target.id === "bulk-result") event.target.focus();
     if (event.target.id === "pressed" && event.target.querySelector(".done")) toast("The change was made. The next tick looks at this reservation again.");
   });

@@ -1,0 +1,127 @@
+"""A page shows the changes that its stream did not bring, without a further change, in Debian's Chromium."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.waits import Waits
+from tests.builders import a_reservation, a_slot
+from tests.console.chromium import Window, open_window
+from tests.console.conftest import MakeConsole
+from tests.console.served import Console
+from tests.system.processes import wait_for
+
+pytestmark = pytest.mark.timeout(240)
+STREAM = "*/live*"
+COUNTS = "#counts"
+
+
+@contextmanager
+def without_stream(window: Window) -> Iterator[None]:
+    """Let the streams of pages that are opened in the block fail. Such a page begins a stream some seconds later."""
+    window.driver.execute_cdp_cmd("Network.enable", {})
+    window.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": [STREAM]})
+    try:
+        yield
+    finally:
+        window.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+
+
+@contextmanager
+def opened(console: Console) -> Iterator[Window]:
+    with open_window(f"http://127.0.0.1:{console.settings.console.port}") as window:
+        window.open(f"/about?token={console.token}")
+        yield window
+
+
+def cancelled(row: Reservation) -> Reservation:
+    return msgspec.structs.replace(row, phase="cancelled", version=row.version + 1, reason="not wanted any more")
+
+
+def test_the_list_shows_a_change_between_its_answer_and_its_stream(make_console: MakeConsole) -> None:
+    console = make_console(rows=(a_reservation("r1", sequence=1),))
+    with opened(console) as window:
+        with without_stream(window):
+            window.open("/reservations")
+            window.await_text("#rows", "r1")
+            console.publish(a_reservation("r2", sequence=2))
+        window.await_text("#rows", "r2")
+        assert "2\npending" in window.text(COUNTS)
+
+
+def test_the_list_shows_a_change_while_the_page_had_no_stream(make_console: MakeConsole) -> None:
+    console = make_console(rows=(a_reservation("r1", sequence=1),))
+    with opened(console) as window:
+        window.open("/reservations")
+        window.await_text("#rows", "r1")
+        # A hidden page ends its stream, and begins another when it is shown.
+        feed = console.app.state.backend.feed
+        window.run("(window.leasehold.disconnect(), 1)")
+        wait_for(lambda: feed.subscriptions == 0, "the end of the stream")
+        console.publish(a_reservation("r2", sequence=2))
+        wait_for(lambda: "r2" in feed.view.reservations, "the change in the feed")
+        window.run("(window.leasehold.connect(), 1)")
+        window.await_text("#rows", "r2")
+        assert "2\npending" in window.text(COUNTS)
+
+
+def test_a_reservation_shows_a_change_between_its_answer_and_its_stream(make_console: MakeConsole) -> None:
+    row = a_reservation("r1", sequence=1)
+    console = make_console(rows=(row,))
+    with opened(console) as window:
+        with without_stream(window):
+            window.open("/reservations/r1")
+            window.await_text("#course .badge", "pending")
+            console.publish(cancelled(row))
+        window.await_text("#course .badge", "cancelled")
+
+
+def test_the_map_shows_a_change_while_its_document_was_on_the_way(make_console: MakeConsole) -> None:
+    console = make_console(rows=(a_slot("linux-1"),))
+    with opened(console) as window:
+        window.open("/fleet")
+        wait_for(lambda: window.run("window.leasehold?.fleet?.slots().size") == 1, "the box")
+        # The document was made before the change, and arrives after `hello`, which has the revision of the change.
+        window.driver.execute_script("""
+            window.leasehold.disconnect();
+            const send = window.fetch;
+            window.held = false;
+            window.fetch = async (...given) => {
+              if (window.held || !String(given[0]).endsWith("/fleet/slots.json")) return send(...given);
+              window.held = true;
+              const answer = await send(...given);
+              await new Promise((resolve) => { window.release = resolve; });
+              return answer;
+            };
+            document.dispatchEvent(new CustomEvent("live:hello", { detail: { revision: 1e9, valid: true } }));
+        """)
+        wait_for(lambda: window.run("!!window.release"), "the document on its way")
+        console.publish(a_slot("linux-2"))
+        window.run("(document.addEventListener('live:hello', () => (window.greeted = true)), 1)")
+        window.run("(window.leasehold.connect(), 1)")
+        wait_for(lambda: window.run("window.greeted"), "hello")
+        window.run("(window.release(), 1)")
+        wait_for(lambda: window.run("window.leasehold.fleet.slots().size") == 2, "the second box")
+
+
+def test_the_list_shows_the_reason_of_a_wait_as_soon_as_a_tick_has_found_it(make_console: MakeConsole) -> None:
+    console = make_console(rows=(a_reservation("r1", sequence=1),))
+    with opened(console) as window:
+        window.open("/reservations")
+        window.await_text("#rows", "not in the report")
+        console.view_cache.write_report({"at": 5.0}, Waits(["r1"], [("at_max_slots", "the pool is full")]))
+        window.await_text("#rows", "at_max_slots")
+
+
+def test_a_list_that_changes_keeps_the_focus(make_console: MakeConsole) -> None:
+    console = make_console(rows=(a_reservation("r1", sequence=1),))
+    with opened(console) as window:
+        window.open("/reservations")
+        window.find("#rows a[href$='/reservations/r1']")
+        window.run("(document.querySelector(\"#rows a[href$='/reservations/r1']\").focus(), 1)")
+        console.publish(a_reservation("r2", sequence=2))
+        window.await_text("#rows", "r2")
+        assert window.run("document.activeElement.textContent") == "r1"
