@@ -186,8 +186,8 @@ OF_SCALING: Final[Changes] = {
         "fill_warm_pools": [
             Change(
                 "no more than the minimum",
-                "pool.min_slots - count_serving(slot_infos)",
-                "pool.min_slots + 1 - count_serving(slot_infos)",
+                "pool.min_slots - count_serving(cycle.pools[name])",
+                "pool.min_slots + 1 - count_serving(cycle.pools[name])",
             ),
         ],
         "scale_in": [

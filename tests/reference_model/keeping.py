@@ -43,14 +43,17 @@ Started = Callable[[Picture, str, str, set[str]], bool]
 """Starts a stopped slot of a pool for a reason, if its offering is one of these keys."""
 
 
-def keep(picture: Picture, name: str, started: Started) -> None:
-    """Rule: "While serving < `min_slots`: launch, reason `minimum`"; "while reserve < `target_warm_slots`: launch,
-    reason `warm`"; each as far as `max_slots` and the holds allow.
-    """
-    pool = picture.rules.pools[name]
-    while count_serving(picture, name) < pool.min_slots and start_any(picture, name, "minimum", started):
+def keep_minimum(picture: Picture, name: str, started: Started) -> None:
+    """Rule: "While serving < `min_slots`: launch, reason `minimum`", as far as `max_slots` and the holds allow."""
+    least = picture.rules.pools[name].min_slots
+    while count_serving(picture, name) < least and start_any(picture, name, "minimum", started):
         pass
-    while count_reserve(picture, name) < pool.target_warm_slots and start_any(picture, name, "warm", started):
+
+
+def keep_warm(picture: Picture, name: str, started: Started) -> None:
+    """Rule: "While reserve < `target_warm_slots`: launch, reason `warm`", as far as `max_slots` and the holds allow."""
+    wanted = picture.rules.pools[name].target_warm_slots
+    while count_reserve(picture, name) < wanted and start_any(picture, name, "warm", started):
         pass
 
 

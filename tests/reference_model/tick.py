@@ -8,7 +8,7 @@ from scheduler.model.view import Row
 from tests.reference_model.budgeting import save
 from tests.reference_model.healing import expire, heal
 from tests.reference_model.holding import History
-from tests.reference_model.keeping import Imagined, keep, release, shrink
+from tests.reference_model.keeping import Imagined, keep_minimum, keep_warm, release, shrink
 from tests.reference_model.picture import Picture
 from tests.reference_model.placing import Pass, sort_queue
 from tests.reference_model.replacing import replace
@@ -49,9 +49,10 @@ def let_go(picture: Picture, placing: Pass) -> None:
     imagined = Imagined(placing)
     elastic = [name for name, pool in picture.rules.pools.items() if pool.provider == "ec2"]
     withheld, spared = {name: imagined.count(name) for name in elastic}, imagined.list_spared()
-    for name in elastic:
-        if not withheld[name]:
-            keep(picture, name, start_for_reserve)
+    for keep in (keep_minimum, keep_warm):
+        for name in elastic:
+            if not withheld[name]:
+                keep(picture, name, start_for_reserve)
     to_stop = {name: keep_tier(picture, name, may_launch=not withheld[name]) for name in elastic}
     for name in elastic:
         shrink(picture, name, to_stop[name])

@@ -38,18 +38,21 @@ from scheduler.policy.scaling.offerings import could_serve, has_to_go, is_in_tie
 
 
 def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:
-    """Launch the slots that each pool lacks of `min_slots`, then of `target_warm_slots`, within its limits. A stopped
-    slot is started instead if its offering could be launched here.
+    """Launch the slots that the pools lack of `min_slots`, then those that they lack of `target_warm_slots`, within the
+    limits. A stopped slot is started instead if its offering could be launched here.
 
-    A pool with withheld launches for reservations gets none: its warm slot would be the first to end for headroom.
+    The minimum of every pool goes before the reserve of any pool, because a limit over all pools may allow only some of
+    these slots. A pool with withheld launches for reservations gets none: its warm slot would be the first to end for
+    headroom.
     """
-    for name, slot_infos in cycle.pools.items():
-        pool = cycle.rules.pools[name]
-        if pool.is_elastic and not headroom.launches.get(name):
-            if pool.min_slots:
-                _launch(limits, name, "minimum", pool.min_slots - count_serving(slot_infos))
-            if pool.target_warm_slots:
-                _launch(limits, name, "warm", pool.target_warm_slots - count_reserve(slot_infos))
+    pools = [(name, pool) for name, pool in cycle.rules.pools.items() if pool.is_elastic]
+    open_pools = [(name, pool) for name, pool in pools if not headroom.launches.get(name)]
+    for name, pool in open_pools:
+        if pool.min_slots:
+            _launch(limits, name, "minimum", pool.min_slots - count_serving(cycle.pools[name]))
+    for name, pool in open_pools:
+        if pool.target_warm_slots:
+            _launch(limits, name, "warm", pool.target_warm_slots - count_reserve(cycle.pools[name]))
     return Warm(cycle)
 
 

@@ -183,6 +183,14 @@ def test_minimum_and_warm_slots_are_launched_and_idle_slots_drain(name: str) -> 
     assert play_out(document).ticks == expected
 
 
+@pytest.mark.parametrize(("most", "warm"), [(0, ["launch linux-1 warm"]), (1, [])])
+def test_the_minimum_of_each_pool_goes_before_the_reserve_of_any(most: int, warm: list[str]) -> None:
+    """A maximum over all pools that allows one more slot allows the minimum, not the reserve."""
+    pools = {"linux": a_pool(target_warm_slots=1), "arm": a_pool(system=OTHER, min_slots=1)}
+    found = reported(tick(0), pools=pools, scheduler={"max_slots": most})
+    assert found == [["launch arm-1 minimum", *warm]]
+
+
 def test_minimum_and_warm_pool_are_bounded_by_the_maximum_over_all_pools() -> None:
     pools = {"linux": a_pool(min_slots=2), "arm": a_pool(system=OTHER, target_warm_slots=3)}
     assert reported(tick(0), pools=pools, scheduler={"max_slots": 3}) == [
