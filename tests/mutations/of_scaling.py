@@ -107,7 +107,8 @@ OF_SCALING: Final[Changes] = {
             Change("a slot is resized only if its pool permits it", "not pool.resize_stopped", "False"),
         ],
         "list_eligible": [
-            Change("the price factor is inclusive", "choice.price <= most", "choice.price < most"),
+            Change("the price factor is inclusive", "1 + SLACK", "1 - SLACK"),
+            Change("a price at the factor is not lost by rounding", "1 + SLACK", "1"),
         ],
         "find_end": [
             Change(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.pools import Pool, offering_key
@@ -73,8 +74,13 @@ def choose_eligible(offers: Sequence[Offer], pool: Pool) -> list[Offer]:
     """Rule: "With the cheapest price p; eligible is each with price <= p * `price_factor` (inclusive; below 1
     counts as 1). p is the cheapest that *fits*, held or not."
     """
-    most = min((offer.price for offer in offers), default=0) * max(1, pool.price_factor)
-    return [offer for offer in offers if offer.price <= most]
+    most = _read(min((offer.price for offer in offers), default=0)) * _read(max(1, pool.price_factor))
+    return [offer for offer in offers if _read(offer.price) <= most]
+
+
+def _read(number: float) -> Decimal:
+    """The number as it is written: 0.7 times 1.5 is 1.05, but not in binary fractions."""
+    return Decimal(str(number))
 
 
 def list_eligible(picture: Picture, reservation: Reservation, component: Component) -> list[Offer]:

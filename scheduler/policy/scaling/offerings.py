@@ -10,7 +10,7 @@ from functools import cached_property
 
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.pools import Pool
-from scheduler.model.resources import Labels, Resources
+from scheduler.model.resources import SLACK, Labels, Resources
 from scheduler.model.slots import Market
 from scheduler.model.transitions import INACTIVE
 from scheduler.policy.capacity.fits import capacity_of
@@ -75,10 +75,11 @@ def list_eligible(choices: Sequence[Choice], pool: Pool, turn: Market | None = N
     """Return the choices of the market `turn` (None: of any) that cost at most `price_factor` times as much as the
     cheapest one of them, which is the first.
 
-    The cheapest one sets the price even while a back-off prevents its launch.
+    The cheapest one sets the price even while a back-off prevents its launch. The limit allows for rounding errors: 1.5
+    times 0.7 includes 1.05.
     """
     offered = choices if turn is None else [choice for choice in choices if choice.market == turn]
-    most = offered[0].price * max(1.0, pool.price_factor) if offered else 0.0
+    most = offered[0].price * max(1.0, pool.price_factor) * (1 + SLACK) if offered else 0.0
     return [choice for choice in offered if choice.price <= most]
 
 

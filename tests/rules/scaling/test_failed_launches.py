@@ -241,6 +241,15 @@ CHOICES: Cases = {
             ["r1 waits capacity"],
         ],
     ),
+    "factor 1.5 of 0.7 includes 1.05, although 1.5 * 0.7 is less in binary fractions": (
+        a_scenario(
+            an_outage("capacity", offering="a"),
+            submit(0, "r1", resources={"cpus": 4}),
+            *ticks(0, 1),
+            pool={"offerings": offerings(("a", 4, 0.7), ("b", 4, 1.05))},
+        ),
+        [["launch linux-1 a demand", "r1 waits booting"], ["launch linux-1 b demand", "r1 waits booting"]],
+    ),
     "factor 1: only the cheapest": (
         a_scenario(
             an_outage("capacity", offering="a"),
