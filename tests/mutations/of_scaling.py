@@ -190,6 +190,13 @@ OF_SCALING: Final[Changes] = {
                 "pool.min_slots - count_serving(cycle.pools[name])",
                 "pool.min_slots + 1 - count_serving(cycle.pools[name])",
             ),
+            Change(
+                "the minimum of every pool goes before the reserve of any",
+                "if pool.min_slots:\n"
+                "    _launch(limits, name, 'minimum', pool.min_slots - count_serving(cycle.pools[name]))",
+                "_launch(limits, name, 'minimum', pool.min_slots - count_serving(cycle.pools[name]))\n"
+                "_launch(limits, name, 'warm', pool.target_warm_slots - count_reserve(cycle.pools[name]))",
+            ),
         ],
         "scale_in": [
             Change("longest idle first", "(slot_info.idle_since, slot_info.order)", "(0.0, slot_info.order)"),
