@@ -157,7 +157,7 @@ class Commands(ABC):
         timeout: float | None = None,
     ) -> Answer:
         """Give revoked leases back before their deadline. With `component`, give the elastic instance of this name
-        back, even if it is not being revoked.
+        (or all instances of the component of this name) back, even if they are not being revoked.
         """
         return self._command("surrender", reservation, token, timeout, component=component, key=key)
 

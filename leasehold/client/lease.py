@@ -65,8 +65,8 @@ class Lease(HeldLease):
         return self._elastic.read(lambda: None if until is None else until - time.monotonic())
 
     def surrender(self, component: str | None = None, *, timeout: float | None = None) -> Answer:
-        """Give back the elastic instance whose name is `component`, or all elastic instances that are being revoked if
-        `component` is None.
+        """Give back the elastic instance whose name is `component`, or all instances of the component with this name.
+        If `component` is None, give back all elastic instances that are being revoked.
 
         An instance that was not being revoked is not granted again. Raise Refused, NotAnswered or Unavailable.
         """

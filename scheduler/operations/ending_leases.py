@@ -106,19 +106,28 @@ def _without_declined_instances(current: Reservation) -> Reservation:
     return msgspec.structs.replace(current, declined=()) if is_of_lease else current
 
 
-def end_instance(
-    work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, reason: str, *, clean: bool, **changes: Any
+def end_instances(
+    work: UnitOfWork,
+    rules: Rules,
+    current: Reservation,
+    leases: Sequence[Lease],
+    reason: str,
+    *,
+    clean: bool,
+    **changes: Any,
 ) -> Reservation:
-    """End the lease of one elastic instance and update its slot. Return the new row of the reservation, which keeps its
-    other leases. `clean`: whether the holder cleaned up the slot.
+    """End the leases of these elastic instances and update their slots. Return the new row of the reservation, which
+    keeps its other leases. `clean`: whether the holder cleaned up the slots.
     """
-    others = tuple(each for each in current.leases if each.component != lease.component)
+    ended = {each.component for each in leases}
+    others = tuple(each for each in current.leases if each.component not in ended)
     left = msgspec.structs.replace(current, leases=others, **changes)
     work.put(left)
-    work.free_slot(lease)
-    if not clean:
-        _note_unclean(work, rules, lease)
-    add_instance_event(work, REVOKED, current.id, msgspec.structs.replace(lease, revoke_by=None), reason)
+    for lease in leases:
+        work.free_slot(lease)
+        if not clean:
+            _note_unclean(work, rules, lease)
+        add_instance_event(work, REVOKED, current.id, msgspec.structs.replace(lease, revoke_by=None), reason)
     return left
 
 

@@ -170,7 +170,7 @@ class UnitOfWork:
         slots = list(slots)
         if holders:
             reservations = [*reservations, *(owner for owner, _ in self._list_leases(slots))]
-        whole, wanted, near = set(reservations), set(slots), set(slots)
+        whole, wanted, near = dict.fromkeys(reservations), set(slots), set(slots)
         for row in self.transaction.load_reservations([*whole, *parts]).values():  # promise: lock-order
             self.reservations[row.id] = row
             if row.leases:

@@ -1,7 +1,7 @@
 """Runs a scenario on the virtual clock and yields what happens, line by line."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from math import inf
 from typing import Any
@@ -325,11 +325,14 @@ def _describe_account(account: Account) -> Line:
 def _describe_lease(owner: str, lease: Lease) -> Line:
     line: Line = {"reservation": owner, "component": lease.component, "level": lease.level, "cost": list(lease.cost)}
     line |= {} if lease.cores is None else {"cores": lease.cores}
-    return line if lease.state == "held" else {**line, "state": lease.state}
+    return {**line, "state": lease.state} if lease.state == "revoking" else line
 
 
-def _describe_slot(slot: Slot, leases: Iterable[tuple[str, Lease]], now: float) -> Line:
-    """Return a slot for the final state: its fields, and its leases with their costs up to now."""
+def _describe_slot(slot: Slot, leases: Sequence[tuple[str, Lease]], now: float) -> Line:
+    """Return a slot for the final state: its fields, and its leases with their costs up to now.
+
+    A claim is no lease yet: `claims` has those of the slot, if there are any.
+    """
     kept = (
         "id",
         "pool",
@@ -343,7 +346,8 @@ def _describe_slot(slot: Slot, leases: Iterable[tuple[str, Lease]], now: float) 
         "idle_since",
     )
     lines = [_describe_lease(owner, settle(lease, now)) for owner, lease in leases]
-    return {**{name: getattr(slot, name) for name in kept}, "last_seen": slot.last_seen, "leases": lines}
+    fields = {**{name: getattr(slot, name) for name in kept}, "last_seen": slot.last_seen}
+    return fields | _without_claims(lines, [lease for _, lease in leases])
 
 
 def _describe_reservation(row: Reservation) -> Line:
@@ -351,6 +355,14 @@ def _describe_reservation(row: Reservation) -> Line:
         *("id", "phase", "reason", "priority", "restarts", "created_at", "expires_at", "leased_at"),
         *("confirmed_at", "restarted_at", "finished_at"),
     )
-    leases = [{"component": lease.component, "slot": lease.slot} for lease in row.leases]
+    lines = [{"component": lease.component, "slot": lease.slot} for lease in row.leases]
     fields = {name: getattr(row, name) for name in kept}
-    return {**fields, "component_restarts": row.component_restarts or {}, "leases": leases}
+    return {**fields, "component_restarts": row.component_restarts or {}} | _without_claims(lines, row.leases)
+
+
+def _without_claims(lines: Iterable[Line], leases: Iterable[Lease]) -> Line:
+    """Return the lines of these leases as `leases`, and those of claims, if there are any, as `claims`."""
+    pairs = list(zip(lines, leases, strict=True))
+    claims = [line for line, lease in pairs if lease.state == "claimed"]
+    held = [line for line, lease in pairs if lease.state != "claimed"]
+    return {"leases": held, **({"claims": claims} if claims else {})}

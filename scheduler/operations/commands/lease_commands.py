@@ -4,7 +4,7 @@ Each handler changes rows in a unit of work. If a command cannot be carried out,
 with the field, what was expected and what was found, before it has changed anything.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from scheduler.model.command_schemas import (
     ReasonDocument,
 )
 from scheduler.model.faults import FaultCode
-from scheduler.model.reservations import Lease, Reservation, list_instances
+from scheduler.model.reservations import ComponentKind, Lease, Reservation, list_instances
 from scheduler.model.rights import is_key_of
 from scheduler.model.rules import Rules, expiry_when_renewed
 from scheduler.model.transitions import ENDED
@@ -24,9 +24,8 @@ from scheduler.operations.ending_leases import (
     count_restarts,
     drop_claims,
     end_failed,
-    end_instance,
+    end_instances,
     end_reservation,
-    held_of,
     note_confirmed,
     return_to_queue,
 )
@@ -74,17 +73,28 @@ def find_alive(work: UnitOfWork, document: HolderDocument) -> Reservation:
     return current
 
 
-def _find_with_part(work: UnitOfWork, document: ReasonDocument) -> tuple[Reservation, Lease | None]:
-    """Return the reservation of a command, and the elastic lease that the command names, if any.
+def _find_with_parts(work: UnitOfWork, document: ReasonDocument) -> tuple[Reservation, list[Lease]]:
+    """Return the reservation of a command, and the elastic leases that the command names.
 
-    For an elastic lease, the lease's own token and the reservation's token are both accepted.
+    If it names one instance, the token of its lease and the token of the reservation are both accepted.
     """
     current = _find(work, document)
-    named = [each for each in current.leases if each.component == document.component and each.kind == "elastic"]
-    if not named or current.phase in ENDED or document.token != named[0].token:
+    named = [each for each in _list_named(current, document.component) if each.kind == "elastic"]
+    if len(named) != 1 or current.phase in ENDED or document.token != named[0].token:
         current = find_alive(work, document)
     _check_key(work, current, document)  # promise: key-of-submitter
-    return current, next(iter(named), None)
+    return current, named
+
+
+def _list_named(current: Reservation, name: str | None) -> list[Lease]:
+    """Return the lease of the instance with this name, or those of all instances of the component with this name."""
+    found = [each for each in current.leases if each.component == name]
+    if found or all(each.name != name for each in current.request.components):
+        return found
+    kinds: tuple[ComponentKind, ...] = ("essential", "elastic")
+    instances = (each for kind in kinds for each in list_instances(current.request, kind))
+    names = {each.name for each in instances if each.component.name == name}
+    return [each for each in current.leases if each.component in names]
 
 
 def _check_key(work: UnitOfWork, current: Reservation, document: HolderDocument) -> None:
@@ -160,15 +170,18 @@ def fail(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservatio
     """Fail a reservation because an essential component died. The restart policy decides whether the reservation is
     restarted.
 
-    If the command names an elastic instance, only that instance ends, and a later tick may grant it a lease again.
+    If the command names an elastic instance, only that instance ends, and a later tick may grant it a lease again. The
+    name of a component with several instances means all of them.
     """
-    current, elastic = _find_with_part(work, document)
+    current, elastic = _find_with_parts(work, document)
     _check_component(current, document)
-    if elastic is not None:
-        current = count_restarts(current, [elastic.component]) if elastic.state == "held" else current
-        return end_instance(work, rules, current, elastic, document.reason or "component_died", clean=False)
-    died = [lease.component for lease in held_of(current) if document.component in {None, lease.component}]
-    return end_failed(work, rules, current, document.reason or "component_died", died)
+    reason = document.reason or "component_died"
+    if elastic:
+        died = [each.component for each in elastic if each.state == "held"]
+        current = count_restarts(current, died) if died else current
+        return end_instances(work, rules, current, elastic, reason, clean=False)
+    named = current.leases if document.component is None else _list_named(current, document.component)
+    return end_failed(work, rules, current, reason, [each.component for each in named if each.state != "claimed"])
 
 
 def _check_component(current: Reservation, document: ReasonDocument) -> None:
@@ -176,37 +189,37 @@ def _check_component(current: Reservation, document: ReasonDocument) -> None:
 
     For a pending reservation without claims, the essential components of the request are allowed.
     """
-    held = {lease.component for lease in current.leases}
-    known = held or {each.name for each in list_instances(current.request, "essential")}
-    if document.component is not None and document.component not in known:
+    if document.component is None or _list_named(current, document.component):
+        return
+    essential = [] if current.leases else list_instances(current.request, "essential")
+    if not any(document.component in {each.name, each.component.name} for each in essential):
         raise CommandRefused("component", f"a component of {current.id} that is leased", document.component)
 
 
 def surrender(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
     """Give revoked leases back before their deadline. Returns the reservation.
 
-    The reservation becomes pending again, or stays leased if only elastic instances were revoked. An elastic instance
-    that the command names is given back even if it is not being revoked; as long as the reservation is leased, it then
-    gets no further instances of that component.
+    The reservation becomes pending again, or stays leased if only elastic instances were revoked. Elastic instances
+    that the command names, by their own name or that of their component, are given back even if they are not being
+    revoked; as long as the reservation is leased, it then gets no further instances of that component.
     """
-    current, elastic = _find_with_part(work, document)
+    current, elastic = _find_with_parts(work, document)
     _check_component(current, document)
-    if elastic is not None:
+    if elastic:
         return _give_back(work, rules, current, elastic)
     if current.phase == "revoking":
         return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
     parts = [each for each in current.leases if each.kind == "elastic" and each.state == "revoking"]
     if not parts or document.component is not None:
         raise _refuse_phase(current, "a reservation that is being revoked")
-    for part in parts:
-        current = _give_back(work, rules, current, part)
-    return current
+    return _give_back(work, rules, current, parts)
 
 
-def _give_back(work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease) -> Reservation:
-    unwanted = () if lease.state == "revoking" else (lease.component,)
-    declined = (*current.declined, *unwanted)
-    return end_instance(work, rules, current, lease, "surrendered", clean=True, declined=declined)
+def _give_back(work: UnitOfWork, rules: Rules, current: Reservation, leases: Sequence[Lease]) -> Reservation:
+    unwanted = (each.component for each in leases if each.state != "revoking")
+    return end_instances(
+        work, rules, current, leases, "surrendered", clean=True, declined=(*current.declined, *unwanted)
+    )
 
 
 def decline(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:

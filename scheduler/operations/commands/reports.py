@@ -4,7 +4,7 @@
 A report overrides the stored state, unless the report is older than what is known. Source: qscheduler's notices.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -196,13 +196,13 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
     if slot.state not in HOLDING:
         raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}", "conflict")
     if at >= _occupied_since(work, slot):
-        for owner in dict.fromkeys(owner for owner, _ in work.leases.list_on(slot)):
-            _contradict(work, rules, work.reservations[owner])
-        current = work.slots[slot.id]
-        if current.stranger == name:
-            work.mark(msgspec.structs.replace(current, noted_at=at))
+        for current in _list_users(work, slot):
+            _contradict(work, rules, current)
+        seen = work.slots[slot.id]
+        if seen.stranger == name:
+            work.mark(msgspec.structs.replace(seen, noted_at=at))
         else:
-            work.put(msgspec.structs.replace(current, stranger=name, noted_at=at))
+            work.put(msgspec.structs.replace(seen, stranger=name, noted_at=at))
         _hear_hosts(work, rules, [slot.id], at)
     return UnknownReservation(name)
 
@@ -230,11 +230,11 @@ def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
     at = _instant(work, document)
     if slot.state not in HOLDING or at < _occupied_since(work, slot):
         return slot
-    for current in list(_list_holders(work, slot)):
+    for current in _list_users(work, slot, claims=False):
         if current.confirmed_at is not None:
             end_reservation(work, rules, current, "released", "idle", clean=False)
     seen = work.slots[slot.id]
-    is_free = not any(_list_holders(work, slot))
+    is_free = not _list_users(work, slot, claims=False)
     labels = document.labels if is_free and document.labels is not None else seen.labels
     changed = msgspec.structs.replace(seen, labels=labels, stranger=None, noted_at=at)
     if (changed.labels, changed.stranger) == (seen.labels, seen.stranger):
@@ -245,10 +245,13 @@ def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
     return work.slots[slot.id]
 
 
-def _list_holders(work: UnitOfWork, slot: Slot) -> Iterator[Reservation]:
-    """Yield the reservations that have a lease on the slot, without those that only claim it."""
-    owners = dict.fromkeys(owner for (owner, _), lease in work.leases.list_on(slot).items() if lease.state != "claimed")
-    return (work.reservations[owner] for owner in owners)
+def _list_users(work: UnitOfWork, slot: Slot, *, claims: bool = True) -> list[Reservation]:
+    """Return the reservations that have a lease on the slot, and with `claims` those that only claim it, in order of
+    submission.
+    """
+    there = work.leases.list_on(slot).items()
+    owners = {owner for (owner, _), lease in there if claims or lease.state != "claimed"}
+    return sorted((work.reservations[owner] for owner in owners), key=lambda row: row.sequence)
 
 
 REPORT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | UnknownReservation]] = {

@@ -305,3 +305,25 @@ def test_notices_request_a_tick() -> None:
         )
     )
     assert played.ticks_at == {0: ["r1 waits no_capacity"], 5: ["assign r1 linux-1"]}
+
+
+@pytest.mark.parametrize(
+    ("notice", "event"),
+    [
+        (report_idle(5, "lab-1"), "reservation_released"),
+        (act(5, "confirm", {"reservation": "another", "slot": "lab-1"}), "reservation_pending"),
+    ],
+    ids=["idle", "an unknown one runs there"],
+)
+def test_leases_of_one_slot_end_in_order_of_submission(notice: Document, event: str) -> None:
+    """Not in the order of a set, which is another one in each process."""
+    names = ["r3", "r1", "r6", "r2", "r5", "r4", "r8", "r7"]
+    played = play_out(
+        a_scenario(
+            notice,
+            pools={"lab": {**POOL, "max_leases_per_slot": len(names)}},
+            slots=[{**idle("lab-1")[0], "leases": [{"reservation": each} for each in sorted(names)]}],
+            reservations=[held(each) for each in names],
+        )
+    )
+    assert played.events == [f"5 {event} {name}" for name in names]
