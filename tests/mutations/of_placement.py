@@ -6,6 +6,13 @@ from tests.mutations.mutant import Change, Changes
 
 OF_PLACEMENT: Final[Changes] = {
     "scheduler.policy.queueing.order": {
+        "": [
+            Change(
+                "a reservation that returns to the queue keeps its position",
+                "attrgetter('created_at', 'sequence')",
+                "attrgetter('changed_at', 'sequence')",
+            ),
+        ],
         "_priority": [
             Change("higher priorities first", "-reservation.priority", "reservation.priority"),
         ],
