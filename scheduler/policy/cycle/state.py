@@ -4,6 +4,7 @@ decisions so far.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import inf, nextafter
 
 import msgspec
 
@@ -30,12 +31,41 @@ from scheduler.policy.capacity.requests import Demand, Demands
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots
 from scheduler.policy.cycle.balances import NO_BALANCES
-from scheduler.policy.cycle.deadlines import Timers
 from scheduler.policy.cycle.queue import Queue, WaitReasons
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
 _STATE_AFTER: dict[type, SlotState] = {Drain: "draining", Terminate: "terminating", Reset: "empty", Stop: "stopped"}
+
+
+class Timers:
+    """Collects the times at which a deadline is reached, to find when the next cycle is needed.
+
+    Only the steps of a plan add times. Functions that answer a question never do.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self.first = inf
+        """The earliest instant at which something falls due; infinity if nothing does."""
+        self.lease_terms: set[Terms] = set()
+        """What determines how long the leases assigned in this cycle last.
+
+        Many leases have equal terms: their ends are worked out once.
+        """
+
+    def add(self, *instants: float | None) -> None:
+        """Note that a cycle is due at each of these instants, or at once if it has passed. None adds nothing."""
+        for instant in instants:
+            if instant is not None:
+                self.first = min(self.first, max(instant, self._now))
+
+    def add_after(self, start: float, limit: float) -> None:
+        """Note that a cycle is due at the first instant that is more than `limit` seconds after `start`."""
+        instant = nextafter(max(start + limit, self._now), inf)
+        while instant - start <= limit:  # the sum was rounded down
+            instant = nextafter(instant, inf)
+        self.add(instant)
 
 
 class CycleState:
