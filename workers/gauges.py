@@ -21,7 +21,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, PHASES, SLOT_STATES, WITH_MACHINE
 from scheduler.policy.capacity.fits import capacity_of
-from scheduler.policy.cycle.deadlines import is_silent
+from scheduler.policy.lifecycle.timers import is_silent
 from scheduler.ports import Store
 from scheduler.view.redis_meter import Tally
 from workers.queue_watch import WaitingMessages

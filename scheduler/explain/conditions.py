@@ -17,7 +17,7 @@ from scheduler.model.schedules import OVERRIDES, find_window, show_instant
 from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.transitions import IN_FLIGHT, INACTIVE
 from scheduler.model.view import View
-from scheduler.policy.cycle.deadlines import find_timeout, is_silent
+from scheduler.policy.lifecycle.timers import find_timeout, is_silent
 from scheduler.policy.quota.accounting import charge, sum_running
 from scheduler.policy.scaling.market_mix import count_mix, describe_turn
 from scheduler.policy.scaling.offerings import find_end

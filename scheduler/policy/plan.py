@@ -22,9 +22,10 @@ from scheduler.policy.quota.steady import SteadyPlan
 from scheduler.policy.quota.step import charge
 from scheduler.policy.replan.kept_cycle import keep_cycle
 from scheduler.policy.scaling.budgets import drain_over_budget
+from scheduler.policy.scaling.headroom import find_headroom, make_headroom
 from scheduler.policy.scaling.launch import launch
 from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.pool_size import fill_warm_pools, find_headroom, keep_tiers, make_headroom, scale_in
+from scheduler.policy.scaling.pool_size import fill_warm_pools, keep_tiers, scale_in
 from scheduler.policy.scaling.replacement import replace
 
 

@@ -212,7 +212,7 @@ EXPLAINED: Final[Changes] = {
             Change("the number only decides how often the slot index is made again", "1000", "1001"),
         ],
     },
-    "scheduler.policy.scaling.pool_size": {
+    "scheduler.policy.scaling.headroom": {
         "_imagine_launches": [
             Change("imagined slots keep their order among each other, behind all slots", "1", "2"),
         ],

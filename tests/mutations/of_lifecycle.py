@@ -9,6 +9,9 @@ OF_LIFECYCLE: Final[Changes] = {
         "expire": [
             Change("an expired reservation gives back its leases", "cycle.end(reservation)", "pass"),
         ],
+        "find_timeout": [
+            Change("every state has a timeout of its own", "pool.boot_timeout", "pool.launch_timeout"),
+        ],
         "_wake_after": [
             Change(
                 "a drain that a tick begins ends in time",
@@ -85,11 +88,6 @@ OF_LIFECYCLE: Final[Changes] = {
                 "slot.offering is not None and (not is_configured(slot, pool))",
                 "False",
             ),
-        ],
-    },
-    "scheduler.policy.cycle.deadlines": {
-        "find_timeout": [
-            Change("every state has a timeout of its own", "pool.boot_timeout", "pool.launch_timeout"),
         ],
     },
     "scheduler.model.rules": {

@@ -6,6 +6,13 @@ from tests.mutations.mutant import Change, Changes
 
 OF_PLACEMENT: Final[Changes] = {
     "scheduler.policy.queueing.order": {
+        "": [
+            Change(
+                "a reservation that returns to the queue keeps its position",
+                "attrgetter('created_at', 'sequence')",
+                "attrgetter('changed_at', 'sequence')",
+            ),
+        ],
         "_priority": [
             Change("higher priorities first", "-reservation.priority", "reservation.priority"),
         ],
@@ -108,6 +115,8 @@ OF_PLACEMENT: Final[Changes] = {
                 "claimed.amounts.get(name, 0)",
             ),
         ],
+    },
+    "scheduler.policy.capacity.candidate_queue": {
         "RemainingCapacity.can_give": [
             Change(
                 "no lease is given beyond those allowed on a slot", "self.most - self.load", "self.most - self.load + 1"
@@ -116,8 +125,6 @@ OF_PLACEMENT: Final[Changes] = {
         "RemainingCapacities.find_after": [
             Change("no more leases on a machine than `max_uses`", "before.uses_left - 1", "before.uses_left"),
         ],
-    },
-    "scheduler.policy.capacity.candidate_queue": {
         "CandidateQueue._rank": [
             Change("pack: the fullest first", "-leases", "leases"),
             Change(

@@ -163,20 +163,6 @@ OF_SCALING: Final[Changes] = {
         ],
     },
     "scheduler.policy.scaling.pool_size": {
-        "_ImaginedLaunches.launch": [
-            Change(
-                "no slot goes for a launch that the starvation guard prevents",
-                "could_serve(name, choice, self.awaited)",
-                "False",
-            ),
-        ],
-        "_ImaginedLaunches.could_be_made": [
-            Change(
-                "a slot that the gang would use does not go for it",
-                "count + stay[name]",
-                "count",
-            ),
-        ],
         "count_reserve": [
             Change(
                 "the reserve contains only slots that no reservation waits for",
@@ -200,25 +186,12 @@ OF_SCALING: Final[Changes] = {
         ],
         "scale_in": [
             Change("longest idle first", "(slot_info.idle_since, slot_info.order)", "(0.0, slot_info.order)"),
+        ],
+        "count_spare": [
             Change(
                 "never below the warm target",
                 "min(count_serving(slot_infos) - pool.min_slots, count_reserve(slot_infos) - pool.target_warm_slots)",
                 "count_serving(slot_infos) - pool.min_slots",
-            ),
-        ],
-        "_count_useful_launches": [
-            Change(
-                "no slot drains for a launch that would lack capacity all the same",
-                "limits.count_left(name) + goes",
-                "1 << 32",
-            ),
-        ],
-        "make_headroom": [
-            Change("slots in flight go before ready ones", "not each.is_coming", "each.is_coming"),
-            Change(
-                "what drains already counts as room being made",
-                "sum((slot_info.state in {'draining', 'terminating'} for slot_info in slot_infos))",
-                "0",
             ),
         ],
         "keep_tiers": [
@@ -239,6 +212,37 @@ OF_SCALING: Final[Changes] = {
         ],
         "_launch_for_tier": [
             Change("slots in flight or idle count before machines are launched", "min(stoppable, spare)", "0"),
+        ],
+    },
+    "scheduler.policy.scaling.headroom": {
+        "_ImaginedLaunches.launch": [
+            Change(
+                "no slot goes for a launch that the starvation guard prevents",
+                "could_serve(name, choice, self.awaited)",
+                "False",
+            ),
+        ],
+        "_ImaginedLaunches.could_be_made": [
+            Change(
+                "a slot that the gang would use does not go for it",
+                "count + stay[name]",
+                "count",
+            ),
+        ],
+        "_count_useful_launches": [
+            Change(
+                "no slot drains for a launch that would lack capacity all the same",
+                "limits.count_left(name) + goes",
+                "1 << 32",
+            ),
+        ],
+        "make_headroom": [
+            Change("slots in flight go before ready ones", "not each.is_coming", "each.is_coming"),
+            Change(
+                "what drains already counts as room being made",
+                "sum((slot_info.state in {'draining', 'terminating'} for slot_info in slot_infos))",
+                "0",
+            ),
         ],
     },
 }

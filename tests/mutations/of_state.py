@@ -12,13 +12,6 @@ OF_STATE: Final[Changes] = {
         "CycleState.is_past": [
             Change("idle and offline limits are strict", "self.now - start > limit", "self.now - start >= limit"),
         ],
-        "": [
-            Change(
-                "a reservation that returns to the queue keeps its position",
-                "attrgetter('created_at', 'sequence')",
-                "attrgetter('changed_at', 'sequence')",
-            ),
-        ],
         "CycleState.end": [
             Change(
                 "a slot on which a lease ended in this tick is healed in it",

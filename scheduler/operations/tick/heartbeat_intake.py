@@ -22,7 +22,7 @@ from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.heartbeats import SAME_BEAT_SECONDS, judge_heartbeats
 from scheduler.operations.ports import Ports, announce, hint_to_hosts
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.policy.cycle.deadlines import is_silent
+from scheduler.policy.lifecycle.timers import is_silent
 from scheduler.ports import Heard, LeaderTerm
 
 MOST_HINTS = 100

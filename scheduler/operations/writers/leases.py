@@ -24,7 +24,7 @@ from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.fits import Moment, Obstacle, Usage, find_obstacle_on, measure
 from scheduler.policy.capacity.slot_info import count_uses_left
-from scheduler.policy.cycle.deadlines import has_timed_out, is_silent
+from scheduler.policy.lifecycle.timers import has_timed_out, is_silent
 from scheduler.policy.quota.accounting import weigh
 
 _OBSTACLES: Mapping[Obstacle, str] = {

@@ -39,7 +39,7 @@ from scheduler.operations.ending_leases import (
     take_back_instances,
 )
 from scheduler.operations.writers.leases import LeaseWriter
-from scheduler.policy.cycle.deadlines import is_silent
+from scheduler.policy.lifecycle.timers import is_silent
 from scheduler.policy.placement.cpu_bursting import find_limits, is_same
 from scheduler.policy.quota.accounting import stop
 

@@ -19,7 +19,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.slot_info import count_uses_left, is_configured, is_unhealthy
-from scheduler.policy.cycle.deadlines import has_timed_out
+from scheduler.policy.lifecycle.timers import has_timed_out
 from scheduler.policy.scaling.offerings import Choice, list_choices
 
 BOOTING: Final = frozenset({"booting", "binding"})

@@ -1,20 +1,132 @@
-"""Candidate queues: the slots on which one kind of request fits, with the best slot first.
+"""Candidate queues: the slots on which one kind of request fits, with the best slot first. The capacity that a slot has
+left decides whether the request fits, and the number of its leases decides its rank.
 
-Slots with the same pool and labels have the same `SlotClass`, and stand in the queues of that class.
+Slots with the same pool and labels have the same `SlotClass`, and stand in the queues of that class. Slots with the
+same amounts left and the same number of leases share one `RemainingCapacity`.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from math import inf
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
-from scheduler.model.resources import Labels
-from scheduler.policy.capacity.fits import LEASE, Amounts, Rank, RemainingCapacity
-from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.model.resources import Labels, Resources, subtract
+from scheduler.policy.capacity.fits import find_obstacle
+from scheduler.policy.capacity.requests import Amounts
+from scheduler.policy.capacity.slot_info import Mark, SlotInfo
 
+Rank = int
+"""The position of a slot among candidates: the slot with the smallest rank is chosen. It is LEASE × a number that
+follows from the slot's number of leases, plus the position of the slot in slot order.
+"""
+LEASE: Final[Rank] = 1 << 48
+"""The amount by which one lease changes a rank. It is greater than any position in slot order."""
 NO_RANK: Final[Rank] = 1 << 96
 """A rank behind the ranks of all slots."""
+
+
+@dataclass(slots=True, eq=False)
+class RemainingCapacity:
+    """The capacity that a slot has left. Slots with the same capacity left share one object, so that each answer is
+    computed once.
+    """
+
+    free: Resources | None
+    load: int
+    uses_left: float
+    most: float
+    leases: Rank = field(init=False)
+    """The part of the slot's rank that comes from the number of its leases."""
+    after: "_After" = field(init=False)
+    """By amounts of one lease: the slot's remaining capacity after that lease; None if the lease does not fit."""
+    runs: dict[Amounts, tuple[int, "RemainingCapacity"]] = field(default_factory=dict)
+    """By amounts of one lease: how many such leases fit, and the remaining capacity after them.
+    `take_often` fills it.
+    """
+
+    def __post_init__(self) -> None:
+        self.leases = self.load * LEASE
+
+    def can_give(self, step: Amounts) -> bool:
+        """Return whether one more lease of these amounts fits into this remaining capacity of a slot."""
+        return find_obstacle(step.amounts, self.free, self.most - self.load, self.uses_left) is None
+
+    def take_often(self, step: Amounts, most: int) -> tuple[int, "RemainingCapacity"]:
+        """Return how many leases of these amounts fit into this remaining capacity of a slot, up to `most`, and what is
+        left after them.
+        """
+        known = self.runs.get(step)
+        if known is not None and known[0] <= most:
+            return known
+        given, remaining = 0, self
+        while given < most and (after := remaining.after[step]) is not None:
+            given, remaining = given + 1, after
+        if given < most:
+            self.runs[step] = given, remaining
+        return given, remaining
+
+
+class _After(dict[Amounts, RemainingCapacity | None]):
+    """A table that computes at the first lookup what is left of a slot after one lease of the given amounts."""
+
+    __slots__ = ("capacities", "remaining")
+    remaining: RemainingCapacity
+    capacities: "RemainingCapacities"
+
+    def __missing__(self, step: Amounts) -> RemainingCapacity | None:
+        before = self.remaining
+        after = self[step] = self.capacities.find_after(before, step.amounts) if before.can_give(step) else None
+        return after
+
+
+class RemainingCapacities(dict[Mark, RemainingCapacity]):
+    """The `RemainingCapacity` objects of one slot index; slots with equal capacity left share one object."""
+
+    def find(self, mark: Mark, free: Resources | None) -> RemainingCapacity:
+        """Return the object for slots with this key and these free amounts, the same one for all of them."""
+        return self.get(mark) or self._add(mark, free)
+
+    def find_after(self, before: RemainingCapacity, amounts: Resources) -> RemainingCapacity:
+        """Return the object for the remaining capacity of a slot after one more lease of these amounts."""
+        free = None if before.free is None else subtract(before.free, amounts)
+        amount = None if free is None else tuple(free.items())
+        mark = (amount, before.load + 1, before.uses_left - 1, before.most)
+        return self.get(mark) or self._add(mark, free)
+
+    def _add(self, mark: tuple[Any, ...], free: Resources | None) -> RemainingCapacity:
+        _, load, uses_left, most = mark
+        remaining = self[mark] = RemainingCapacity(free, load, uses_left, most)
+        remaining.after = _After()
+        remaining.after.remaining, remaining.after.capacities = remaining, self
+        return remaining
+
+
+def find_marks(slot_info: SlotInfo) -> tuple[Mark, Mark]:
+    """Return two keys for a slot index. Slots with equal first keys have the same pool and labels; slots with equal
+    second keys have the same remaining capacity.
+    """
+    opened = slot_info.opened
+    if opened is None or slot_info.given or slot_info.lifted or slot_info.labels is not opened.slot_info.labels:
+        return _make_class_mark(slot_info), make_capacity_mark(slot_info)
+    if slot_info.leases is not opened.slot_info.leases or slot_info.free is not opened.slot_info.free:
+        return _make_class_mark(slot_info), make_capacity_mark(slot_info)
+    if opened.marks is None:
+        opened.marks = _make_class_mark(slot_info), make_capacity_mark(slot_info)
+    return opened.marks
+
+
+def _make_class_mark(slot_info: SlotInfo) -> Mark:
+    return (slot_info.slot.pool, tuple(slot_info.labels.items()))
+
+
+def make_capacity_mark(slot_info: SlotInfo) -> Mark:
+    """Return the second key of `find_marks`: equal if the same amounts, leases and uses are left."""
+    free, pool = slot_info.free, slot_info.pool
+    load = len(slot_info.leases) - slot_info.overlap - slot_info.lifted + slot_info.given
+    uses_left = slot_info.uses_left if pool.max_uses else inf
+    return (None if free is None else tuple(free.items()), load, uses_left, pool.lease_limit)
 
 
 @dataclass(slots=True, eq=False)

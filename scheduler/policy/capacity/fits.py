@@ -1,13 +1,13 @@
 """The rule of capacity: whether leases fit on a slot and, if not, why. The planner and the commit use this rule alone.
 
 The tables of the planner (`RemainingCapacity`, `Requirements`) keep the answers of `find_obstacle`, so that slots that
-are alike are tested once: slots with the same amounts left and the same number of leases share one `RemainingCapacity`.
+are alike are tested once.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final, Literal
+from typing import Literal
 
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Lease, LeaseState
@@ -16,14 +16,6 @@ from scheduler.model.slots import Slot
 
 Obstacle = Literal["leases", "uses", "resources"]
 """What a slot has too little of: leases that it may take, uses of its machine (`max_uses`), or a resource."""
-Rank = int
-"""The position of a slot among candidates: the slot with the smallest rank is chosen. It is LEASE × a number that
-follows from the slot's number of leases, plus the position of the slot in slot order.
-"""
-LEASE: Final[Rank] = 1 << 48
-"""The amount by which one lease changes a rank. It is greater than any position in slot order."""
-Mark = tuple[object, ...]
-"""A key that is equal for slots that are alike in some facts, for example in the capacity that they have left."""
 Moment = Literal["now", "later", "always"]
 """Which leases on a slot count when its use is measured. `now`: held and revoking ones. `later`: held and claimed ones.
 `always`: all leases, so that both moments count.
@@ -152,86 +144,3 @@ def is_overfull(usage: Usage, lease_limit: float, capacity: Resources | None) ->
     This happens when a host registers again with fewer resources.
     """
     return find_obstacle(usage.amounts, capacity, lease_limit, count=usage.count) is not None
-
-
-@dataclass(slots=True, eq=False)
-class Amounts:
-    """The amounts of one lease. Compared by identity: equal amounts share one object."""
-
-    amounts: Resources
-
-
-@dataclass(slots=True, eq=False)
-class RemainingCapacity:
-    """The capacity that a slot has left. Slots with the same capacity left share one object, so that each answer is
-    computed once.
-    """
-
-    free: Resources | None
-    load: int
-    uses_left: float
-    most: float
-    leases: Rank = field(init=False)
-    """The part of the slot's rank that comes from the number of its leases."""
-    after: "_After" = field(init=False)
-    """By amounts of one lease: the slot's remaining capacity after that lease; None if the lease does not fit."""
-    runs: dict[Amounts, tuple[int, "RemainingCapacity"]] = field(default_factory=dict)
-    """By amounts of one lease: how many such leases fit, and the remaining capacity after them.
-    `take_often` fills it.
-    """
-
-    def __post_init__(self) -> None:
-        self.leases = self.load * LEASE
-
-    def can_give(self, step: Amounts) -> bool:
-        """Return whether one more lease of these amounts fits into this remaining capacity of a slot."""
-        return find_obstacle(step.amounts, self.free, self.most - self.load, self.uses_left) is None
-
-    def take_often(self, step: Amounts, most: int) -> tuple[int, "RemainingCapacity"]:
-        """Return how many leases of these amounts fit into this remaining capacity of a slot, up to `most`, and what is
-        left after them.
-        """
-        known = self.runs.get(step)
-        if known is not None and known[0] <= most:
-            return known
-        given, remaining = 0, self
-        while given < most and (after := remaining.after[step]) is not None:
-            given, remaining = given + 1, after
-        if given < most:
-            self.runs[step] = given, remaining
-        return given, remaining
-
-
-class _After(dict[Amounts, RemainingCapacity | None]):
-    """A table that computes at the first lookup what is left of a slot after one lease of the given amounts."""
-
-    __slots__ = ("capacities", "remaining")
-    remaining: RemainingCapacity
-    capacities: "RemainingCapacities"
-
-    def __missing__(self, step: Amounts) -> RemainingCapacity | None:
-        before = self.remaining
-        after = self[step] = self.capacities.find_after(before, step.amounts) if before.can_give(step) else None
-        return after
-
-
-class RemainingCapacities(dict[Mark, RemainingCapacity]):
-    """The `RemainingCapacity` objects of one slot index; slots with equal capacity left share one object."""
-
-    def find(self, mark: Mark, free: Resources | None) -> RemainingCapacity:
-        """Return the object for slots with this key and these free amounts, the same one for all of them."""
-        return self.get(mark) or self._add(mark, free)
-
-    def find_after(self, before: RemainingCapacity, amounts: Resources) -> RemainingCapacity:
-        """Return the object for the remaining capacity of a slot after one more lease of these amounts."""
-        free = None if before.free is None else subtract(before.free, amounts)
-        amount = None if free is None else tuple(free.items())
-        mark = (amount, before.load + 1, before.uses_left - 1, before.most)
-        return self.get(mark) or self._add(mark, free)
-
-    def _add(self, mark: tuple[Any, ...], free: Resources | None) -> RemainingCapacity:
-        _, load, uses_left, most = mark
-        remaining = self[mark] = RemainingCapacity(free, load, uses_left, most)
-        remaining.after = _After()
-        remaining.after.remaining, remaining.after.capacities = remaining, self
-        return remaining

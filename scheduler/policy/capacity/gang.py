@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from scheduler.policy.capacity.fits import RemainingCapacity
+from scheduler.policy.capacity.candidate_queue import RemainingCapacity
 from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestClass
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo

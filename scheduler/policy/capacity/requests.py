@@ -9,12 +9,19 @@ from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Shape
 from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Rules, SchedulerKeys
-from scheduler.policy.capacity.fits import Amounts, find_obstacle, given_to
+from scheduler.policy.capacity.fits import find_obstacle, given_to
 
 
 @dataclass(slots=True, eq=False)
 class RequestClass:
     """A class of requests that fit on the same slots, in the same numbers. Compared by identity."""
+
+
+@dataclass(slots=True, eq=False)
+class Amounts:
+    """The amounts of one lease. Compared by identity: equal amounts share one object."""
+
+    amounts: Resources
 
 
 class SharedAmounts:

@@ -10,10 +10,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from operator import attrgetter, itemgetter
 from typing import TypeVar
 
-from scheduler.policy.capacity.candidate_queue import CandidateQueue, SlotClass
-from scheduler.policy.capacity.fits import LEASE, Mark, RemainingCapacities, RemainingCapacity
+from scheduler.policy.capacity.candidate_queue import (
+    LEASE,
+    CandidateQueue,
+    RemainingCapacities,
+    RemainingCapacity,
+    SlotClass,
+    find_marks,
+    make_capacity_mark,
+)
 from scheduler.policy.capacity.requests import InstanceRequest
-from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.capacity.slot_info import Mark, SlotInfo
 
 Given = TypeVar("Given")
 _RANK = attrgetter("rank")
@@ -64,7 +71,7 @@ class SlotIndex:
     def _insert(self, slot_info: SlotInfo) -> None:
         """Put a slot into the class of slots with its pool and labels; no candidate queue is updated."""
         self._slot_infos[slot_info.order] = slot_info
-        class_mark, capacity_mark = slot_info.find_marks()
+        class_mark, capacity_mark = find_marks(slot_info)
         slot_class = self._classes.get(class_mark)
         if slot_class is None:
             slot_class = SlotClass(slot_info.slot.pool, slot_info.labels)
@@ -93,7 +100,7 @@ class SlotIndex:
         self._slot_infos[new.order] = new
         slot_class.slot_infos.append(new)
         slot_class.has_removed = True
-        remaining = new.remaining = self._capacities.find(new.make_capacity_mark(), new.free)
+        remaining = new.remaining = self._capacities.find(make_capacity_mark(new), new.free)
         new.free = remaining.free
         self._note(slot_class, new)
 
@@ -106,7 +113,7 @@ class SlotIndex:
 
     def regroup(self, slot_info: SlotInfo) -> None:
         """Note that a slot's free capacity changed otherwise than by `take`; queues read the change before a search."""
-        remaining = self._capacities.find(slot_info.make_capacity_mark(), slot_info.free)
+        remaining = self._capacities.find(make_capacity_mark(slot_info), slot_info.free)
         if remaining is not slot_info.remaining:
             self._put(slot_info, remaining)
 

@@ -19,8 +19,10 @@ from scheduler.model.resources import Labels, Resources, subtract
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE, SlotState
 from scheduler.model.view import View
-from scheduler.policy.capacity.fits import Mark, capacity_of, find_obstacle, measure
+from scheduler.policy.capacity.fits import capacity_of, find_obstacle, measure
 
+Mark = tuple[object, ...]
+"""A key that is equal for slots that are alike in some facts, for example in the capacity that they have left."""
 Leases = dict[tuple[str, str], Lease]
 """The leases of a slot, by (reservation, component)."""
 
@@ -73,29 +75,6 @@ class SlotInfo(msgspec.Struct, eq=False):
     slot_class: Any = None
     remaining: Any = None
     """The slot's `SlotClass` and `RemainingCapacity` in a slot index; None while it is in no index."""
-
-    def find_marks(self) -> tuple[Mark, Mark]:
-        """Return two keys for a slot index. Slots with equal first keys have the same pool and labels; slots with equal
-        second keys have the same remaining capacity.
-        """
-        opened = self.opened
-        if opened is None or self.given or self.lifted or self.labels is not opened.slot_info.labels:
-            return self._make_class_mark(), self.make_capacity_mark()
-        if self.leases is not opened.slot_info.leases or self.free is not opened.slot_info.free:
-            return self._make_class_mark(), self.make_capacity_mark()
-        if opened.marks is None:
-            opened.marks = self._make_class_mark(), self.make_capacity_mark()
-        return opened.marks
-
-    def _make_class_mark(self) -> Mark:
-        return (self.slot.pool, tuple(self.labels.items()))
-
-    def make_capacity_mark(self) -> Mark:
-        """Return the second key of `find_marks`: equal if the same amounts, leases and uses are left."""
-        free, pool = self.free, self.pool
-        load = len(self.leases) - self.overlap - self.lifted + self.given
-        uses_left = self.uses_left if pool.max_uses else inf
-        return (None if free is None else tuple(free.items()), load, uses_left, pool.lease_limit)
 
     @property
     def load(self) -> int:

@@ -2,10 +2,9 @@
 decisions so far.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import inf
-from operator import attrgetter
+from math import inf, nextafter
 
 import msgspec
 
@@ -23,8 +22,7 @@ from scheduler.model.decisions import (
     Stop,
     Terminate,
 )
-from scheduler.model.pending_queue import Groups
-from scheduler.model.reservations import Lease, Reservation, Shape, is_claimant
+from scheduler.model.reservations import Lease, Reservation, is_claimant
 from scheduler.model.rules import Rules, SchedulerKeys, Terms
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, SlotState
@@ -33,14 +31,41 @@ from scheduler.policy.capacity.requests import Demand, Demands
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots
 from scheduler.policy.cycle.balances import NO_BALANCES
-from scheduler.policy.cycle.deadlines import Timers
 from scheduler.policy.cycle.queue import Queue, WaitReasons
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
 _STATE_AFTER: dict[type, SlotState] = {Drain: "draining", Terminate: "terminating", Reset: "empty", Stop: "stopped"}
 
-_age = attrgetter("created_at", "sequence")
+
+class Timers:
+    """Collects the times at which a deadline is reached, to find when the next cycle is needed.
+
+    Only the steps of a plan add times. Functions that answer a question never do.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self.first = inf
+        """The earliest instant at which something falls due; infinity if nothing does."""
+        self.lease_terms: set[Terms] = set()
+        """What determines how long the leases assigned in this cycle last.
+
+        Many leases have equal terms: their ends are worked out once.
+        """
+
+    def add(self, *instants: float | None) -> None:
+        """Note that a cycle is due at each of these instants, or at once if it has passed. None adds nothing."""
+        for instant in instants:
+            if instant is not None:
+                self.first = min(self.first, max(instant, self._now))
+
+    def add_after(self, start: float, limit: float) -> None:
+        """Note that a cycle is due at the first instant that is more than `limit` seconds after `start`."""
+        instant = nextafter(max(start + limit, self._now), inf)
+        while instant - start <= limit:  # the sum was rounded down
+            instant = nextafter(instant, inf)
+        self.add(instant)
 
 
 class CycleState:
@@ -68,7 +93,8 @@ class CycleState:
         self._launched: SlotIndex | None = None
         self.have_cpus: bool | None = None
         """Whether the step `share` has work, because slots have cpus to share; None until the step has looked."""
-        self._demands = Demands(rules)
+        self.demands = Demands(rules)
+        """The demands by shape, for reservations whose shape alone decides what they request: see `demand_of`."""
         self.begin(now)
         self._open_pools()
 
@@ -180,18 +206,13 @@ class CycleState:
         found = [each for each in self.view.special.values() if is_claimant(each) and each.id not in self.over]
         return sorted(found, key=lambda each: each.sequence)
 
-    @property
-    def demand_of_shape(self) -> Callable[[Shape], Demand]:
-        """A function that returns the demand of a shape."""
-        return self._demands.__getitem__
-
     def demand_of(self, reservation: Reservation) -> Demand:
         """Return the demand of a reservation: what its instances request, and the pools that may serve it.
 
         Reservations with equal demands share one object.
         """
         shape = self.view.shapes[reservation.id]
-        demand = self._demands.find(shape, reservation.request.account)
+        demand = self.demands.find(shape, reservation.request.account)
         if not reservation.declined and not reservation.interruptions:
             return demand
         limits = {name: self.rules.pools[name].on_demand_after for name in demand.pools}
@@ -211,45 +232,6 @@ class CycleState:
         if slot is None or slot.state != "ready" or (slot.epoch and not slot.uses):
             return False
         return slot.since <= reservation.changed_at
-
-    def list_waiters(self) -> Queue:
-        """Return the pending reservations, requeued ones included, oldest first, each with its demand."""
-        reservations, ids, shapes = self.view.waiters.list()
-        if not self.over:
-            return self._make_queue(reservations, ids, shapes)
-        return self.sort_queue([each for each in reservations if each.id not in self.over] + [*self.requeued.values()])
-
-    def group_waiters(self) -> Groups | None:
-        """Return the pending reservations grouped by account and shape, and for each reservation the number of its
-        group.
-
-        Return None if the groups of the view cannot be used: this cycle changed the queue, or account and shape alone
-        do not determine how each reservation is placed.
-        """
-        if self.over or self.view.special or not self.balances.are_by_name:
-            return None
-        return self.view.waiters.group()
-
-    def sort_queue(self, reservations: Iterable[Reservation]) -> Queue:
-        """Return these reservations as a queue, oldest first, each with its demand."""
-        found = sorted(reservations, key=_age)
-        ids = [each.id for each in found]
-        return self._make_queue(found, ids, [self.view.shapes[each] for each in ids])
-
-    def _make_queue(self, reservations: list[Reservation], ids: list[str], shapes: list[Shape]) -> Queue:
-        demands = list(map(self._demands.__getitem__, shapes))
-        if self.rules.limited_accounts:
-            demands = list(map(self.demand_of, reservations))
-        elif special := self.view.special:
-            demands = [
-                self.demand_of(special[name]) if name in special else demand
-                for name, demand in zip(ids, demands, strict=True)
-            ]
-        return Queue(reservations, ids, demands, reservations[0].created_at if reservations else inf)
-
-    def has_elastic_demand(self) -> bool:
-        """Return whether a pending reservation requests elastic instances."""
-        return any(demand.elastic for demand in self._demands.values())
 
     def settings_of(self, reservation: Reservation) -> SchedulerKeys:
         """Return the scheduler settings of a reservation's queue."""

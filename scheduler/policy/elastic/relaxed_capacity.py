@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.model.resources import Resources, subtract
-from scheduler.policy.capacity.candidate_queue import SlotClass
-from scheduler.policy.capacity.fits import RemainingCapacity
+from scheduler.policy.capacity.candidate_queue import RemainingCapacity, SlotClass
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo

@@ -219,7 +219,7 @@ class ElasticStep:
         """The pools in which elastic instances may stand: capacity there may be given back while the queue is served.
         """
         leased = [each for each in cycle.view.stretching.values() if cycle.stays_leased(each)]
-        if leased or cycle.has_elastic_demand():
+        if leased or any(demand.elastic for demand in cycle.demands.values()):
             self._open(leased, waiters)
 
     @property

@@ -23,10 +23,15 @@ from scheduler.policy.capacity.slot_info import (
     find_reason_to_retire,
     is_configured,
 )
-from scheduler.policy.cycle.deadlines import find_deadline
 from scheduler.policy.cycle.state import CycleState, make_revoke
 from scheduler.policy.cycle.step_values import FailedBoots, Healed, Unexpired
-from scheduler.policy.lifecycle.timers import find_silent, is_restart_due, may_restart_again, wake_for_restart
+from scheduler.policy.lifecycle.timers import (
+    find_deadline,
+    find_silent,
+    is_restart_due,
+    may_restart_again,
+    wake_for_restart,
+)
 
 BY_CLOUD = frozenset({"rebalance", "maintenance"})
 """Reasons of EC2 to drain a slot. A slot in flight is terminated with the same reason."""

@@ -1,5 +1,5 @@
-"""What time alone changes: reservations expire, static hosts become silent, failed reservations may restart. The first
-step ends the reservations whose time is over, and the last one finds when the next cycle is due.
+"""What time alone changes: reservations expire, slots time out, static hosts become silent, failed reservations may
+restart. The first step ends the reservations whose time is over, and the last one finds when the next cycle is due.
 
 The slot of each static pool that was heard longest ago is kept between cycles, and a cycle examines only slots that
 changed. Source: the autoscaler's tick.
@@ -25,12 +25,12 @@ from scheduler.model.decisions import (
     Stop,
     Terminate,
 )
+from scheduler.model.pools import Pool
 from scheduler.model.reservations import Reservation
-from scheduler.model.rules import Rules, Terms, expiry_of_pending
+from scheduler.model.rules import Rules, Terms, expiry_of_pending, list_deadlines_of_lease
 from scheduler.model.slots import Slot
-from scheduler.model.transitions import HOLDING
+from scheduler.model.transitions import HOLDING, SlotState
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.deadlines import is_silent
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Shared, Unexpired
 from scheduler.policy.plan_cache import list_touched
@@ -48,6 +48,41 @@ def expire(cycle: CycleState) -> Unexpired:
         cycle.decide(Expire(reservation=reservation.id))
         cycle.end(reservation)
     return Unexpired(cycle)
+
+
+def find_timeout(state: SlotState, pool: Pool) -> float:
+    """Return for how many seconds a slot of the pool may be in a state; infinity: without limit (`drain_timeout` 0)."""
+    limits = {
+        "launching": pool.launch_timeout,
+        "booting": pool.boot_timeout,
+        "binding": pool.binding_timeout,
+        "draining": pool.drain_timeout or inf,
+        "terminating": pool.terminating_timeout,
+    }
+    return limits.get(state, inf)
+
+
+def find_deadline(slot: Slot, pool: Pool) -> float:
+    """Return when a slot that stays in its state times out; infinity for a state without a timeout. The stop of a
+    machine that the cloud has not confirmed has the timeout of a termination.
+    """
+    if slot.state == "stopped" and slot.power == "stop":
+        return slot.since + pool.terminating_timeout
+    return slot.since + find_timeout(slot.state, pool)
+
+
+def has_timed_out(slot: Slot, pool: Pool | None, now: float) -> bool:
+    """Return whether the slot has been in its state for at least the timeout of that state."""
+    return pool is not None and now >= find_deadline(slot, pool)
+
+
+def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
+    """Return whether a static host that is in service sent nothing for longer than `offline_timeout`.
+    Source: Orchard.
+    """
+    if pool is None or pool.is_elastic or slot.state not in HOLDING or slot.last_seen is None:
+        return False
+    return now - slot.last_seen > pool.offline_timeout
 
 
 Heard = tuple[float, str]
@@ -169,7 +204,8 @@ def wake(cycle: Shared, back_offs_end: float) -> float | None:
         if type(decision) not in _TOGETHER:
             _wake_after(cycle, decision)
     _wake_after_preemptions(cycle, [each for each in others if isinstance(each, Preempt)])
-    cycle.timers.add_ends_of_leases(cycle.rules)
+    for terms in cycle.timers.lease_terms:
+        cycle.timers.add(*list_deadlines_of_lease(terms, cycle.rules, cycle.now))
     drained = [
         cycle.slot_infos[each.slot] for each in others if isinstance(each, Drain) and each.slot in cycle.slot_infos
     ]

@@ -1,9 +1,11 @@
-"""Step 4, order: sort the pending reservations by the setting `queue`."""
+"""Step 4, order: list the pending reservations with their demands, and sort them by the setting `queue`."""
 
 from collections.abc import Callable, Iterable
-from math import nextafter
+from math import inf, nextafter
+from operator import attrgetter
 from typing import Any, Final
 
+from scheduler.model.pending_queue import Groups
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.model.resources import shape_of
 from scheduler.policy.capacity.fits import given_to
@@ -11,6 +13,7 @@ from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Charged
 
+_age = attrgetter("created_at", "sequence")
 _MOST_LABELS: Final = 1 << 20
 """More labels than any reservation has: a rank is level x this number - labels, so the level always decides first."""
 
@@ -120,9 +123,9 @@ def _find_first_size(cycle: CycleState, shape: Shape) -> float:
 
 def order(cycle: Charged) -> Queue:
     """Return the pending reservations in queue order. The age of a requeued reservation counts from its submission."""
-    waiters = cycle.list_waiters()
+    waiters = _list_waiters(cycle)
     if cycle.rules.scheduler.queue == "quota" and not cycle.rules.scheduler.system:
-        rank, groups = rank_by_level(cycle), cycle.group_waiters()
+        rank, groups = rank_by_level(cycle), group_waiters(cycle)
         if groups is None:
             return waiters.sort(rank)
         members, numbers = groups
@@ -130,9 +133,49 @@ def order(cycle: Charged) -> Queue:
     return _rank(cycle, waiters)
 
 
+def _list_waiters(cycle: CycleState) -> Queue:
+    """Return the pending reservations, requeued ones included, oldest first, each with its demand."""
+    reservations, ids, shapes = cycle.view.waiters.list()
+    if not cycle.over:
+        return _make_queue(cycle, reservations, ids, shapes)
+    return _sort_by_age(
+        cycle, [each for each in reservations if each.id not in cycle.over] + [*cycle.requeued.values()]
+    )
+
+
+def group_waiters(cycle: CycleState) -> Groups | None:
+    """Return the pending reservations grouped by account and shape, and for each reservation the number of its group.
+
+    Return None if the groups of the view cannot be used: this cycle changed the queue, or account and shape alone do
+    not determine how each reservation is placed.
+    """
+    if cycle.over or cycle.view.special or not cycle.balances.are_by_name:
+        return None
+    return cycle.view.waiters.group()
+
+
+def _sort_by_age(cycle: CycleState, reservations: Iterable[Reservation]) -> Queue:
+    """Return these reservations as a queue, oldest first, each with its demand."""
+    found = sorted(reservations, key=_age)
+    ids = [each.id for each in found]
+    return _make_queue(cycle, found, ids, [cycle.view.shapes[each] for each in ids])
+
+
+def _make_queue(cycle: CycleState, reservations: list[Reservation], ids: list[str], shapes: list[Shape]) -> Queue:
+    demands = list(map(cycle.demands.__getitem__, shapes))
+    if cycle.rules.limited_accounts:
+        demands = list(map(cycle.demand_of, reservations))
+    elif special := cycle.view.special:
+        demands = [
+            cycle.demand_of(special[name]) if name in special else demand
+            for name, demand in zip(ids, demands, strict=True)
+        ]
+    return Queue(reservations, ids, demands, reservations[0].created_at if reservations else inf)
+
+
 def sort_queue(cycle: CycleState, reservations: Iterable[Reservation]) -> Queue:
     """Return these reservations in queue order, each with its demand."""
-    return _rank(cycle, cycle.sort_queue(reservations))
+    return _rank(cycle, _sort_by_age(cycle, reservations))
 
 
 def insert(cycle: CycleState, queue: Queue, reservations: Iterable[Reservation]) -> Queue:

@@ -15,7 +15,7 @@ from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.queueing.order import count_required
+from scheduler.policy.queueing.order import count_required, group_waiters
 from scheduler.policy.quota.account_limits import find_likeness
 from scheduler.policy.quota.pending_groups import PendingGroup, Requirements, RequirementsIndex
 
@@ -169,7 +169,7 @@ class GroupTable:
 def _list_groups(cycle: CycleState, waiters: Queue | Collection[Shape]) -> Mapping[Key, AgedRows] | None:
     """Return the groups of the view by name of the account and shape; None if they are not the groups of the queue."""
     if isinstance(waiters, Queue):
-        groups = cycle.group_waiters()
+        groups = group_waiters(cycle)
         if groups is None or len(groups[1]) != len(waiters.ids):
             return None
     found = cast("Mapping[Key, AgedRows]", cycle.view.waiters.groups())

@@ -16,8 +16,8 @@ from typing import Final, Generic, TypeVar
 from scheduler.model.accounts import Account
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Labels, Resources, shape_of
-from scheduler.policy.capacity.fits import Amounts, find_obstacle
-from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.fits import find_obstacle
+from scheduler.policy.capacity.requests import Amounts, Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
 
 _Item = tuple[str, str]

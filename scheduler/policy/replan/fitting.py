@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable
 
-from scheduler.policy.capacity.candidate_queue import SlotClass
-from scheduler.policy.capacity.fits import Amounts, RemainingCapacity
-from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.candidate_queue import RemainingCapacity, SlotClass
+from scheduler.policy.capacity.requests import Amounts, Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
 
 

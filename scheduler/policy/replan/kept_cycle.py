@@ -134,7 +134,7 @@ class KeptCycle:
 
     def _list_demands(self, rows: Sequence[Reservation], shapes: Sequence[Shape]) -> list[Demand | None]:
         """Return the demand of each waiting reservation (None: it is on hold)."""
-        found: list[Demand | None] = list(map(self._cycle.demand_of_shape, shapes))
+        found: list[Demand | None] = list(map(self._cycle.demands.__getitem__, shapes))
         if special := self._cycle.view.special:  # speed: almost all reservations have the demand of their shape
             for at, row in enumerate(rows):
                 if row.id in special:

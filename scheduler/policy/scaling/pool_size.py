@@ -1,40 +1,19 @@
-"""How many machines each pool keeps: the minimum and the warm reserve, headroom for withheld launches, the stopped tier
-(`stopped_slots` machines that booted once, were stopped, and are started for demand), and scale-in.
+"""How many machines each pool keeps: the minimum and the warm reserve, the stopped tier (`stopped_slots` machines that
+booted once, were stopped, and are started for demand), and scale-in.
 
-Sources: the autoscaler's tick; for headroom Arvados' "at quota". Arvados stops at the first reservation over quota and
-shuts down all idle machines. Leasehold ends only unneeded slots, and only as many as launches are withheld. For the
-stopped tier: EC2 Auto Scaling (warm pools of stopped instances); surplus of scale-in fills it first.
+Sources: the autoscaler's tick; for the stopped tier EC2 Auto Scaling (warm pools of stopped instances). Surplus of
+scale-in fills the tier first.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count
-from math import inf
-from typing import Final
+from collections.abc import Sequence
 
 from scheduler.model.decisions import Drain, Stop, Terminate
 from scheduler.model.pools import Pool
-from scheduler.model.slots import Slot
-from scheduler.model.transitions import UNPAID
-from scheduler.policy.capacity.gang import fill
-from scheduler.policy.capacity.requests import Demand, InstanceRequest
-from scheduler.policy.capacity.slot_index import SlotIndex
-from scheduler.policy.capacity.slot_info import SlotInfo, find_life, make_slot_info
+from scheduler.policy.capacity.slot_info import SlotInfo, find_life
 from scheduler.policy.cycle.state import CycleState
-from scheduler.policy.cycle.step_values import (
-    Headroom,
-    Healed,
-    Replaced,
-    ScaledIn,
-    Shortfall,
-    Tiered,
-    ToStop,
-    Warm,
-    WithHeadroom,
-)
+from scheduler.policy.cycle.step_values import Headroom, Healed, ScaledIn, Tiered, ToStop, Warm
 from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.offerings import could_serve, has_to_go, is_in_tier, list_choices, list_eligible
+from scheduler.policy.scaling.offerings import has_to_go, is_in_tier, list_choices, list_eligible
 
 
 def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:
@@ -192,205 +171,9 @@ def scale_in(cycle: Tiered, to_stop: ToStop) -> ScaledIn:
         if not idle:
             continue
         idle.sort(key=lambda slot_info: (slot_info.idle_since, slot_info.order))
-        spare = min(count_serving(slot_infos) - pool.min_slots, count_reserve(slot_infos) - pool.target_warm_slots)
-        for slot_info in idle[: max(0, spare - to_stop.get(name, 0))]:
+        for slot_info in idle[: max(0, count_spare(slot_infos, pool) - to_stop.get(name, 0))]:
             if cycle.is_past(slot_info.idle_since, pool.idle_scale_down):
                 cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="idle"))
             else:
                 cycle.timers.add_after(slot_info.idle_since, pool.idle_scale_down)
     return ScaledIn(cycle)
-
-
-_MOST: Final = 1 << 32
-"""A number of slots above that of any pool."""
-_LACKS_SLOT: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
-"""Waiting codes of a demand that would be launched if there were more slots. `behind_queue` also stands for protected
-gangs that come later in the queue; `_ImaginedLaunches.awaited` contains those that come before the demand.
-"""
-
-
-def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> Headroom:
-    """Count, by pool, the launches that would be made if slots were left. Several small reservations may share a
-    launch.
-
-    Call it before the warm pools are filled, because a pool with withheld launches gets no warm slot.
-    """
-    if not shortfall.demands or not any(_could_matter(slot_infos, limits) for slot_infos in cycle.pools.values()):
-        return Headroom({}, frozenset(), {})
-    wanted = {slot_info.slot.id for slot_info in cycle.slot_infos.values() if slot_info.wanted}
-    launches, beyond = _imagine_launches(cycle, shortfall, limits)
-    spared = set()
-    for slot_info in cycle.slot_infos.values():
-        if slot_info.wanted and slot_info.slot.id not in wanted:
-            slot_info.wanted = False
-            spared.add(slot_info.slot.id)
-    return Headroom(launches, spared, beyond)
-
-
-def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
-    """End one unneeded slot of a pool for each launch that is withheld there.
-
-    A slot is unneeded if it is elastic, not cordoned, and has neither a lease nor a reservation that waits for it.
-    Stopped slots end first, unless the launch is withheld for EC2's quota, which they do not use. Then slots in flight
-    end, then the slot that was idle longest, then slot order. `idle_scale_down`, `min_slots` and `target_warm_slots`
-    protect no slot. Slots that drain or terminate already count.
-    """
-    for name, slot_infos in cycle.pools.items():
-        if not (count := headroom.launches.get(name, 0)):
-            continue
-        under_way = sum(slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
-        unneeded = [each for each in slot_infos if _is_unneeded(each) and each.slot.id not in headroom.spared]
-        unneeded.sort(key=lambda each: (not each.is_coming, 0.0 if each.is_coming else each.idle_since, each.order))
-        stopped = [each for each in unneeded if each.state == "stopped"][: headroom.beyond.get(name, 0)]
-        unneeded = stopped + [each for each in unneeded if each.state != "stopped"]
-        for slot_info in unneeded[: max(0, count - under_way)]:
-            if slot_info.is_coming or slot_info.state == "stopped":
-                cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="at_quota"))
-            else:
-                cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="at_quota"))
-    return WithHeadroom(cycle)
-
-
-def _is_unneeded(slot_info: SlotInfo) -> bool:
-    """Return whether a slot may end so that a withheld launch can run.
-
-    A slot that this cycle launches or starts may not; its row is still inactive or stopped.
-    """
-    if slot_info.wanted:
-        return False
-    slot = slot_info.slot
-    is_coming = slot_info.is_coming and slot.state not in UNPAID and not slot.cordoned
-    is_stopped = slot_info.state == slot.state == "stopped" and not slot.cordoned
-    return slot_info.pool.is_elastic and (slot_info.is_idle or is_coming or is_stopped)
-
-
-def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
-    """Return whether it is worth counting the withheld launches of a pool: it has an unneeded slot, or it may launch a
-    warm slot that would be the next one to end.
-    """
-    if not slot_infos or not slot_infos[0].pool.is_elastic:
-        return False
-    pool = slot_infos[0].pool
-    keeps = pool.min_slots > 0 or pool.target_warm_slots > 0
-    return any(map(_is_unneeded, slot_infos)) or (keeps and limits.count_left(slot_infos[0].slot.pool) > 0)
-
-
-def _imagine_launches(
-    cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Return, by pool, the launches that the withheld demands would cause, and those of them beyond `max_slots`.
-
-    A demand whose imagined launches failed once is not tried again. A launch that could serve a protected gang before
-    the demand is not imagined: the starvation guard would prevent it, too.
-    """
-    most_launches = {
-        name: _count_useful_launches(slot_infos, limits) for name, slot_infos in cycle.pools.items() if slot_infos
-    }
-    orders = {name: index * _MOST for index, name in enumerate(cycle.pools, 1)}
-    trial = _ImaginedLaunches(limits, cycle.rules.pools, orders, most_launches)
-    there = [cycle.ready, *shortfall.kept.values(), cycle.coming, cycle.launched, trial.slot_index]
-    most = {name: len(slot_infos) * _could_matter(slot_infos, limits) for name, slot_infos in cycle.pools.items()}
-    done: set[Demand] = set()
-    for index, demand in enumerate(shortfall.demands):
-        trial.awaited += shortfall.awaited.get(index, ())
-        if demand in done:
-            continue
-        if all(trial.by_quota[name] + trial.by_limit[name] >= most[name] for name in demand.pools):
-            done.add(demand)
-            continue
-        trial.begin(demand)
-        if fill(demand, there, trial.launch, accept=trial.could_be_made) is None:
-            trial.undo()
-            done.add(demand)
-    return trial.count()
-
-
-def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> int:
-    """Return how many launches the pool could make if all its unneeded slots ended. More headroom would be useless."""
-    goes = sum(_is_unneeded(slot_info) or slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
-    name = slot_infos[0].slot.pool
-    return min(limits.find_bound(name), limits.count_left(name) + goes)
-
-
-@dataclass
-class _ImaginedLaunches:
-    """The launches that would be made without `max_slots` and EC2's quota."""
-
-    limits: LaunchLimits
-    pools: Mapping[str, Pool]
-    orders: dict[str, int]
-    """By pool: the slot order of its first imagined slot. Pools are in configured order, behind all slots."""
-    most_launches: dict[str, int]
-    """By pool: how many launches the pool could make if all its unneeded slots ended."""
-    slot_index: SlotIndex = field(default_factory=lambda: SlotIndex([]))
-    by_quota: Counter[str] = field(default_factory=Counter)
-    by_limit: Counter[str] = field(default_factory=Counter)
-    awaited: list[InstanceRequest] = field(default_factory=list)
-    """Requests of the protected gangs before the present demand, see `Shortfall.awaited`."""
-    demand: Demand | None = None
-    made: list[tuple[SlotInfo, Counter[str]]] = field(default_factory=list)
-    made_in: Counter[str] = field(default_factory=Counter)
-    """By pool: the imagined launches of the present demand."""
-    markets: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By pool and market: the imagined slots."""
-    numbers: Iterator[int] = field(default_factory=count)
-    """Numbers of the imagined slots. An undone launch keeps its number, so that no two slots have the same order."""
-
-    def begin(self, demand: Demand) -> None:
-        """Start the computation for this demand: which launches would it cause?"""
-        self.demand, self.made, self.made_in = demand, [], Counter()
-
-    def launch(self, need: InstanceRequest) -> SlotInfo | None:
-        """Return the slot that would be launched for one instance, in the first pool that lacks nothing but a free
-        slot.
-        """
-        assert self.demand is not None, "begin() goes before"  # noqa: S101
-        for name, choice, code in self.limits.list_choices(self.demand, need):
-            if code not in _LACKS_SLOT or not self.limits.lacks_only_slot(name, choice, self.demand.payer):
-                continue
-            if self.made_in[name] >= self.most_launches.get(name, 0) or could_serve(name, choice, self.awaited):
-                continue
-            counter = self.by_quota if self.limits.is_at_quota(name, choice.market) else self.by_limit
-            number = next(self.numbers)
-            slot = Slot(id=f"{name}+{number}", pool=name, state="launching")
-            slot_info = make_slot_info(slot, self.pools[name], self.orders[name] + number)
-            slot_info.capacity = slot_info.free = choice.capacity
-            slot_info.labels, slot_info.idle_since = choice.labels, inf
-            counter[name] += 1
-            slot_info.market = choice.market
-            self._count_market(slot_info, 1)
-            self.made.append((slot_info, counter))
-            self.made_in[name] += 1
-            self.slot_index.add(slot_info)
-            return slot_info
-        return None
-
-    def could_be_made(self, slot_infos: Collection[SlotInfo]) -> bool:
-        """Return whether the imagined launches of the present demand could be made if the unneeded slots ended.
-
-        The slots in `slot_infos` cannot end, because instances of the demand would be on them.
-        """
-        imagined = {slot_info for slot_info, _ in self.made}
-        stay = Counter(each.slot.pool for each in slot_infos if each not in imagined and _is_unneeded(each))
-        return all(count + stay[name] <= self.most_launches[name] for name, count in self.made_in.items())
-
-    def undo(self) -> None:
-        """Undo the imagined launches of the present demand, because they do not serve all of its instances."""
-        for slot_info, counter in self.made:
-            counter[slot_info.slot.pool] -= 1
-            self._count_market(slot_info, -1)
-            self.slot_index.remove(slot_info)
-
-    def _count_market(self, slot_info: SlotInfo, count: int) -> None:
-        self.markets[slot_info.slot.pool, slot_info.market] += count
-        self.limits.imagine(slot_info.slot.pool, slot_info.market, count)
-
-    def count(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return, by pool, the launches that EC2's quota withholds plus those beyond `max_slots`, and the latter
-        alone. From now on the imagined slots do not count for the market of the next launch.
-        """
-        for (name, market), number in self.markets.items():
-            self.limits.imagine(name, market, -number)
-        names = {**self.by_quota, **self.by_limit}
-        beyond = {name: max(0, self.by_limit[name] - self.limits.count_left(name)) for name in names}
-        return {name: self.by_quota[name] + beyond[name] for name in names}, beyond

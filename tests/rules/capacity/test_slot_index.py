@@ -8,7 +8,7 @@ import pytest
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
-from scheduler.policy.capacity.fits import RemainingCapacity
+from scheduler.policy.capacity.candidate_queue import RemainingCapacity
 from scheduler.policy.capacity.gang import Shortage, fill, has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import CHANGES_A_STEP
