@@ -64,6 +64,9 @@ class ReadableRequest(Request):
             raise InvalidTaskError(f"no task message: {error}") from error
         if not isinstance(self.args, list | tuple) or not isinstance(self.kwargs, Mapping):
             raise InvalidTaskError("no task message: expected a list of arguments and a table of named arguments")
+        # A process of the pool gets the headers and the body, and decodes the arguments from the body. Celery would
+        # send them a second time with the headers, decoded.
+        self.request_dict.update(args=(), kwargs={})
 
     def maybe_expire(self) -> Literal[True] | None:
         """Return whether the message expired, by cluster time, while it waited in this worker. Celery's method uses the

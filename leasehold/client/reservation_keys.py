@@ -76,6 +76,8 @@ class Keys:
         """Return documents of reservations in which each key is replaced by its hash. If `makes` is set, documents with
         neither a key nor a hash get a new key. Raise Refused for an invalid key.
         """
+        if not self._makes and not any("key" in each for each in documents):
+            return documents
         _check_keys(documents)
         given = {each["id"]: each["key"] for each in documents if _has_texts(each, "id", "key")}
         for name, key in given.items():

@@ -23,15 +23,16 @@ def with_id(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def split_items(items: Iterable[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """Return the documents with ids, in groups of ITEMS_A_REQUEST, one group for each request."""
-    return split_documents(map(with_id, items))
+    return _split(map(with_id, items))
 
 
 def split_documents(documents: Iterable[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the documents, without fields that are None, in groups of ITEMS_A_REQUEST, one group for each request."""
-    iterator = iter(documents)
-    while chunk := [
-        {name: value for name, value in each.items() if value is not None} for each in islice(iterator, ITEMS_A_REQUEST)
-    ]:
+    """Return the documents, without fields that are None, in groups of ITEMS_A_REQUEST, one group for each request."""
+    return _split({name: value for name, value in each.items() if value is not None} for each in documents)
+
+
+def _split(documents: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    while chunk := [*islice(documents, ITEMS_A_REQUEST)]:
         yield chunk
 
 

@@ -139,9 +139,10 @@ class ReservationReader:
         """Return `item`, a table from outside, as a document. Raises InvalidInputError as `read_document` does."""
         if type(item) is not dict or len(self._known) >= MOST_SHARED:
             return read_document(ReservationDocument, item, most=most)
-        own = {name: item[name] for name in self.OWN if name in item}
+        rest = item.copy()
+        own = {name: rest.pop(name) for name in self.OWN if name in rest}
         # As text: 1, 1.0 and True are equal as values, but not all of them are valid.
-        key = f"{[*own]}{[each for each in item.items() if each[0] not in own]}"
+        key = f"{[*own]}{rest}"
         known = self._known.get(key)
         if known is not None:
             with suppress(ExpectedError):
@@ -154,9 +155,12 @@ class ReservationReader:
     @staticmethod
     def _copy(known: ReservationDocument, own: dict[str, object]) -> ReservationDocument:
         """Return a copy with these values of fields, each checked by itself. Raises ExpectedError."""
-        checked = {name: ReservationDocument.model_fields[name].read(value) for name, value in own.items()}
+        fields = ReservationDocument.model_fields
         alike = object.__new__(ReservationDocument)
-        vars(alike).update(vars(known), **checked)
+        values = vars(alike)
+        values.update(vars(known))
+        for name, value in own.items():
+            values[name] = fields[name].read(value)
         return alike
 
 

@@ -207,10 +207,10 @@ def _count_boots(meter: Meter, change_set: ChangeSet) -> None:
     Source: Arvados.
     """
     for event in change_set.events:
-        slot = change_set.slots.get(event.slot or "")
-        state = str(event.detail.get("from", ""))
+        slot = None if event.slot is None else change_set.slots.get(event.slot)
         if slot is None:
             continue
+        state = str(event.detail.get("from", ""))
         if (ended := _outcome_of(event, state)) is not None:
             meter.count("leasehold_boot_outcomes_total", {"pool": slot.pool, "outcome": ended})
         if event.name == "slot_empty" and state != "terminating" and event.detail.get("reason") in LOST:
@@ -243,9 +243,11 @@ def _observe_times(meter: Meter, change_set: ChangeSet) -> None:
     if waits:
         meter.observe_all(TO_LEASE, {}, waits)
     for event in change_set.events:
+        if event.name not in TO_STATE:
+            continue
         slot = change_set.slots.get(event.slot or "")
         # `last_seen` of a launched slot is the time of EC2's answer to the launch.
-        if event.name in TO_STATE and slot is not None and slot.launch_id is not None and slot.last_seen is not None:
+        if slot is not None and slot.launch_id is not None and slot.last_seen is not None:
             meter.observe(TO_STATE[event.name], {"pool": slot.pool}, max(0.0, event.at - (slot.last_seen or event.at)))
 
 
@@ -257,8 +259,11 @@ def _count_spending(meter: Meter, change_set: ChangeSet) -> None:
         for level in PAID:
             if spent[level]:
                 meter.count(SPENT, _label(account, level), spent[level])
+    preempting = [event for event in change_set.events if "preempted" in event.detail or "by" in event.detail]
+    if not preempting:
+        return
     rows = {row.id: row for row in change_set.rows if isinstance(row, Reservation)}
-    for event in change_set.events:
+    for event in preempting:
         if isinstance(victims := event.detail.get("preempted"), list):
             _count_preemption(meter, PREEMPTIONS, event, rows, "level", len(victims))
         if "by" in event.detail:

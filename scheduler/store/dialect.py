@@ -3,8 +3,8 @@ differ.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 import msgspec
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Executable, FromClause, Insert, Select, Table
@@ -24,14 +24,31 @@ def overwrite(_: Column[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
     return given
 
 
+MOST_FORMS: Final = 50
+"""The most forms of one bulk statement that a process keeps."""
+
+
 @dataclass(frozen=True)
 class Bulk:
-    """An SQL statement that writes many structs at once. `fields` are the fields of a struct that the statement needs;
-    they are the argument of `Dialect.given`.
+    """An SQL statement that writes many structs at once. `fields` are the fields of a struct that the statement needs.
+    `make` returns the statement for a table expression of the structs, as `Dialect.given` makes it.
     """
 
-    statement: Executable
+    dialect: "Dialect"
     fields: tuple[Field, ...]
+    make: Callable[[FromClause], Executable]
+    _forms: dict[tuple[int, ...], Executable] = field(default_factory=dict)
+
+    def statement(self, shared: tuple[int, ...] = ()) -> Executable:
+        """Return the form of the statement that takes the values at the positions `shared` once for all structs. See
+        `Dialect.bind_rows`.
+        """
+        found = self._forms.get(shared)
+        if found is None:
+            if len(self._forms) >= MOST_FORMS:
+                self._forms.clear()
+            found = self._forms[shared] = self.make(self.dialect.given(self.fields, shared))
+        return found
 
 
 class Dialect(Protocol):
@@ -53,13 +70,17 @@ class Dialect(Protocol):
     def options(self, *, writes: bool) -> Mapping[str, Any]:
         """Return the SQLAlchemy execution options for a connection that is used for one transaction."""
 
-    def given(self, fields: Sequence[Field]) -> FromClause:
+    def given(self, fields: Sequence[Field], shared: Sequence[int] = ()) -> FromClause:
         """Return an SQL table expression with these columns in this order. Its rows are the structs that are passed
-        with `bind_rows`. Nested values are JSON text.
+        with `bind_rows`. Nested values are JSON text. `shared`: what `bind_rows` returned with the parameters.
         """
 
-    def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:
-        """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields)`."""
+    def bind_rows(
+        self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]
+    ) -> tuple[tuple[int, ...], dict[str, object]]:
+        """Return `shared` and the bind parameters that pass `rows` (structs) to a statement that was built with
+        `given(fields, shared)`. `shared`: positions in a struct of values that all rows have and that are passed once.
+        """
 
     def ids(self) -> Select[tuple[str]]:
         """Return an SQL select that yields the ids passed with `bind_ids`, one in each row, for use in `IN (...)`."""
@@ -70,9 +91,10 @@ class Dialect(Protocol):
     def gather(self, column: Column[Any]) -> ColumnElement[str]:
         """Return an SQL aggregate: the JSON text of an array of all values of `column`, in any order."""
 
-    def upsert(self, table: Table, fields: Sequence[Field], merge: Merge) -> Insert:
-        """Return a statement that inserts the rows of `given(fields)` into `table`. If a row with the same primary key
-        exists, each of its other columns gets the value of `merge`. No two of the given rows may have the same key.
+    def upsert(self, table: Table, given: FromClause, merge: Merge) -> Insert:
+        """Return a statement that inserts the rows of `given` (a table expression) into `table`. If a row with the same
+        primary key exists, each of its other columns gets the value of `merge`. No two of the given rows may have the
+        same key.
         """
 
     def prepare_clock(self, engine: Engine) -> None:

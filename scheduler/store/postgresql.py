@@ -134,7 +134,7 @@ class PostgresDialect:
         """Return the SQLAlchemy execution options for a connection that is used for one transaction. See Dialect."""
         return {} if writes else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
-    def given(self, fields: Sequence[Field]) -> FromClause:
+    def given(self, fields: Sequence[Field], shared: Sequence[int] = ()) -> FromClause:  # noqa: ARG002 - none is shared
         """Return an SQL table expression with these columns, whose rows are the structs that are passed with
         `bind_rows`. Nested values are JSON text. See Dialect.
         """
@@ -142,11 +142,13 @@ class PostgresDialect:
         columns = [column(each.name, _type_of(each)) for each, _ in fields]
         return func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
 
-    def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:
-        """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields)`. See
-        Dialect.
+    def bind_rows(
+        self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]
+    ) -> tuple[tuple[int, ...], dict[str, object]]:
+        """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields)`. No
+        values are shared. See Dialect.
         """
-        return {_bound(each): _write_array(_take(path, rows), _find_writer(each)) for each, path in fields}
+        return (), {_bound(each): _write_array(_take(path, rows), _find_writer(each)) for each, path in fields}
 
     def ids(self) -> Select[tuple[str]]:
         """Return an SQL select that yields the ids passed with `bind_ids`, one in each row, for `IN (...)`. See
@@ -162,12 +164,13 @@ class PostgresDialect:
         """Return an SQL aggregate: the JSON text of an array of all values of `column`. See Dialect."""
         return cast(func.json_agg(column), Text)
 
-    def upsert(self, table: Table, fields: Sequence[Field], merge: Merge) -> Insert:
-        """Return a statement that inserts the rows of `given(fields)` into `table`, or merges them with the rows that
-        have the same primary key. See Dialect.
+    def upsert(self, table: Table, given: FromClause, merge: Merge) -> Insert:
+        """Return a statement that inserts the rows of `given` into `table`, or merges them with the rows that have the
+        same primary key. See Dialect.
         """
-        statement = insert(table).from_select([each for each, _ in fields], select(self.given(fields)))
-        merged = {each.name: merge(each, statement.excluded[each.name]) for each, _ in fields if not each.primary_key}
+        columns = [table.c[each.name] for each in given.c]
+        statement = insert(table).from_select(columns, select(given))
+        merged = {each.name: merge(each, statement.excluded[each.name]) for each in columns if not each.primary_key}
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=merged)
 
     def prepare_clock(self, engine: Engine) -> None:

@@ -96,8 +96,11 @@ class Session:
         """Execute a bulk statement with at most CHUNK_ROWS of the `rows` at a time. Return the number of
         changed rows.
         """
-        bind = self._dialect.bind_rows
-        return sum(self.change(bulk.statement, **bind(bulk.fields, chunk)) for chunk in cut(rows))
+        changed = 0
+        for chunk in cut(rows):
+            shared, values = self._dialect.bind_rows(bulk.fields, chunk)
+            changed += self.change(bulk.statement(shared), **values)
+        return changed
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:

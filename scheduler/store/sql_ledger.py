@@ -32,11 +32,13 @@ class LedgerStatements:
 
     def __init__(self, dialect: Dialect) -> None:
         fields = tuple(COSTS.fields(costs.c))
-        self.add = Bulk(dialect.upsert(costs, fields, _accumulate), fields)
+        self.add = Bulk(dialect, fields, lambda given: dialect.upsert(costs, given, _accumulate))
         """The statement that adds costs to the rows of the ledger."""
         booked = tuple(_BOOKED.fields(booked_machines.c))
-        advance = dialect.upsert(booked_machines, booked, _advance)
-        self.advance = Bulk(advance.returning(booked_machines.c.machine, booked_machines.c.since), booked)
+        begins = booked_machines.c.machine, booked_machines.c.since
+        self.advance = Bulk(
+            dialect, booked, lambda given: dialect.upsert(booked_machines, given, _advance).returning(*begins)
+        )
         """The statement that begins the next interval of machines where their last one ended. It returns the begins."""
 
 
@@ -67,7 +69,8 @@ class SqlLedgerWrites:
         bulk, bind = self._ledger.advance, self._session.dialect.bind_rows
         found: dict[str, float] = {}
         for chunk in cut(rows):
-            found |= {row.machine: row.since for row in self._session.fetch(bulk.statement, **bind(bulk.fields, chunk))}
+            shared, values = bind(bulk.fields, chunk)
+            found |= {row.machine: row.since for row in self._session.fetch(bulk.statement(shared), **values)}
         return found
 
     def _write_costs(self) -> None:

@@ -91,7 +91,7 @@ class SqlMarketWrites:
 def _put(dialect: Dialect, shape: Shape[Any]) -> Bulk:
     """Return the statement that inserts rows, or overwrites rows with the same key. It is rarely used."""
     fields = tuple(shape.fields(shape.table.c))
-    return Bulk(dialect.upsert(shape.table, fields, overwrite), fields)
+    return Bulk(dialect, fields, lambda given: dialect.upsert(shape.table, given, overwrite))
 
 
 def _delete_types(dialect: Dialect) -> Delete:

@@ -5,7 +5,8 @@ import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, is_
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,9 @@ BUSY_SECONDS: Final = 10.0
 """The most seconds for which a transaction that writes waits for another writer. Every transaction is shorter than
 this.
 """
+
+LEAST_SHARED: Final = 100
+"""The least rows of which shared values are passed once. Each set of shared values needs a form of the statement."""
 
 _PRAGMAS: Final = (
     "PRAGMA journal_mode = WAL",
@@ -101,30 +105,43 @@ class SqliteDialect:
         """Return the SQLAlchemy execution options for a connection that is used for one transaction. See Dialect."""
         return {_WRITES: writes}
 
-    def given(self, fields: Sequence[Field]) -> FromClause:
+    def given(self, fields: Sequence[Field], shared: Sequence[int] = ()) -> FromClause:
         """Return an SQL table expression with these columns, whose rows are the structs that are passed with
         `bind_rows`. Nested values are JSON text. See Dialect.
+
+        Speed: to take values from the JSON text of each row costs more than to write the row. SQLite takes the values
+        that all rows share once.
         """
         items = func.json_each(bindparam("rows", type_=Text)).table_valued("value", name="items")
         # Materialized: otherwise SQLite serializes an item again for every column taken from it (4 times slower).
         rows = select(items.c.value).cte("rows", nesting=True).prefix_with("MATERIALIZED")
-        places = _find_places(fields)
-        values = [
-            func.json_extract(rows.c.value, _path((places.index(int(first)), *deeper)), type_=column.type).label(
-                column.name
-            )
-            for column, (first, *deeper) in fields
-        ]
+        once = bindparam("shared", type_=Text)
+        own = [place for place in _find_places(fields) if place not in shared]
+        sources: dict[int, tuple[ColumnElement[Any], int]] = {place: (once, at) for at, place in enumerate(shared)}
+        sources |= {place: (rows.c.value, at) for at, place in enumerate(own)}
+        values = []
+        for column, (place, *deeper) in fields:
+            source, at = sources[int(place)]
+            values.append(func.json_extract(source, _path((at, *deeper)), type_=column.type).label(column.name))
         return select(*values).subquery("given")
 
-    def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:
-        """Return the bind parameter that passes `rows` (structs) to a statement that was built with `given(fields)`: a
-        JSON array with an array of the fields' values for each row. See Dialect.
+    def bind_rows(
+        self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]
+    ) -> tuple[tuple[int, ...], dict[str, object]]:
+        """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields,
+        shared)`: a JSON array with an array of the values for each row, and an array of the shared values. See Dialect.
         """
-        names = [type(rows[0]).__struct_fields__[place] for place in _find_places(fields)] if rows else [""]
-        take = attrgetter(*names)
-        taken = [*map(take, rows)] if len(names) > 1 else [(take(row),) for row in rows]
-        return {"rows": msgspec.json.encode(taken).decode()}
+        places = _find_places(fields)
+        names = type(rows[0]).__struct_fields__ if rows else ()
+        columns = {place: [*map(attrgetter(names[place]), rows)] for place in places} if rows else {}
+        alike = [place for place in places if _is_shared(columns[place])] if len(rows) >= LEAST_SHARED else []
+        # At least one value is passed for each row, because the values also count the rows.
+        shared = tuple(alike[: len(places) - 1])
+        own = [values for place, values in columns.items() if place not in shared]
+        bound: dict[str, object] = {"rows": msgspec.json.encode([*zip(*own, strict=True)]).decode()}
+        if shared:
+            bound["shared"] = msgspec.json.encode([columns[place][0] for place in shared]).decode()
+        return shared, bound
 
     def ids(self) -> Select[tuple[str]]:
         """Return an SQL select that yields the ids passed with `bind_ids`, one in each row, for `IN (...)`. See
@@ -141,13 +158,14 @@ class SqliteDialect:
         """Return an SQL aggregate: the JSON text of an array of all values of `column`. See Dialect."""
         return func.json_group_array(column, type_=Text)
 
-    def upsert(self, table: Table, fields: Sequence[Field], merge: Merge) -> Insert:
-        """Return a statement that inserts the rows of `given(fields)` into `table`, or merges them with the rows that
-        have the same primary key. See Dialect.
+    def upsert(self, table: Table, given: FromClause, merge: Merge) -> Insert:
+        """Return a statement that inserts the rows of `given` into `table`, or merges them with the rows that have the
+        same primary key. See Dialect.
         """
+        columns = [table.c[each.name] for each in given.c]
         # Without a WHERE before it, SQLite parses the ON of ON CONFLICT as that of a join.
-        statement = insert(table).from_select([each for each, _ in fields], select(self.given(fields)).where(true()))
-        merged = {each.name: merge(each, statement.excluded[each.name]) for each, _ in fields if not each.primary_key}
+        statement = insert(table).from_select(columns, select(given).where(true()))
+        merged = {each.name: merge(each, statement.excluded[each.name]) for each in columns if not each.primary_key}
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=merged)
 
     def prepare_clock(self, engine: Engine) -> None:
@@ -277,6 +295,11 @@ def _find_places(fields: Sequence[Field]) -> list[int]:
     position.
     """
     return sorted({int(path[0]) for _, path in fields})
+
+
+def _is_shared(values: Sequence[object]) -> bool:
+    """Return whether all values are the same object. Equal objects may differ, as 0.0 and -0.0."""
+    return values[0] is values[-1] and all(map(is_, values, repeat(values[0])))
 
 
 def _path(path: Sequence[int | str]) -> ColumnElement[str]:

@@ -9,7 +9,10 @@ from typing import Any
 from sqlalchemy import (
     Column,
     Delete,
+    FromClause,
+    Insert,
     Select,
+    Update,
     delete,
     insert,
     select,
@@ -72,14 +75,12 @@ class Statements:
     @cached_property
     def put_outgoing(self) -> Bulk:
         """The statement that inserts callbacks (messages to producers) into the outbox, or overwrites them."""
-        fields = tuple(OUTGOING.fields(tables.outgoing.c))
-        return Bulk(self._dialect.upsert(tables.outgoing, fields, overwrite), fields)
+        return _put(self._dialect, OUTGOING)
 
     @cached_property
     def put_balances(self) -> Bulk:
         """The statement that inserts samples of account balances, or overwrites them."""
-        fields = tuple(BALANCES.fields(tables.balances.c))
-        return Bulk(self._dialect.upsert(tables.balances, fields, overwrite), fields)
+        return _put(self._dialect, BALANCES)
 
     @cached_property
     def ledger(self) -> LedgerStatements:
@@ -89,8 +90,7 @@ class Statements:
     @cached_property
     def put_principals(self) -> Bulk:
         """The statement that inserts principals, or overwrites them."""
-        fields = tuple(PRINCIPALS.fields(tables.principals.c))
-        return Bulk(self._dialect.upsert(tables.principals, fields, overwrite), fields)
+        return _put(self._dialect, PRINCIPALS)
 
     @cached_property
     def delete_principals(self) -> Delete:
@@ -159,9 +159,12 @@ class RowStatements:
     def delete(self) -> Bulk:
         """The statement that deletes rows by id and version."""
         fields = tuple(self._shape.fields([self._id, self._version]))
-        given = self._dialect.given(fields)
-        same = tuple_(self._id, self._version).in_(select(given.c.id, given.c.version))
-        return Bulk(delete(self._table).where(same), fields)
+
+        def make(given: FromClause) -> Delete:
+            same = tuple_(self._id, self._version).in_(select(given.c.id, given.c.version))
+            return delete(self._table).where(same)
+
+        return Bulk(self._dialect, fields, make)
 
     @cached_property
     def forget(self) -> Delete:
@@ -171,11 +174,14 @@ class RowStatements:
     def _update(self, columns: Sequence[Column[Any]], raised: int) -> Bulk:
         named = {column.name: column for column in (*columns, self._id, self._version)}
         fields = tuple(self._shape.fields(named.values()))
-        given = self._dialect.given(fields)
-        values = {column.name: given.c[column.name] for column in columns}
-        same_row = self._id == given.c.id
-        same_version = self._version == given.c.version - raised  # promise: version-checked
-        return Bulk(update(self._table).values(values).where(same_row, same_version), fields)
+
+        def make(given: FromClause) -> Update:
+            values = {column.name: given.c[column.name] for column in columns}
+            same_row = self._id == given.c.id
+            same_version = self._version == given.c.version - raised  # promise: version-checked
+            return update(self._table).values(values).where(same_row, same_version)
+
+        return Bulk(self._dialect, fields, make)
 
 
 class LeaseStatements:
@@ -198,18 +204,24 @@ class LeaseStatements:
         key = [table.reservation, table.component]
         changing = [column for column in table if column is not table.position]
         fields = tuple(self._shape.fields(changing))
-        given = self._dialect.given(fields)
-        values = {column.name: given.c[column.name] for column in changing if column not in set(key)}
-        return Bulk(update(self._table).values(values).where(*(each == given.c[each.name] for each in key)), fields)
+
+        def make(given: FromClause) -> Update:
+            values = {column.name: given.c[column.name] for column in changing if column not in set(key)}
+            return update(self._table).values(values).where(*(each == given.c[each.name] for each in key))
+
+        return Bulk(self._dialect, fields, make)
 
     @cached_property
     def delete(self) -> Bulk:
         """The statement that deletes the stored leases of the given reservations and components (StoredLeases)."""
         key = [self._table.c.reservation, self._table.c.component]
         fields = tuple(self._shape.fields(key))
-        given = self._dialect.given(fields)
-        same = tuple_(*key).in_(select(*(given.c[each.name] for each in key)))
-        return Bulk(delete(self._table).where(same), fields)
+
+        def make(given: FromClause) -> Delete:
+            same = tuple_(*key).in_(select(*(given.c[each.name] for each in key)))
+            return delete(self._table).where(same)
+
+        return Bulk(self._dialect, fields, make)
 
     @cached_property
     def confirm(self) -> Bulk:
@@ -219,9 +231,12 @@ class LeaseStatements:
         table = self._table.c
         key = [table.reservation, table.component, table.token]
         fields = tuple(self._shape.fields([*key, table.confirmed_at]))
-        given = self._dialect.given(fields)
-        same = [column == given.c[column.name] for column in key]
-        return Bulk(update(self._table).values(confirmed_at=given.c.confirmed_at).where(*same), fields)
+
+        def make(given: FromClause) -> Update:
+            same = [column == given.c[column.name] for column in key]
+            return update(self._table).values(confirmed_at=given.c.confirmed_at).where(*same)
+
+        return Bulk(self._dialect, fields, make)
 
     @cached_property
     def forget(self) -> Delete:
@@ -251,6 +266,15 @@ class LeaseStatements:
 
 def _insert(dialect: Dialect, shape: Shape[Any], columns: Iterable[Column[Any]]) -> Bulk:
     fields: tuple[Field, ...] = tuple(shape.fields(columns))
-    given = select(dialect.given(fields))
-    statement = insert(shape.table).from_select([column for column, _ in fields], given, include_defaults=False)
-    return Bulk(statement, fields)
+    names = [column for column, _ in fields]
+
+    def make(given: FromClause) -> Insert:
+        return insert(shape.table).from_select(names, select(given), include_defaults=False)
+
+    return Bulk(dialect, fields, make)
+
+
+def _put(dialect: Dialect, shape: Shape[Any]) -> Bulk:
+    return Bulk(
+        dialect, tuple(shape.fields(shape.table.c)), lambda given: dialect.upsert(shape.table, given, overwrite)
+    )

@@ -32,6 +32,8 @@ BRISKLY = settings(max_examples=40, deadline=None, suppress_health_check=[Health
 ids = (f"row-{number}" for number in count())
 FRESH = st.builds(lambda: next(ids))
 UNSAVED = st.just(0)
+MANY = 120
+"""More rows than LEAST_SHARED in `scheduler/store/sqlite.py`."""
 LEASES = st.lists(structs_of(Lease), max_size=3, unique_by=lambda lease: lease.component).map(tuple)
 
 
@@ -55,6 +57,28 @@ class TestRoundTrip:
         (saved,) = save(store, msgspec.structs.replace(changed, **fixed))
         assert store.find_reservations(ids=[row.id]) == [saved]
         assert saved == msgspec.structs.replace(changed, **(fixed | {"version": 2, "marked_at": NOW}))
+
+    @settings(BRISKLY, max_examples=10)
+    @given(
+        rows=st.lists(structs_of(Reservation, id=FRESH, leases=LEASES), min_size=1, max_size=2),
+        changed=st.lists(structs_of(Reservation, leases=LEASES), min_size=1, max_size=2),
+    )
+    def test_many_reservations_that_are_alike(
+        self, store: Store, rows: list[Reservation], changed: list[Reservation]
+    ) -> None:
+        """The values that all rows of a statement have are passed to SQLite once."""
+        alike = [msgspec.structs.replace(rows[n % len(rows)], id=f"{rows[0].id}-{n}") for n in range(MANY)]
+        inserted = insert(store, *alike)
+        assert store.find_reservations(ids=[row.id for row in alike]) == inserted
+        names = ("id", "version", "sequence", "request", "created_at", "principal", "key_hash", "instances")
+        saved = save(
+            store,
+            *(
+                msgspec.structs.replace(changed[n % len(changed)], **{name: getattr(row, name) for name in names})
+                for n, row in enumerate(inserted)
+            ),
+        )
+        assert store.find_reservations(ids=[row.id for row in alike]) == saved
 
     @BRISKLY
     @given(event=structs_of(Event))

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import ClauseElement, Engine, Executable, event, text
 
+from scheduler.model.reservations import Reservation
 from scheduler.ports import EventFilter, StoreUnavailableError
 from scheduler.store.migrating import migrate
 from scheduler.store.sql import SqlStore
-from scheduler.store.sqlite import SqliteDialect
+from scheduler.store.sqlite import LEAST_SHARED, SqliteDialect
 from scheduler.store.statements import Statements
 from tests.builders import a_reservation, a_slot
 from tests.store.conftest import Open
@@ -62,19 +63,21 @@ class TestStatements:
         statements = Statements(sqlite._dialect)
         for kind in ("reservations", "slots", "holds"):
             for bulk in (getattr(statements, kind).update, getattr(statements, kind).mark):
-                *rows, last = explain_plan(sqlite, bulk.statement)
-                assert last == f"SEARCH {kind} USING INDEX sqlite_autoindex_{kind}_1 (id=?)"
-                assert rows == ["MATERIALIZE rows", "SCAN items VIRTUAL TABLE INDEX 1:", "SCAN rows"]
+                places = {path[0] for column, path in bulk.fields if column.name != "id"}
+                for shared in ((), tuple(places)):
+                    *rows, last = explain_plan(sqlite, bulk.statement(shared))
+                    assert last == f"SEARCH {kind} USING INDEX sqlite_autoindex_{kind}_1 (id=?)"
+                    assert rows == ["MATERIALIZE rows", "SCAN items VIRTUAL TABLE INDEX 1:", "SCAN rows"]
 
     def test_nothing_that_is_looked_up_is_scanned_for(self, sqlite: SqlStore) -> None:
         """Every statement of the store that names rows finds them by an index."""
         statements = Statements(sqlite._dialect)
         kinds = (statements.reservations, statements.slots, statements.holds)
         looked_up: list[Executable] = [statement for kind in kinds for statement in (kind.load, kind.find, kind.forget)]
-        looked_up += [kind.delete.statement for kind in kinds]
+        looked_up += [kind.delete.statement() for kind in kinds]
         looked_up += [statements.leases.load, statements.leases.forget, statements.leases.on_slots]
         looked_up += [
-            statements.leases.confirm.statement,
+            statements.leases.confirm.statement(),
             statements.find_answers,
             statements.delete_outgoing,
         ]
@@ -106,6 +109,20 @@ class TestStatements:
             scans = {line for line in plan if line.startswith("SCAN") and "INDEX" not in line}
             assert scans <= whole, statement
             assert not any("TEMP B-TREE FOR ORDER BY" in line for line in plan), statement
+
+    def test_values_that_are_equal_and_not_the_same_are_passed_for_each_row(self, sqlite: SqlStore) -> None:
+        bulk = Statements(sqlite._dialect).reservations.insert
+        zero, minus = a_reservation(priority=0.0), a_reservation(priority=-0.0)
+        shared, bound = sqlite._dialect.bind_rows(bulk.fields, [zero, minus] * LEAST_SHARED)
+        assert Reservation.__struct_fields__.index("priority") not in shared
+        assert shared
+        assert "-0.0" in str(bound["rows"])
+
+    def test_many_rows_that_share_all_values_are_all_written(self, sqlite: SqlStore) -> None:
+        event = an_event(at=7.0)
+        with sqlite.transaction() as transaction:
+            transaction.append_events([event] * LEAST_SHARED)
+        assert [each.at for each in sqlite.read_events(EventFilter())] == [7.0] * LEAST_SHARED
 
     def test_every_commit_is_on_disk(self, sqlite: SqlStore) -> None:
         with sqlite.engine.connect() as connection:

@@ -159,6 +159,15 @@ def test_a_message_that_is_no_task_is_invalid_and_no_more(payload: object) -> No
         ReadableRequest(_Message(payload), app=app, headers=headers, decoded=True)
 
 
+def test_a_process_of_the_pool_gets_the_documents_of_a_request_once() -> None:
+    """They are in the body. The headers contain them in Celery, too."""
+    payload: list[Any] = [[{"items": [{"id": "r1"}, {"id": "r2"}]}], {}, None]
+    headers = {"id": "1", "task": task_name(RESERVATIONS, "submit")}
+    request = ReadableRequest(_Message(payload), app=app, headers=headers, decoded=True)
+    assert request.args == payload[0]
+    assert "r1" not in str(request.request_dict)
+
+
 def test_an_alarm_rings_once_and_only_the_last_one() -> None:
     rung: list[str] = []
     done = threading.Event()
