@@ -1,6 +1,10 @@
 """Pause Python's garbage collector while many objects are made that will be kept: in a tick, and during imports."""
 
 import gc
+from typing import Final
+
+MANY: Final = 100_000
+"""Number of new objects from which a collection would take a considerable time."""
 
 
 class PausedGC:
@@ -25,3 +29,13 @@ class PausedGC:
         """Enable Python's garbage collector again, if it was enabled before the block."""
         if self._was_enabled:
             gc.enable()
+
+
+def put_many_away() -> None:
+    """Move all objects to the permanent generation, if many were made while the collector was paused.
+
+    Otherwise the next allocation after the pause starts a collection, which looks at all new objects. Reference counts
+    free the objects as before. Cycles of references that are among them are never freed, so call this rarely.
+    """
+    if gc.get_count()[0] >= MANY:
+        gc.freeze()

@@ -11,17 +11,15 @@ from scheduler.store.session import Session
 from scheduler.store.shapes import StoredLease
 from scheduler.store.statements import LeaseStatements
 
+Write = Callable[[Bulk, Sequence[StoredLease]], None]
+
 
 class LeaseRows:
     """The stored leases of the reservations that a transaction has loaded and locked."""
 
-    def __init__(
-        self, session: Session, statements: LeaseStatements, write: Callable[[Bulk, Sequence[StoredLease]], None]
-    ) -> None:
-        """Start without any known leases. `write`: a function that writes lease rows by a bulk statement; it raises
-        StaleWriteError if a row was not written.
-        """
-        self._session, self._statements, self._write = session, statements, write
+    def __init__(self, session: Session, statements: LeaseStatements) -> None:
+        """Start without any known leases."""
+        self._session, self._statements = session, statements
         self._stored: dict[str, tuple[tuple[Lease, ...], int]] = {}
         """For each loaded reservation, by id: its stored leases, and the position of the last stored lease (-1: it has
         none).
@@ -34,9 +32,13 @@ class LeaseRows:
         for row in rows:
             self._stored[row.id] = row.leases, last.get(row.id, -1)
 
-    def write(self, rows: Sequence[Reservation], *, are_new: bool = False) -> None:
+    def write(self, rows: Sequence[Reservation], write: Write, *, are_new: bool = False) -> None:
         """Write the new and changed leases of `rows` (reservations), and delete leases that a reservation no longer
         has. `are_new`: the reservations are new and have no stored leases.
+
+        `write`: a function that writes lease rows by a bulk statement; it raises StaleWriteError if a row was not
+        written. It is no attribute: it is a method of the transaction that has this object, and a cycle of references
+        would keep all rows of the transaction until a garbage collection.
         """
         changed: list[StoredLease] = []
         gone: list[StoredLease] = []
@@ -72,7 +74,7 @@ class LeaseRows:
             (self._statements.insert, added),
         ):
             if leases:
-                self._write(statement, leases)
+                write(statement, leases)
 
 
 def lay_out_leases(rows: Iterable[Reservation]) -> list[StoredLease]:

@@ -62,7 +62,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         """Whether this transaction has locked the counter of reservations."""
         self._block = 0
         """The least number of tokens that the next statement will reserve."""
-        self._leases = LeaseRows(session, statements.leases, self._write)
+        self._leases = LeaseRows(session, statements.leases)
         self._locked: dict[str, Reservation] = {}
         """The reservations that this transaction has locked, as they are stored now."""
 
@@ -200,7 +200,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
             for row, number in zip(fresh.values(), numbers, strict=True)
         ]
         self._write(self._statements.reservations.insert, stored)
-        self._leases.write(stored, are_new=True)
+        self._leases.write(stored, self._write, are_new=True)
         return stored
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
@@ -221,7 +221,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
             if kind is Reservation:
                 reservations = [row for row in alike if isinstance(row, Reservation)]
                 self._write(self._statements.reservations.update, reservations)
-                self._leases.write(reservations)
+                self._leases.write(reservations, self._write)
                 self._locked |= {row.id: row for row in reservations}
             else:
                 statements = self._statements_for(kind)

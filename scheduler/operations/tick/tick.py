@@ -20,7 +20,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
 from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.membership import check_membership, keep_record
-from scheduler.operations.paused_gc import PausedGC
+from scheduler.operations.paused_gc import PausedGC, put_many_away
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.spending import BudgetStatus
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
@@ -44,9 +44,7 @@ class PlanTooLateError(Exception):
 
 @dataclass
 class Ticked:
-    """The result of one tick: the plan, the decisions that were skipped, the changes written, and the duration in
-    seconds.
-    """
+    """The result of one tick: the plan, the decisions that were skipped, and the duration in seconds."""
 
     plan: Plan
     rules: Rules
@@ -54,7 +52,6 @@ class Ticked:
     now: float
     view: View
     skipped: list[Skipped] = field(default_factory=list)
-    outcomes: list[ChangeSet] = field(default_factory=list)
     cut: int = 0
     """Number of the plan's decisions that were not tried, because the commit had lasted too long."""
     seconds: float = 0.0
@@ -125,6 +122,9 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
     leader.plan_cache.prepare()
     _audit_in_time(ports, leader, ticked)
     report(ports, leader, ticked)
+    # A simulation ends before its process, and its plan cache has cycles.
+    if view is None and ports.is_observed:
+        put_many_away()
     return ticked
 
 
@@ -223,7 +223,6 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
             ports.store, decisions, ticked.rules, leader_term, ports.new_id, now, charged, seen
         ):
             ticked.skipped += skipped
-            ticked.outcomes.append(change_set)
             announcer.announce(change_set, is_last=not left)
             if left and (leader.clock() - began >= leader.lock_seconds or not leader.trusts(ports.lock)):
                 ticked.cut = left
