@@ -7,7 +7,7 @@ leases use, its free capacity is 0.
 Labels are a table of names and values. A slot has a required label if it has the same name with exactly the same value.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 Resources = Mapping[str, float]
@@ -30,6 +30,17 @@ def add(left: Resources, right: Resources) -> dict[str, float]:
 def subtract(left: Resources, right: Resources) -> dict[str, float]:
     """Return `left` minus `right` for the resource names of `left`. No amount of the result is below 0."""
     return {name: max(0, amount - right.get(name, 0)) for name, amount in left.items()}
+
+
+def subtract_all(left: Resources, requests: Sequence[Resources]) -> dict[str, float]:
+    """Return `left` minus the sum of any number of resource vectors: `subtract(left, total(requests))` in less time."""
+    result: dict[str, float] = {}
+    for name, amount in left.items():
+        used: float = 0
+        for request in requests:
+            used += request.get(name, 0)
+        result[name] = max(0, amount - used)
+    return result
 
 
 def merge(left: Resources, right: Resources) -> dict[str, float]:

@@ -7,12 +7,12 @@ from tests.mutations.mutant import Change, Changes
 OF_REPLAN: Final[Changes] = {
     "scheduler.policy.replan.kept_cycle": {
         "KeptCycle._list_changed": [
-            Change("a slot whose new lease was not written is read again", "dict.fromkeys(sorted(self._spent))", "{}"),
+            Change("a slot whose new lease was not written is read again", "self._spent.copy()", "{}"),
         ],
         "KeptCycle._follow_queue": [
             Change(
                 "a reservation whose lease was not written waits again",
-                "{name: (pending[name], shapes[name]) if name in pending else None for name in sorted(self._given)}",
+                "{name: (pending[name], shapes[name], True) if name in pending else None for name in self._given}",
                 "{}",
             ),
             Change(
@@ -51,18 +51,18 @@ OF_REPLAN: Final[Changes] = {
         ],
     },
     "scheduler.policy.replan.kept_queue": {
-        "KeptQueue.insert": [
+        "KeptQueue._insert": [
             Change(
                 "a reservation is reported at its position in the queue",
                 "bisect_left(section.keys, key)",
                 "len(section.keys)",
             ),
         ],
-        "KeyHeap.push": [
+        "KeyHeap.push_all": [
             Change(
                 "of the reservations with equal requests the first in queue order is placed",
-                "not keys or keys[-1] < key",
-                "True",
+                "bisect_left(keys, self._keys[-1]) if self._keys else 0",
+                "0",
             ),
         ],
         "KeyHeap._find_first": [

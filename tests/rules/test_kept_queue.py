@@ -1,6 +1,5 @@
 """The kept queue of waiting reservations: its blocks contain what a sorted list contains, and stay of a useful size."""
 
-from bisect import insort
 from collections.abc import Iterator, Sequence
 from random import Random
 
@@ -31,18 +30,16 @@ def test_the_blocks_contain_the_reservations_in_queue_order_after_any_changes(se
         for numbers in cut(random.sample(range(100_000), 3 * MOST_NAMES), random.choice((1, 50, 200))):
             gone = [keys.pop(random.randrange(len(keys))) for _ in numbers if keys and random.random() >= share]
             queue.remove_all(gone)
-            for key in map(a_key, numbers):
-                if random.random() < share and key not in keys:
-                    insort(keys, key)
-                    queue.insert(key, REASON)
+            came = sorted({key for key in map(a_key, numbers) if random.random() < share and key not in keys})
+            keys = sorted(keys + came)
+            queue.insert_all(came, [REASON] * len(came))
             assert list_names(queue) == [key[3] for key in keys]
             assert all(block.names for block in queue.cut())
 
 
 def test_a_block_that_becomes_small_is_joined_with_a_small_one_behind_it() -> None:
     queue = KeptQueue([], [])
-    for number in range(2 * MOST_NAMES):
-        queue.insert(a_key(number), REASON)
+    queue.insert_all(list(map(a_key, range(2 * MOST_NAMES))), [REASON] * 2 * MOST_NAMES)
     left = [*range(MOST_NAMES - FEWEST_NAMES, MOST_NAMES + 10)]
     queue.remove_all([a_key(number) for number in range(2 * MOST_NAMES) if number not in left])
     assert [len(block.names) for block in queue.cut()] == [FEWEST_NAMES, 10]
@@ -55,7 +52,7 @@ def test_a_heap_returns_the_first_reservation_that_waits_after_any_number_of_dep
     heap = KeyHeap(present)
     for number in (7, 5, *range(100, 100 + 2 * MOST_STALE)):
         present[f"r{number}"] = a_key(number)
-        heap.push(present[f"r{number}"])
+        heap.push_all([present[f"r{number}"]])
         if number >= 100:
             del present[f"r{number}"]
     assert heap.first == a_key(5)

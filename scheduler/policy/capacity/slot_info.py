@@ -15,7 +15,7 @@ from scheduler.model.lives import find_drift, find_end_of_life
 from scheduler.model.machines import Offering
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Lease
-from scheduler.model.resources import Labels, Resources, subtract
+from scheduler.model.resources import Labels, Resources, subtract, subtract_all
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE, SlotState
 from scheduler.model.view import View
@@ -134,14 +134,13 @@ class SlotInfo(msgspec.Struct, eq=False):
         (`overlap`) from its leases, after these have changed.
         """
         self.overlap, self.free = 0, self.capacity
-        if len(self.leases) == 1:  # speed: a lease alone is no pair, and uses its own amounts
-            if self.capacity is not None:
-                [lease] = self.leases.values()
-                self.free = subtract(self.capacity, lease.resources)
-        elif self.leases:
-            usage = measure(self.leases.values())
-            self.overlap = len(self.leases) - usage.count
-            self.free = None if self.capacity is None else subtract(self.capacity, usage.amounts)
+        leases, capacity = self.leases.values(), self.capacity
+        if len(leases) > 1 and "claimed" in [lease.state for lease in leases]:
+            usage = measure(leases)
+            self.overlap = len(leases) - usage.count
+            self.free = None if capacity is None else subtract(capacity, usage.amounts)
+        elif leases and capacity is not None:  # speed: without claims there are no pairs
+            self.free = subtract_all(capacity, [lease.resources for lease in leases])
 
 
 class CachedSlot(msgspec.Struct, eq=False):

@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Final
 
 from scheduler.model.decisions import Assign, Placement, Plan
+from scheduler.model.pending_queue import QueueChange
 from scheduler.model.reservations import Reservation, Shape, is_on_hold
 from scheduler.model.rules import Terms
 from scheduler.model.waits import Reason, WaitBlock, Waits
@@ -82,11 +83,11 @@ class KeptCycle:
         """The position of each waiting reservation, by id."""
         self._lines: dict[Demand, KeyHeap] = {}
         """By demand: its waiting reservations, except those on hold. Demands without them are missing."""
-        self._spent: set[str] = set()
+        self._spent: dict[str, None] = {}
         """Ids of the slots on which the last plan assigned leases. They are read again: a commit may skip decisions."""
         self._fresh: set[Demand] = set()
         """Demands that are new in the queue since the last plan: all slots are searched for them."""
-        self._given: set[str] = set()
+        self._given: list[str] = []
         """Ids of the reservations that the last plan assigned leases to."""
         self._gone: list[Key] = []
         """Positions that are still in `_queue`, although their reservations have left it in this tick."""
@@ -112,18 +113,11 @@ class KeptCycle:
             raise _LeftWayError
         self._keys.update(zip(waits.names, keys, strict=True))
         demands = self._list_demands(rows, shapes)
-        expected: dict[Demand | None, Reason] = {}
-        for demand in set(demands):
-            if demand is not None:
-                self._lines[demand] = KeyHeap(self._keys)
-            expected[demand] = self._find_reason(demand)
+        self._push_all(keys, demands)
+        self._fresh.clear()  # the last cycle has searched all slots for them
+        expected = {demand: self._find_reason(demand) for demand in set(demands)}
         if list(map(expected.__getitem__, demands)) != list(waits.reasons):
             raise _LeftWayError
-        found = defaultdict[Demand | None, list[Key]](list)
-        for demand, key in zip(demands, keys, strict=True):
-            found[demand].append(key)
-        for demand, line in self._lines.items():
-            line.extend(found[demand])
         return KeptQueue(keys, waits.cut(known))
 
     def _make_keys(self, names: Iterable[str], rows: Sequence[Reservation], shapes: Sequence[Shape]) -> Iterator[Key]:
@@ -175,8 +169,8 @@ class KeptCycle:
     def _note_plan(self, outcome: Plan) -> None:
         view, cycle = self._cycle.view, self._cycle
         assigned = [each for each in outcome.decisions if isinstance(each, Assign)]
-        self._given = {each.reservation for each in assigned}
-        self._spent = {placement.slot for each in assigned for placement in each.leases}
+        self._given = [each.reservation for each in assigned]
+        self._spent = dict.fromkeys([placement.slot for each in assigned for placement in each.leases])
         self._position, self._revision = view.waiters.follow(), view.revision
         self._since, self._until = cycle.now, inf if outcome.wake_at is None else outcome.wake_at
 
@@ -244,9 +238,9 @@ class KeptCycle:
         self._lines = {demand: line for demand, line in self._lines.items() if line.first is not None}
         self._queue.remove_all(self._gone)
         self._gone.clear()
-        reasons = {demand: self._find_reason(demand) for demand in {demand for _, demand in came.values()}}
-        for key, demand in sorted(came.values(), key=itemgetter(0)):  # speed: neighbours stand in one block
-            self._queue.insert(key, reasons[demand])
+        added = sorted(came.values(), key=itemgetter(0))
+        reasons = {demand: self._find_reason(demand) for demand in {demand for _, demand in added}}
+        self._queue.insert_all([key for key, _ in added], [reasons[demand] for _, demand in added])
         self._check_slots()
         shared = share(Scaled(cycle))
         wake_at = wake(shared, self._limits.next_end)
@@ -256,7 +250,7 @@ class KeptCycle:
 
     def _list_changed(self) -> Collection[str]:
         """Return the ids of the slots that changed since the last plan, or on which it assigned leases."""
-        names = dict.fromkeys(sorted(self._spent))
+        names = self._spent.copy()
         for name, revision in reversed(self._cycle.view.touched.items()):
             if revision <= self._revision:
                 break
@@ -288,33 +282,37 @@ class KeptCycle:
         if changes is None:
             raise _LeftWayError
         pending, shapes = self._cycle.view.by_phase["pending"], self._cycle.view.shapes
-        states = {name: (pending[name], shapes[name]) if name in pending else None for name in sorted(self._given)}
+        given = {name: (pending[name], shapes[name], True) if name in pending else None for name in self._given}
         # The last change of a reservation in the log is its present state.
-        states.update([(row.id, (row, shape) if has_come else None) for row, shape, has_come in changes])
+        states: dict[str, QueueChange | None] = {**given, **{change[0].id: change for change in changes}}
         known = {name: key for name in states if (key := self._keys.pop(name, None)) is not None}
-        waits = {name: state for name, state in states.items() if state is not None}
-        rows, kinds = [row for row, _ in waits.values()], [shape for _, shape in waits.values()]
-        demands, came = self._list_demands(rows, kinds), {}
-        for name, key, demand in zip(waits, self._make_keys(waits, rows, kinds), demands, strict=True):
-            self._keys[name] = key
-            if demand is not None:
-                self._push(key, demand)
-            if name in known and self._queue.renew(known[name], key, self._find_reason(demand)):
-                del known[name]
-            else:
-                came[name] = key, demand
+        waits = {name: state for name, state in states.items() if state is not None and state[2]}
+        rows, kinds = [row for row, _, _ in waits.values()], [shape for _, shape, _ in waits.values()]
+        demands, keys = self._list_demands(rows, kinds), list(self._make_keys(waits, rows, kinds))
+        self._keys.update(zip(waits, keys, strict=True))
+        self._push_all(keys, demands)
+        came = dict(zip(waits, zip(keys, demands, strict=True), strict=True))
+        for name in known.keys() & came.keys():
+            key, demand = came[name]
+            if self._queue.renew(known[name], key, self._find_reason(demand)):
+                del known[name], came[name]
         self._gone += known.values()
         return came
 
     def _find_reason(self, demand: Demand | None) -> Reason:
         return ON_HOLD if demand is None else self._find_refusal(demand).reason
 
-    def _push(self, key: Key, demand: Demand) -> None:
-        line = self._lines.get(demand)
-        if line is None:
-            line = self._lines[demand] = KeyHeap(self._keys)
-            self._fresh.add(demand)
-        line.push(key)
+    def _push_all(self, keys: Iterable[Key], demands: Iterable[Demand | None]) -> None:
+        """Add reservations to the lines of their demands."""
+        found = defaultdict[Demand | None, list[Key]](list)
+        for key, demand in zip(keys, demands, strict=True):
+            found[demand].append(key)
+        for demand, added in found.items():
+            if demand is not None:
+                if demand not in self._lines:
+                    self._lines[demand] = KeyHeap(self._keys)
+                    self._fresh.add(demand)
+                self._lines[demand].push_all(added)
 
     def _place(self, changed: Iterable[SlotInfo], came: dict[str, tuple[Key, Demand | None]]) -> None:
         """Assign leases in queue order: on changed slots to all demands, and on all slots to demands that did not wait

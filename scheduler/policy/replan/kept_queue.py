@@ -51,27 +51,33 @@ class KeptQueue:
         """Return the blocks of the queue. Blocks without a change since the last call are the same objects."""
         return [each.block or each.make_block() for each in self._sections]
 
-    def insert(self, key: Key, reason: Reason) -> None:
-        """Add a reservation at its position."""
-        # Speed: most new reservations are the last ones.
-        is_last = not self._lasts or self._lasts[-1] < key
-        at = len(self._lasts) if is_last else bisect_left(self._lasts, key)
-        if at == len(self._sections) and at and len(self._sections[-1].keys) < MOST_NAMES:
-            at -= 1
-        if at == len(self._sections):
-            self._sections.append(_Section([key], [key[3]], [reason]))
-            self._lasts.append(key)
-            return
+    def insert_all(self, keys: Sequence[Key], reasons: Sequence[Reason]) -> None:
+        """Add reservations at their positions. `keys`: their positions, smallest first; `reasons`: why each waits."""
+        at = bisect_left(keys, self._lasts[-1]) if self._lasts else 0
+        for key, reason in zip(keys[:at], reasons, strict=False):
+            self._insert(key, reason)
+        while at < len(keys):  # speed: most new reservations are the last ones
+            if not self._sections or len(self._sections[-1].keys) >= MOST_NAMES:
+                self._sections.append(_Section([], [], []))
+                self._lasts.append(keys[at])
+            section = self._sections[-1]
+            end = at + MOST_NAMES - len(section.keys)
+            section.keys += keys[at:end]
+            section.names += [key[3] for key in keys[at:end]]
+            section.reasons += reasons[at:end]
+            section.block, self._lasts[-1], at = None, section.keys[-1], end
+
+    def _insert(self, key: Key, reason: Reason) -> None:
+        """Add a reservation before the last one."""
+        at = bisect_left(self._lasts, key)
         section = self._sections[at]
-        place = len(section.keys) if is_last else bisect_left(section.keys, key)
+        place = bisect_left(section.keys, key)
         section.keys.insert(place, key)
         section.names.insert(place, key[3])
         section.reasons.insert(place, reason)
         section.block = None
         if len(section.keys) > MOST_NAMES:
             self._split(at)
-        else:
-            self._lasts[at] = section.keys[-1]
 
     def renew(self, known: Key, key: Key, reason: Reason) -> bool:
         """Replace the key of a reservation by an equal one. Return False, without a change, if position or reason
@@ -90,17 +96,20 @@ class KeptQueue:
     def remove_all(self, keys: list[Key]) -> None:
         """Remove the reservations at these positions. Sorts the list `keys`."""
         keys.sort()  # speed: a section is looked up once for all of its keys
-        changed: list[int] = []
-        at, section = 0, None
+        lasts, changed = self._lasts, list[int]()
+        at, section = -1, None
         for key in keys:
-            if section is None or self._lasts[at] < key:
-                at = bisect_left(self._lasts, key, at)
+            if section is None or lasts[at] < key:
+                at += 1  # speed: often it is the next section
+                if lasts[at] < key:
+                    at = bisect_left(lasts, key, at)
                 section = self._sections[at]
                 section.block = None
                 changed.append(at)
-            place = bisect_left(section.keys, key)
-            assert section.keys[place] == key, "only reservations of the queue are removed"  # noqa: S101
-            del section.keys[place], section.names[place], section.reasons[place]
+            known = section.keys
+            place = bisect_left(known, key)
+            assert known[place] == key, "only reservations of the queue are removed"  # noqa: S101
+            del known[place], section.names[place], section.reasons[place]
         for at in reversed(changed):
             if not self._sections[at].keys:
                 del self._sections[at], self._lasts[at]
@@ -147,19 +156,15 @@ class KeyHeap:
         """A heap of the keys that came after a larger one."""
         self._present = present
 
-    def extend(self, keys: Iterable[Key]) -> None:
-        """Add many keys, smallest first, to an empty heap."""
-        self._keys += keys
-
-    def push(self, key: Key) -> None:
-        """Add a key."""
-        keys = self._keys
-        if not keys or keys[-1] < key:
-            keys.append(key)
-        else:
+    def push_all(self, keys: list[Key]) -> None:
+        """Add keys. Sorts the list `keys`."""
+        keys.sort()
+        at = bisect_left(keys, self._keys[-1]) if self._keys else 0
+        for key in keys[:at]:
             heappush(self._early, key)
-        if len(keys) + len(self._early) > 2 * len(self._present) + MOST_STALE:
-            self._keys = sorted(each for each in keys + self._early if self._present.get(each[3]) is each)
+        self._keys += keys[at:]
+        if len(self._keys) + len(self._early) > 2 * len(self._present) + MOST_STALE:
+            self._keys = sorted(each for each in self._keys + self._early if self._present.get(each[3]) is each)
             self._begin, self._early = 0, []
 
     @property
