@@ -16,7 +16,7 @@ from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot
 from scheduler.ports import OutboxMessage, StoredAnswer, StoredPrincipal
 from scheduler.store import tables
-from scheduler.store.dialect import Field
+from scheduler.store.dialect import Bulk, Dialect, Field, overwrite
 
 Record = Row[*tuple[Any, ...]]
 """One row of an SQL result."""
@@ -64,6 +64,11 @@ class Shape(Generic[AnyStruct]):
             first, *deeper = column.info.get("path", (column.name,))
             found.append((column, (self._positions[first], *deeper)))
         return found
+
+    def put(self, dialect: Dialect) -> Bulk:
+        """Return the statement that inserts structs with all their columns, or overwrites rows with the same key."""
+        fields = tuple(self.fields(self.table.c))
+        return Bulk(dialect, fields, lambda given: dialect.upsert(self.table, given, overwrite))
 
     def read(self, values: Sequence[Any], **elsewhere: object) -> AnyStruct:
         """Return the struct made of the `values` of one row, which are in the order of `columns`.

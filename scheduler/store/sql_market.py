@@ -1,7 +1,7 @@
 """The market in SQL: instance types, prices, and the version that their changes count."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Delete, delete, func, select
 
@@ -9,7 +9,7 @@ from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
 from scheduler.ports.market import RulesVersion
 from scheduler.store import fixed, market_tables, tables
-from scheduler.store.dialect import Bulk, Dialect, overwrite
+from scheduler.store.dialect import Dialect
 from scheduler.store.session import Session
 from scheduler.store.shapes import HOLDS, Shape
 
@@ -67,7 +67,7 @@ class SqlMarketWrites:
     def save_types(self, types: Sequence[InstanceType]) -> None:
         """Insert or replace instance types in the catalogue, by name. See MarketWrites."""
         by_name = {each.name: each for each in types}
-        self._session.write(_put(self._session.dialect, INSTANCE_TYPES), [by_name[name] for name in sorted(by_name)])
+        self._session.write(INSTANCE_TYPES.put(self._session.dialect), [by_name[name] for name in sorted(by_name)])
 
     def delete_types(self, names: Iterable[str]) -> None:
         """Delete the instance types with these names from the catalogue. See MarketWrites."""
@@ -76,22 +76,16 @@ class SqlMarketWrites:
     def save_prices(self, prices: Sequence[Price]) -> None:
         """Insert or replace prices, by key. See MarketWrites."""
         by_key = {price.key: price for price in prices}
-        self._session.write(_put(self._session.dialect, PRICES), [by_key[key] for key in sorted(by_key)])
+        self._session.write(PRICES.put(self._session.dialect), [by_key[key] for key in sorted(by_key)])
 
     def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
         """Insert or replace changes of prices, by key. See MarketWrites."""
         by_key = {each.key: each for each in changes}
-        self._session.write(_put(self._session.dialect, CHANGES), [by_key[key] for key in sorted(by_key)])
+        self._session.write(CHANGES.put(self._session.dialect), [by_key[key] for key in sorted(by_key)])
 
     def count_market_change(self) -> None:
         """Increase the version of the market by one. See MarketWrites."""
         self._session.fetch(fixed.COUNT, counter=COUNTER, count=1)
-
-
-def _put(dialect: Dialect, shape: Shape[Any]) -> Bulk:
-    """Return the statement that inserts rows, or overwrites rows with the same key. It is rarely used."""
-    fields = tuple(shape.fields(shape.table.c))
-    return Bulk(dialect, fields, lambda given: dialect.upsert(shape.table, given, overwrite))
 
 
 def _delete_types(dialect: Dialect) -> Delete:

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from scheduler.store import tables
-from scheduler.store.dialect import Bulk, Dialect, Field, overwrite
+from scheduler.store.dialect import Bulk, Dialect, Field
 from scheduler.store.shapes import (
     ACCOUNTS,
     ANSWERS,
@@ -75,12 +75,12 @@ class Statements:
     @cached_property
     def put_outgoing(self) -> Bulk:
         """The statement that inserts callbacks (messages to producers) into the outbox, or overwrites them."""
-        return _put(self._dialect, OUTGOING)
+        return OUTGOING.put(self._dialect)
 
     @cached_property
     def put_balances(self) -> Bulk:
         """The statement that inserts samples of account balances, or overwrites them."""
-        return _put(self._dialect, BALANCES)
+        return BALANCES.put(self._dialect)
 
     @cached_property
     def ledger(self) -> LedgerStatements:
@@ -90,7 +90,7 @@ class Statements:
     @cached_property
     def put_principals(self) -> Bulk:
         """The statement that inserts principals, or overwrites them."""
-        return _put(self._dialect, PRINCIPALS)
+        return PRINCIPALS.put(self._dialect)
 
     @cached_property
     def delete_principals(self) -> Delete:
@@ -272,9 +272,3 @@ def _insert(dialect: Dialect, shape: Shape[Any], columns: Iterable[Column[Any]])
         return insert(shape.table).from_select(names, select(given), include_defaults=False)
 
     return Bulk(dialect, fields, make)
-
-
-def _put(dialect: Dialect, shape: Shape[Any]) -> Bulk:
-    return Bulk(
-        dialect, tuple(shape.fields(shape.table.c)), lambda given: dialect.upsert(shape.table, given, overwrite)
-    )
