@@ -44,8 +44,9 @@ def measure_leases(stack: Stack, client: Client, count: int, many: int, rounds: 
     held = list_held(store, count)
     renewed = [_rate(client.renew_many, held) for _ in range(rounds)]
     renewed_on = renew_on(client, held, seconds)
-    released = _rate(client.release_many, held)
-    _show(f"renewals {median(renewed):,.0f}/s, slowest {min(renewed_on):,.0f}/s, releases {released:,.0f}/s")
+    released = [_rate(client.release_many, list_held(store, count)) for _ in range(rounds)]
+    _show(f"renewals {median(renewed):,.0f}/s, slowest {min(renewed_on):,.0f}/s")
+    _show(f"releases {', '.join(f'{rate:,.0f}/s' for rate in released)}")
     lease_rate = many / lease_many(client, store, many, rounds + 1)["leased"]
     store.close()
     return {
@@ -53,7 +54,7 @@ def measure_leases(stack: Stack, client: Client, count: int, many: int, rounds: 
         "lease_many": lease_rate,
         "renew": median(renewed),
         "renew_on": min(renewed_on),
-        "release": released,
+        "release": median(released),
     }
 
 
