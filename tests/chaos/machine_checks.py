@@ -18,7 +18,7 @@ def find_machine_violations(evidence: Evidence, uses: Sequence[Line]) -> Iterato
     yield from _broken_gangs(evidence)
     yield from _leaked(evidence)
     yield from _undone(evidence)
-    yield from _ended_under_holders(uses, evidence.calls)
+    yield from _ended_under_holders(evidence, uses)
     yield from _stopped_under_holders(evidence, uses)
     yield from _badly_booked(evidence)
 
@@ -77,14 +77,21 @@ def _undone(evidence: Evidence) -> Iterator[str]:
             yield f"pool {pool} has {size} slots, and at most {most} are permitted"
 
 
-def _ended_under_holders(uses: Sequence[Line], calls: Sequence[Line]) -> Iterator[str]:
-    """Yield machines that Leasehold terminated while a holder used them by a valid lease."""
+def _ended_under_holders(evidence: Evidence, uses: Sequence[Line]) -> Iterator[str]:
+    """Yield machines that Leasehold terminated while a holder used them by a valid lease.
+
+    A restore may put a machine that has ended since the backup back on its slot (docs/reference/consistency.md).
+    """
     ended: dict[str, float] = {}
-    for call in calls:
+    for call in evidence.calls:
         if call["action"] == "TerminateInstances" and call["code"] is None:
             for machine in call["instances"]:
                 ended.setdefault(machine, call["time"])
-    late = {(use["machine"], use["reservation"]) for use in uses if use["at"] > ended.get(use["machine"], 1e18)}
+    late = {
+        (use["machine"], use["reservation"])
+        for use in uses
+        if use["at"] > (at := ended.get(use["machine"], 1e18)) and not _is_undone(evidence, at, use)
+    }
     for machine, reservation in sorted(late):
         yield f"machine {machine} was terminated while {reservation} held it"
 
@@ -163,6 +170,11 @@ def _broken_gangs(evidence: Evidence) -> Iterator[str]:
                 yield f"machine {name} of an incomplete gang was used"
 
 
+def _is_undone(evidence: Evidence, at: float, use: Line) -> bool:
+    """Return whether the database of this use was restored from a backup before the call at `at`."""
+    return any(each.backup <= at <= each.ended and each.marked <= use["at"] for each in evidence.restores)
+
+
 def _stopped_under_holders(evidence: Evidence, uses: Iterable[Line]) -> Iterator[str]:
     """Yield machines that Leasehold stopped, and that a holder used by a valid lease before they were started again.
 
@@ -179,8 +191,7 @@ def _stopped_under_holders(evidence: Evidence, uses: Iterable[Line]) -> Iterator
     for use in uses:
         at, is_stop = max((each for each in powered[use["machine"]] if each[0] < use["at"]), default=(0.0, False))
         # A restore may bring back a lease that had ended before the stop.
-        is_undone = any(at <= each.ended and each.marked <= use["at"] for each in evidence.restores)
-        if is_stop and not is_undone and use["machine"] not in evidence.handled:
+        if is_stop and not _is_undone(evidence, at, use) and use["machine"] not in evidence.handled:
             broken.add((use["machine"], use["reservation"]))
     yield from (f"machine {machine} was stopped while {name} held it" for machine, name in sorted(broken))
 

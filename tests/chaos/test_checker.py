@@ -109,6 +109,8 @@ RESTORED = Evidence(
 
 def test_the_permitted_effects_of_a_restore_are_no_violation() -> None:
     assert find_violations(RESTORED) == []
+    # The machine ended after the backup, at 5, and the restore put it back on its slot.
+    assert find_violations(replace(RESTORED, calls=[a_call(12, "TerminateInstances")])) == []
 
 
 @pytest.mark.parametrize(
@@ -123,6 +125,10 @@ def test_the_permitted_effects_of_a_restore_are_no_violation() -> None:
         (
             replace(RESTORED, uses=[*RESTORED.uses, a_use(24, "r5", 101), a_use(28, "r5", 101), a_use(29)]),
             "i-1 was held by r1/1, r5/101",
+        ),
+        (
+            replace(RESTORED, calls=[a_call(4, "TerminateInstances")]),
+            "machine i-1 was terminated while r1 held it",
         ),
         (
             replace(RESTORED, calls=[a_call(25.8, "TerminateInstances")]),
