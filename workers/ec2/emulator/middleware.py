@@ -12,7 +12,7 @@ import msgspec
 from flask import Flask
 from moto.backends import SERVICE_NAMES
 from moto.moto_api._internal.models import moto_api_backend
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.wrappers import Response
 
 from workers.ec2.emulator.allocation import Price
@@ -41,10 +41,11 @@ from workers.ec2.emulator.instances import (
 )
 from workers.ec2.emulator.launching import Grant, find_refusal, grant_launch
 from workers.ec2.emulator.log import CallLog, find_instances
-from workers.ec2.emulator.notices import install_retention, make_queue
+from workers.ec2.emulator.notices import make_queue
 from workers.ec2.emulator.power import find_power_error
 from workers.ec2.emulator.price_list import SERVICE as PRICE_SERVICE
 from workers.ec2.emulator.price_list import answer_price_error, answer_products, read_price_call
+from workers.ec2.emulator.queues import Dispatcher, install_queues
 from workers.ec2.emulator.script import Script, ScriptPlayer
 from workers.ec2.emulator.settings import FaultRule
 from workers.ec2.emulator.spot_prices import ACTION as SPOT_PRICES
@@ -91,7 +92,7 @@ class Middleware:
         self.background_events = BackgroundEvents(control.lives, log)
         self.region = region
         """Region that is prepared at the start."""
-        self._moto = DomainDispatcherApplication(_create_app)
+        self._moto = Dispatcher(_create_app)
         self._tokens: dict[tuple[str, str, str], _Remembered] = {}
         self._throttle = Throttle()
         self._lock = Lock()
@@ -116,7 +117,7 @@ class Middleware:
     def begin(self) -> None:
         """From now on, let moto launch emulated instances, which this emulator records."""
         install_instances(self.control.lives)
-        install_retention()
+        install_queues()
         self.run_due_events()
 
     def serve(self, call: Call, environ: "WSGIEnvironment") -> Response:

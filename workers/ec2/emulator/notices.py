@@ -16,7 +16,7 @@ from typing import Any, Final
 from moto.core.exceptions import JsonRESTError, ServiceException
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.events.models import events_backends
-from moto.sqs.models import SQSBackend, sqs_backends
+from moto.sqs.models import sqs_backends
 
 from workers.ec2.emulator.lives import Life
 from workers.ec2.interruptions import HEALTH, INTERRUPTION, REBALANCE, STATE_CHANGE, STATES
@@ -115,20 +115,6 @@ def send_notice(event: dict[str, Any]) -> None:
                     rule.send_to_targets({**event, "ingestion-time": event["time"]})  # type: ignore[typeddict-item]
                 else:
                     rule.send_to_targets(event, transform_input=False)  # type: ignore[arg-type]
-
-
-def install_retention() -> None:
-    """Let moto look up the retention period of a queue once for each message that it delivers.
-
-    Moto computes all attributes of the queue for this, and three of them examine each message of the queue. The events
-    about a thousand machines that end at once would take minutes.
-    """
-
-    def is_kept(backend: Any, queue_name: str, message: Any) -> bool:
-        kept_until: float = backend.get_queue(queue_name).message_retention_period + message.sent_timestamp / 1000
-        return kept_until > time.time()
-
-    SQSBackend.is_message_valid_based_on_retention_period = is_kept  # type: ignore[assignment,method-assign]
 
 
 def make_queue(name: str, region: str) -> None:
