@@ -78,8 +78,12 @@ def _confirm_there(
 def _known_since(current: Reservation) -> float:
     """Return the time of the newest information about a reservation: its last change of phase, or its last
     confirmation. Reports from before that time are ignored.
+
+    A lease that a dated report has begun is known since the date of the report, which is the confirmation.
     """
-    return current.changed_at if current.confirmed_at is None else max(current.changed_at, current.confirmed_at)
+    if current.confirmed_at is None:
+        return current.changed_at
+    return current.confirmed_at if current.phase == "leased" else max(current.changed_at, current.confirmed_at)
 
 
 def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
@@ -89,7 +93,10 @@ def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
     """
     known = [slot.noted_at, slot.idle_since, slot.since if slot.state == "ready" else None]
     for (owner, _), lease in work.leases.list_on(slot).items():
-        known += [lease.assigned_at, work.reservations[owner].confirmed_at]
+        confirmed_at = work.reservations[owner].confirmed_at
+        known.append(confirmed_at)
+        if confirmed_at is None or lease.kind == "elastic":  # otherwise a dated report may have begun the lease
+            known.append(lease.assigned_at)
     return max((each for each in known if each is not None), default=slot.since)
 
 

@@ -261,6 +261,27 @@ def test_a_newer_notice_counts_and_an_equal_one_and_an_older_one_is_ignored(case
     assert {key: found[key] for key in expected} == expected
 
 
+BACKDATED: dict[str, tuple[Document, dict[str, Any]]] = {
+    # r1 was pending until a confirm at 7, which is about 5
+    "idle about an earlier time": (report_idle(8, "lab-1", as_of=4), {"phase": "leased"}),
+    "idle about the same time": (report_idle(8, "lab-1", as_of=5), {"phase": "released"}),
+    "idle about a time between": (report_idle(8, "lab-1", as_of=6), {"phase": "released"}),
+    "absent about an earlier time": (act(8, "absent", {"reservation": "r1", "as_of": 4}), {"phase": "leased"}),
+    "absent about a time between": (act(8, "absent", {"reservation": "r1", "as_of": 6}), {"phase": "released"}),
+    "confirm about a time between": (confirm(8, "r1", "lab-1", as_of=6), {"confirmed_at": 6}),
+    "confirm elsewhere about an earlier time": (confirm(8, "r1", "lab-2", as_of=4), {"confirmed_at": 5}),
+    "confirm elsewhere about a time between": (confirm(8, "r1", "lab-2", as_of=6), {"confirmed_at": 6}),
+    "confirm of another one about a time between": (confirm(8, "r2", "lab-1", as_of=6), {"phase": "pending"}),
+}
+
+
+@pytest.mark.parametrize("case", BACKDATED)
+def test_a_lease_by_a_notice_is_known_since_the_time_of_the_notice(case: str) -> None:
+    notice, expected = BACKDATED[case]
+    row = lab(ask(0, "r1"), ask(0, "r2"), confirm(7, "r1", "lab-1", as_of=5), notice, **TWO).reservation("r1")
+    assert {key: row[key] for key in expected} == expected
+
+
 def test_labels_of_an_older_idle_notice_do_not_count() -> None:
     played = lab(
         report_idle(5, "lab-1", labels={"img": "2"}),
