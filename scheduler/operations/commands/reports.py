@@ -22,6 +22,7 @@ from scheduler.operations.commands.slot_commands import find_slot
 from scheduler.operations.ending_leases import drop_claims, end_reservation, note_confirmed, return_to_queue
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
+from scheduler.policy.lifecycle.timers import may_restart_again
 
 MOVED = "reservation_moved"
 """Name of the event that a leased reservation was confirmed on another slot than that of its lease. Its phase does not
@@ -215,13 +216,14 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
 
 
 def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservation | UnknownReservation:
-    """End a reservation and its leases, because a report states that it does not run. An unknown reservation needs no
-    change.
+    """End a reservation and its leases, because a report states that it neither runs nor waits. A failed reservation
+    that waits for its restart ends too. An unknown reservation needs no change.
     """
     current = work.reservations.get(document.reservation)
     if current is None:
         return UnknownReservation(document.reservation)
-    if current.phase in ENDED or _instant(work, document) < _known_since(current):
+    waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
+    if (current.phase in ENDED and not waits_for_restart) or _instant(work, document) < _known_since(current):
         return current
     return end_reservation(work, rules, current, "released", "absent", clean=False)
 

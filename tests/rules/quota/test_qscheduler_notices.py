@@ -8,6 +8,7 @@ from tests.rules.playing import Document, Played, a_pool, a_scenario, act, play_
 from tests.rules.qscheduler import POOL, ask, balances, held, idle, leases, play_quota, runs
 
 TWO = {"slots": idle("lab-1", "lab-2")}
+DIED = "component_died"
 
 
 def confirm(at: float, name: str, slot: str, **more: Any) -> Document:
@@ -139,6 +140,25 @@ class TestAbsent:
         row = played.reservation("r1")
         assert (row["phase"], row["reason"], row["leases"]) == ("released", "absent", [])
         assert played.slots == {"lab-1": "ready"}
+
+    @pytest.mark.parametrize(
+        ("restart_policy", "expected"), [("on_failure", ("released", "absent", 1)), ("never", ("failed", DIED, 0))]
+    )
+    def test_an_absent_reservation_does_not_wait_for_a_restart(
+        self, restart_policy: str, expected: tuple[str, str, int]
+    ) -> None:
+        """The restart of the failure at 3 is due after 16, one `restart_delay` after the restart at 1."""
+        failed = [each for at in (1, 3) for each in (act(at, "fail", {"reservation": "r1"}), tick(at))]
+        request = ask(0, "r1", restart_policy=restart_policy)
+        played = lab(request, tick(0), *failed, act(5, "absent", "r1"), tick(30), slots=idle("lab-1"))
+        row = played.reservation("r1")
+        assert (row["phase"], row["reason"], row["restarts"]) == expected
+        assert played.ticks[-1] == []
+
+    def test_an_absent_reservation_that_has_ended_stays_as_it_ended(self) -> None:
+        ends = (act(1, "cancel", "r1"), act(2, "absent", "r1"))
+        played = lab(ask(0, "r1", restart_policy="on_failure"), *ends, slots=idle("lab-1"))
+        assert played.phases == {"r1": "cancelled"}
 
     def test_an_absent_unknown_reservation_is_no_error(self) -> None:
         assert lab(act(0, "absent", "ghost"), **TWO).phases == {}
