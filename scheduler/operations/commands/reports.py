@@ -13,7 +13,7 @@ from scheduler.model.accounts import FREE, level_of
 from scheduler.model.command_schemas import AbsentDocument, ConfirmDocument, IdleDocument
 from scheduler.model.decisions import Placement
 from scheduler.model.events import Event
-from scheduler.model.reservations import Component, Reservation, list_instances
+from scheduler.model.reservations import Component, Lease, Reservation, list_instances
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING
@@ -127,11 +127,12 @@ def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slo
         return current
     given = {**pool.default_resources, **instances[0].component.resources}
     placement = Placement(instances[0].name, slot.id, slot.epoch, given)
-    _make_room(work, rules, current, slot, instances[0].component)
+    _make_room(work, rules, current, slot, instances[0].component, at)
     if current.phase == "pending":
         _lease(work, rules, current, placement)
     else:
         _move(work, current, work.slots[slot.id])
+        _date_freed_slots(work, current.leases, at)
     confirmed = msgspec.structs.replace(work.reservations[current.id], confirmed_at=at, unconfirmed=0)
     work.put(confirmed)
     note_confirmed(work, confirmed)
@@ -174,7 +175,17 @@ def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
     work.add_event(Event(at=work.now, name=MOVED, cause=work.cause, reservation=current.id, detail=detail))
 
 
-def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, component: Component) -> None:
+def _date_freed_slots(work: UnitOfWork, leases: Iterable[Lease], at: float) -> None:
+    """Let the slots that a report has freed of these leases be idle since the time that the report describes."""
+    for name in sorted({lease.slot for lease in leases}):
+        slot = work.slots.get(name)
+        if slot is not None and slot.idle_since == work.now and at < work.now:
+            work.put(msgspec.structs.replace(slot, idle_since=at))
+
+
+def _make_room(
+    work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, component: Component, at: float
+) -> None:
     """Return other reservations on a slot to the queue until `component` fits, because `current` is known to run there.
 
     Reservations without a confirmation are returned first. Within each group, the latest lease is returned first.
@@ -187,17 +198,20 @@ def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot,
         doubtful = max(
             others, key=lambda key: (rows[key].confirmed_at is None, others[key].assigned_at, rows[key].sequence)
         )
-        _contradict(work, rules, rows[doubtful])
+        _contradict(work, rules, rows[doubtful], at)
 
 
-def _contradict(work: UnitOfWork, rules: Rules, other: Reservation) -> None:
+def _contradict(work: UnitOfWork, rules: Rules, other: Reservation, at: float) -> None:
     """Return a reservation to the queue at its earlier position, or drop its claims if it is pending, because the
-    report of a slot, about what runs there, contradicts its lease or claim.
+    report of a slot, about what runs there, contradicts its lease or claim. `at`: the time that the report describes;
+    the reservation is pending since then.
     """
     if other.phase == "pending":
         drop_claims(work, other)
-    else:
-        return_to_queue(work, rules, other, CONTRADICTED)
+        return
+    waiting = return_to_queue(work, rules, other, CONTRADICTED)
+    work.put(msgspec.structs.replace(waiting, changed_at=at))
+    _date_freed_slots(work, other.leases, at)
 
 
 def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at: float) -> UnknownReservation:
@@ -205,7 +219,7 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
         raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}", "conflict")
     if at >= _occupied_since(work, slot):
         for current in _list_users(work, slot):
-            _contradict(work, rules, current)
+            _contradict(work, rules, current, at)
         seen = work.slots[slot.id]
         if seen.stranger == name:
             work.mark(msgspec.structs.replace(seen, noted_at=at))
@@ -223,9 +237,12 @@ def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservat
     if current is None:
         return UnknownReservation(document.reservation)
     waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
-    if (current.phase in ENDED and not waits_for_restart) or _instant(work, document) < _known_since(current):
+    at = _instant(work, document)
+    if (current.phase in ENDED and not waits_for_restart) or at < _known_since(current):
         return current
-    return end_reservation(work, rules, current, "released", "absent", clean=False)
+    ended = end_reservation(work, rules, current, "released", "absent", clean=False)
+    _date_freed_slots(work, current.leases, at)
+    return ended
 
 
 def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
@@ -242,6 +259,7 @@ def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
     for current in _list_users(work, slot, claims=False):
         if current.confirmed_at is not None:
             end_reservation(work, rules, current, "released", "idle", clean=False)
+            _date_freed_slots(work, current.leases, at)
     seen = work.slots[slot.id]
     is_free = not _list_users(work, slot, claims=False)
     labels = document.labels if is_free and document.labels is not None else seen.labels

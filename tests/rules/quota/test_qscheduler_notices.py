@@ -302,6 +302,33 @@ def test_a_lease_by_a_notice_is_known_since_the_time_of_the_notice(case: str) ->
     assert {key: row[key] for key in expected} == expected
 
 
+ENDED_AT_5: dict[str, tuple[list[Document], str, str]] = {
+    # r1 is confirmed on lab-1 at 1; a notice at 7, which is about 5, ends that; the next one is about a time between
+    "idle, then a confirm of another one there": ([report_idle(7, "lab-1", as_of=5)], "r2", "lab-1"),
+    "absent, then a confirm of another one there": (
+        [act(7, "absent", {"reservation": "r1", "as_of": 5})],
+        "r2",
+        "lab-1",
+    ),
+    "a confirm elsewhere, then one of another one there": ([confirm(7, "r1", "lab-2", as_of=5)], "r2", "lab-1"),
+    "a confirm of another one there, then one of it elsewhere": ([confirm(7, "r2", "lab-1", as_of=5)], "r1", "lab-2"),
+    "a confirm of an unknown one there, idle, then a confirm of it there": (
+        [confirm(7, "ghost", "lab-1", as_of=5), report_idle(7, "lab-1", as_of=5.5)],
+        "r1",
+        "lab-1",
+    ),
+}
+
+
+@pytest.mark.parametrize("as_of", [4, 6])
+@pytest.mark.parametrize("case", ENDED_AT_5)
+def test_a_lease_that_a_notice_ended_has_ended_at_the_time_of_the_notice(case: str, as_of: float) -> None:
+    notices, name, slot = ENDED_AT_5[case]
+    begin = (ask(0, "r1"), tick(0), ask(0, "r2"), confirm(1, "r1", "lab-1"))
+    played = lab(*begin, *notices, confirm(8, name, slot, as_of=as_of), **TWO)
+    assert (played.reservation(name)["confirmed_at"] == 6) == (as_of == 6)
+
+
 def test_labels_of_an_older_idle_notice_do_not_count() -> None:
     played = lab(
         report_idle(5, "lab-1", labels={"img": "2"}),
