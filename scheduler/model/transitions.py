@@ -133,6 +133,7 @@ RESERVATION_MOVES: Final[Edges] = {
         "operator": "reported as failed",
     },
     ("failed", "pending"): {"tick": "restarted by its policy"},
+    ("failed", "released"): {"operator": "absent while it waited for its restart"},
     ("failed", "cancelled"): {
         "holder": "cancelled while it waited for its restart",
         "operator": "cancelled while it waited for its restart",

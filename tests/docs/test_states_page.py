@@ -37,8 +37,10 @@ def test_a_slot_with_a_machine_becomes_empty_only_after_a_report_of_the_cloud() 
     assert {source for source in with_machine if "tick" in to_empty[source]} == {"draining"}
 
 
-def test_a_reservation_that_has_ended_stays_ended_except_for_a_restart() -> None:
-    assert {edge for edge in RESERVATION_MOVES if edge[0] in ENDED} == {("failed", "pending"), ("failed", "cancelled")}
+def test_a_reservation_that_has_ended_stays_ended_except_for_a_failed_one_that_waits_for_its_restart() -> None:
+    to = {target for source, target in RESERVATION_MOVES if source == "failed"}
+    assert to == {"pending", "cancelled", "released"}
+    assert {source for source, _ in RESERVATION_MOVES if source in ENDED} == {"failed"}
     assert {phase for edge in RESERVATION_MOVES for phase in edge} == set(PHASES)
 
 

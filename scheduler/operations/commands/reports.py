@@ -13,7 +13,7 @@ from scheduler.model.accounts import FREE, level_of
 from scheduler.model.command_schemas import AbsentDocument, ConfirmDocument, IdleDocument
 from scheduler.model.decisions import Placement
 from scheduler.model.events import Event
-from scheduler.model.reservations import Component, Reservation, list_instances
+from scheduler.model.reservations import Component, Lease, Reservation, list_instances
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING
@@ -22,6 +22,7 @@ from scheduler.operations.commands.slot_commands import find_slot
 from scheduler.operations.ending_leases import drop_claims, end_reservation, note_confirmed, return_to_queue
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
+from scheduler.policy.lifecycle.timers import may_restart_again
 
 MOVED = "reservation_moved"
 """Name of the event that a leased reservation was confirmed on another slot than that of its lease. Its phase does not
@@ -78,8 +79,12 @@ def _confirm_there(
 def _known_since(current: Reservation) -> float:
     """Return the time of the newest information about a reservation: its last change of phase, or its last
     confirmation. Reports from before that time are ignored.
+
+    A lease that a dated report has begun is known since the date of the report, which is the confirmation.
     """
-    return current.changed_at if current.confirmed_at is None else max(current.changed_at, current.confirmed_at)
+    if current.confirmed_at is None:
+        return current.changed_at
+    return current.confirmed_at if current.phase == "leased" else max(current.changed_at, current.confirmed_at)
 
 
 def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
@@ -89,7 +94,10 @@ def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
     """
     known = [slot.noted_at, slot.idle_since, slot.since if slot.state == "ready" else None]
     for (owner, _), lease in work.leases.list_on(slot).items():
-        known += [lease.assigned_at, work.reservations[owner].confirmed_at]
+        confirmed_at = work.reservations[owner].confirmed_at
+        known.append(confirmed_at)
+        if confirmed_at is None or lease.kind == "elastic":  # otherwise a dated report may have begun the lease
+            known.append(lease.assigned_at)
     return max((each for each in known if each is not None), default=slot.since)
 
 
@@ -119,11 +127,12 @@ def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slo
         return current
     given = {**pool.default_resources, **instances[0].component.resources}
     placement = Placement(instances[0].name, slot.id, slot.epoch, given)
-    _make_room(work, rules, current, slot, instances[0].component)
+    _make_room(work, rules, current, slot, instances[0].component, at)
     if current.phase == "pending":
         _lease(work, rules, current, placement)
     else:
         _move(work, current, work.slots[slot.id])
+        _date_freed_slots(work, current.leases, at)
     confirmed = msgspec.structs.replace(work.reservations[current.id], confirmed_at=at, unconfirmed=0)
     work.put(confirmed)
     note_confirmed(work, confirmed)
@@ -166,7 +175,17 @@ def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
     work.add_event(Event(at=work.now, name=MOVED, cause=work.cause, reservation=current.id, detail=detail))
 
 
-def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, component: Component) -> None:
+def _date_freed_slots(work: UnitOfWork, leases: Iterable[Lease], at: float) -> None:
+    """Let the slots that a report has freed of these leases be idle since the time that the report describes."""
+    for name in sorted({lease.slot for lease in leases}):
+        slot = work.slots.get(name)
+        if slot is not None and slot.idle_since == work.now and at < work.now:
+            work.put(msgspec.structs.replace(slot, idle_since=at))
+
+
+def _make_room(
+    work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, component: Component, at: float
+) -> None:
     """Return other reservations on a slot to the queue until `component` fits, because `current` is known to run there.
 
     Reservations without a confirmation are returned first. Within each group, the latest lease is returned first.
@@ -179,17 +198,20 @@ def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot,
         doubtful = max(
             others, key=lambda key: (rows[key].confirmed_at is None, others[key].assigned_at, rows[key].sequence)
         )
-        _contradict(work, rules, rows[doubtful])
+        _contradict(work, rules, rows[doubtful], at)
 
 
-def _contradict(work: UnitOfWork, rules: Rules, other: Reservation) -> None:
+def _contradict(work: UnitOfWork, rules: Rules, other: Reservation, at: float) -> None:
     """Return a reservation to the queue at its earlier position, or drop its claims if it is pending, because the
-    report of a slot, about what runs there, contradicts its lease or claim.
+    report of a slot, about what runs there, contradicts its lease or claim. `at`: the time that the report describes;
+    the reservation is pending since then.
     """
     if other.phase == "pending":
         drop_claims(work, other)
-    else:
-        return_to_queue(work, rules, other, CONTRADICTED)
+        return
+    waiting = return_to_queue(work, rules, other, CONTRADICTED)
+    work.put(msgspec.structs.replace(waiting, changed_at=at))
+    _date_freed_slots(work, other.leases, at)
 
 
 def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at: float) -> UnknownReservation:
@@ -197,7 +219,7 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
         raise CommandRefused("slot", "a slot that is ready or draining", f"{slot.id} is {slot.state}", "conflict")
     if at >= _occupied_since(work, slot):
         for current in _list_users(work, slot):
-            _contradict(work, rules, current)
+            _contradict(work, rules, current, at)
         seen = work.slots[slot.id]
         if seen.stranger == name:
             work.mark(msgspec.structs.replace(seen, noted_at=at))
@@ -208,15 +230,19 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
 
 
 def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservation | UnknownReservation:
-    """End a reservation and its leases, because a report states that it does not run. An unknown reservation needs no
-    change.
+    """End a reservation and its leases, because a report states that it neither runs nor waits. A failed reservation
+    that waits for its restart ends too. An unknown reservation needs no change.
     """
     current = work.reservations.get(document.reservation)
     if current is None:
         return UnknownReservation(document.reservation)
-    if current.phase in ENDED or _instant(work, document) < _known_since(current):
+    waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
+    at = _instant(work, document)
+    if (current.phase in ENDED and not waits_for_restart) or at < _known_since(current):
         return current
-    return end_reservation(work, rules, current, "released", "absent", clean=False)
+    ended = end_reservation(work, rules, current, "released", "absent", clean=False)
+    _date_freed_slots(work, current.leases, at)
+    return ended
 
 
 def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
@@ -233,6 +259,7 @@ def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
     for current in _list_users(work, slot, claims=False):
         if current.confirmed_at is not None:
             end_reservation(work, rules, current, "released", "idle", clean=False)
+            _date_freed_slots(work, current.leases, at)
     seen = work.slots[slot.id]
     is_free = not _list_users(work, slot, claims=False)
     labels = document.labels if is_free and document.labels is not None else seen.labels

@@ -8,6 +8,7 @@ from tests.rules.playing import Document, Played, a_pool, a_scenario, act, play_
 from tests.rules.qscheduler import POOL, ask, balances, held, idle, leases, play_quota, runs
 
 TWO = {"slots": idle("lab-1", "lab-2")}
+DIED = "component_died"
 
 
 def confirm(at: float, name: str, slot: str, **more: Any) -> Document:
@@ -140,6 +141,25 @@ class TestAbsent:
         assert (row["phase"], row["reason"], row["leases"]) == ("released", "absent", [])
         assert played.slots == {"lab-1": "ready"}
 
+    @pytest.mark.parametrize(
+        ("restart_policy", "expected"), [("on_failure", ("released", "absent", 1)), ("never", ("failed", DIED, 0))]
+    )
+    def test_an_absent_reservation_does_not_wait_for_a_restart(
+        self, restart_policy: str, expected: tuple[str, str, int]
+    ) -> None:
+        """The restart of the failure at 3 is due after 16, one `restart_delay` after the restart at 1."""
+        failed = [each for at in (1, 3) for each in (act(at, "fail", {"reservation": "r1"}), tick(at))]
+        request = ask(0, "r1", restart_policy=restart_policy)
+        played = lab(request, tick(0), *failed, act(5, "absent", "r1"), tick(30), slots=idle("lab-1"))
+        row = played.reservation("r1")
+        assert (row["phase"], row["reason"], row["restarts"]) == expected
+        assert played.ticks[-1] == []
+
+    def test_an_absent_reservation_that_has_ended_stays_as_it_ended(self) -> None:
+        ends = (act(1, "cancel", "r1"), act(2, "absent", "r1"))
+        played = lab(ask(0, "r1", restart_policy="on_failure"), *ends, slots=idle("lab-1"))
+        assert played.phases == {"r1": "cancelled"}
+
     def test_an_absent_unknown_reservation_is_no_error(self) -> None:
         assert lab(act(0, "absent", "ghost"), **TWO).phases == {}
 
@@ -259,6 +279,54 @@ def test_a_newer_notice_counts_and_an_equal_one_and_an_older_one_is_ignored(case
         "slot": "".join(lease["slot"] for lease in row["leases"]),
     }
     assert {key: found[key] for key in expected} == expected
+
+
+BACKDATED: dict[str, tuple[Document, dict[str, Any]]] = {
+    # r1 was pending until a confirm at 7, which is about 5
+    "idle about an earlier time": (report_idle(8, "lab-1", as_of=4), {"phase": "leased"}),
+    "idle about the same time": (report_idle(8, "lab-1", as_of=5), {"phase": "released"}),
+    "idle about a time between": (report_idle(8, "lab-1", as_of=6), {"phase": "released"}),
+    "absent about an earlier time": (act(8, "absent", {"reservation": "r1", "as_of": 4}), {"phase": "leased"}),
+    "absent about a time between": (act(8, "absent", {"reservation": "r1", "as_of": 6}), {"phase": "released"}),
+    "confirm about a time between": (confirm(8, "r1", "lab-1", as_of=6), {"confirmed_at": 6}),
+    "confirm elsewhere about an earlier time": (confirm(8, "r1", "lab-2", as_of=4), {"confirmed_at": 5}),
+    "confirm elsewhere about a time between": (confirm(8, "r1", "lab-2", as_of=6), {"confirmed_at": 6}),
+    "confirm of another one about a time between": (confirm(8, "r2", "lab-1", as_of=6), {"phase": "pending"}),
+}
+
+
+@pytest.mark.parametrize("case", BACKDATED)
+def test_a_lease_by_a_notice_is_known_since_the_time_of_the_notice(case: str) -> None:
+    notice, expected = BACKDATED[case]
+    row = lab(ask(0, "r1"), ask(0, "r2"), confirm(7, "r1", "lab-1", as_of=5), notice, **TWO).reservation("r1")
+    assert {key: row[key] for key in expected} == expected
+
+
+ENDED_AT_5: dict[str, tuple[list[Document], str, str]] = {
+    # r1 is confirmed on lab-1 at 1; a notice at 7, which is about 5, ends that; the next one is about a time between
+    "idle, then a confirm of another one there": ([report_idle(7, "lab-1", as_of=5)], "r2", "lab-1"),
+    "absent, then a confirm of another one there": (
+        [act(7, "absent", {"reservation": "r1", "as_of": 5})],
+        "r2",
+        "lab-1",
+    ),
+    "a confirm elsewhere, then one of another one there": ([confirm(7, "r1", "lab-2", as_of=5)], "r2", "lab-1"),
+    "a confirm of another one there, then one of it elsewhere": ([confirm(7, "r2", "lab-1", as_of=5)], "r1", "lab-2"),
+    "a confirm of an unknown one there, idle, then a confirm of it there": (
+        [confirm(7, "ghost", "lab-1", as_of=5), report_idle(7, "lab-1", as_of=5.5)],
+        "r1",
+        "lab-1",
+    ),
+}
+
+
+@pytest.mark.parametrize("as_of", [4, 6])
+@pytest.mark.parametrize("case", ENDED_AT_5)
+def test_a_lease_that_a_notice_ended_has_ended_at_the_time_of_the_notice(case: str, as_of: float) -> None:
+    notices, name, slot = ENDED_AT_5[case]
+    begin = (ask(0, "r1"), tick(0), ask(0, "r2"), confirm(1, "r1", "lab-1"))
+    played = lab(*begin, *notices, confirm(8, name, slot, as_of=as_of), **TWO)
+    assert (played.reservation(name)["confirmed_at"] == 6) == (as_of == 6)
 
 
 def test_labels_of_an_older_idle_notice_do_not_count() -> None:
