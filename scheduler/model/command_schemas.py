@@ -69,6 +69,13 @@ class ComponentDocument(Document):
     labels: LabelMap = {}
 
 
+def _is_instance(name: str, counts: dict[str, int]) -> bool:
+    """Return whether an instance of a component with several instances has this name: `w.0` if there are two of `w`."""
+    component, _, index = name.rpartition(".")
+    count = counts.get(component, 1)
+    return count > 1 and index.isdecimal() and str(int(index)) == index and int(index) < count
+
+
 class ReservationDocument(Document):
     """The document of a `submit` request: the reservation that a producer wants."""
 
@@ -93,8 +100,8 @@ class ReservationDocument(Document):
     key_hash: KeyHash | None = None
 
     def check_fields(self) -> None:
-        """Refuse a reservation whose fields contradict each other: it needs either a system or a pool, and its
-        components need different names, at least one essential one, and at most MOST_INSTANCES instances. Raises
+        """Refuse a reservation whose fields contradict each other: it needs either a system or a pool, and with
+        components at least one essential one, and at most MOST_INSTANCES instances with different names. Raises
         ExpectedError.
         """
         if (self.system is None) == (self.pool is None):
@@ -104,8 +111,10 @@ class ReservationDocument(Document):
         names = [component.name for component in self.components]
         if self.components and not any(component.kind == "essential" for component in self.components):
             raise expected("at least one essential component", key="components", got=names)
-        if len(set(names)) < len(names):
-            raise expected("components with different names", key="components", got=names)
+        counts = {component.name: component.count for component in self.components}
+        singles = (component.name for component in self.components if component.count == 1)
+        if len(counts) < len(names) or any(_is_instance(name, counts) for name in singles):
+            raise expected("components whose instances have different names", key="components", got=names)
         if sum(component.count for component in self.components) > MOST_INSTANCES:
             raise expected(f"at most {MOST_INSTANCES} instances in all", key="components", got=names)
 

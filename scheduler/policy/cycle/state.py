@@ -4,7 +4,7 @@ decisions so far.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import inf, nextafter
+from math import inf, nextafter, ulp
 
 import msgspec
 
@@ -63,8 +63,9 @@ class Timers:
     def add_after(self, start: float, limit: float) -> None:
         """Note that a cycle is due at the first instant that is more than `limit` seconds after `start`."""
         instant = nextafter(max(start + limit, self._now), inf)
-        while instant - start <= limit:  # the sum was rounded down
-            instant = nextafter(instant, inf)
+        step = ulp(instant)
+        while instant - start <= limit:  # the sum was rounded down, or the difference is rounded to `limit`
+            instant, step = instant + step, 2 * step
         self.add(instant)
 
 

@@ -9,6 +9,7 @@ from tests.rules.playing import (
     a_holder,
     a_scenario,
     a_slot,
+    a_wish,
     act,
     play_out,
     submit,
@@ -173,3 +174,38 @@ def test_a_reservation_that_may_not_restart_again_causes_no_wake_up() -> None:
         until=99,
     )
     assert play_out(failed).tick_times == [0, 0]
+
+
+AT_0: dict[str, tuple[Document, str]] = {
+    # Records of a time before the start whose limit is over after 0.
+    "an idle time": (
+        a_scenario(slots=[a_slot("linux-1", idle_since=-900)], pool={"idle_scale_down": 900}),
+        "drain linux-1 idle",
+    ),
+    "the timeout of a silent host": (
+        a_scenario(
+            slots=[a_slot("linux-1", "ready", "r1", last_seen=-180)],
+            reservations=[a_holder("r1")],
+            pool={"provider": "static"},
+        ),
+        "fail r1 slot_offline",
+    ),
+    "a restart": (
+        a_scenario(
+            reservations=[a_wish("r1", phase="failed", restart_policy="on_failure", restarted_at=-15)],
+            pool={"max_slots": 0},
+        ),
+        "restart r1 restart_due",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AT_0)
+def test_a_limit_may_end_at_the_start_of_the_clock(name: str) -> None:
+    """At exactly the limit nothing is due yet, and a tick runs just after it: numbers near 0 are close together."""
+    document, expected = AT_0[name]
+    played = play_out({**document, "timeline": [tick(0)], "wakes": True, "until": 1})
+    first, second = (line for line in played.lines if line.get("tick") in {1, 2})
+    assert not first["decisions"]
+    assert 0 < second["at"] < 1e-12
+    assert played.ticks[1][0] == expected

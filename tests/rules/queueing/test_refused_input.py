@@ -107,6 +107,14 @@ LINES: dict[str, tuple[Any, str]] = {
         ),
         'slots[0].leases[0].component: expected one of main, got "mian"',
     ),
+    "two components with one name": (
+        a_scenario(submit(0, "r1", components=[{"name": "w"}, {"name": "w"}])),
+        'timeline[0].submit[0].components: expected components whose instances have different names, got ["w", "w"]',
+    ),
+    "a component with the name of another one's instance": (
+        a_scenario(submit(0, "r1", components=[{"name": "w", "count": 2}, {"name": "w.1"}])),
+        'timeline[0].submit[0].components: expected components whose instances have different names, got ["w", "w.1"]',
+    ),
     "a slot record later": (
         a_scenario(act(0, "slot", a_slot("linux-1", "ready", "r9"))),
         'timeline[0].slot.leases[0].reservation: expected a reservation that was declared, got "r9"',
@@ -241,3 +249,8 @@ ACCEPTED: dict[str, Document] = {
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_valid_input_is_accepted(name: str) -> None:
     read_scenario(ACCEPTED[name])
+
+
+def test_names_that_look_like_those_of_instances_are_accepted_where_no_instance_has_them() -> None:
+    components = [{"name": "w", "count": 2}, {"name": "w.2"}, {"name": "w.01"}, {"name": "v"}, {"name": "v.0"}]
+    read_scenario(a_scenario(submit(0, "r1", components=components)))
