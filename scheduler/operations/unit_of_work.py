@@ -174,8 +174,9 @@ class UnitOfWork:
         whole, wanted, near = dict.fromkeys(reservations), set(slots), set(slots)
         for row in self.transaction.load_reservations([*whole, *parts]).values():  # promise: lock-order
             self.reservations[row.id] = row
-            if row.leases:
-                self.leases.replace(row.id, (), row.leases)
+            if not row.leases:
+                continue
+            self.leases.replace(row.id, (), row.leases)
             wanted.update(lease.slot for lease in row.leases)
             if row.id in whole:
                 near.update(lease.slot for lease in row.leases)
