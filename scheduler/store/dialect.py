@@ -4,6 +4,8 @@ differ.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -14,6 +16,26 @@ from scheduler.ports import ClusterRow
 
 Field = tuple[Column[Any], tuple[int | str, ...]]
 """A column of a table, and the path to its value in a struct: the position of a field, then names of nested fields."""
+
+
+def take_columns(fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> list[Sequence[Any]]:
+    """Return for each field its values in `rows`, which are structs of one type; the fields without rows have none."""
+    columns: dict[tuple[int | str, ...], Sequence[Any]] = {}
+    names = rows[0].__struct_fields__ if rows else ()
+    for _, (position, *deeper) in fields if rows else ():
+        values = columns.get((position,))
+        if values is None:
+            values = columns[position,] = [*map(attrgetter(names[int(position)]), rows)]
+        if deeper:
+            get = attrgetter(".".join(map(str, deeper)))
+            columns[position, *deeper] = [get(values[0])] * len(rows) if is_one(values) else [*map(get, values)]
+    return [columns[path] for _, path in fields] if rows else []
+
+
+def is_one(values: Sequence[object]) -> bool:
+    """Return whether all these values are the same object."""
+    return values[0] is values[-1] and all(map(is_, values, repeat(values[0])))
+
 
 Merge = Callable[[Column[Any], ColumnElement[Any]], ColumnElement[Any]]
 """Returns the new value of a column, from its present value and the given one."""
@@ -40,7 +62,7 @@ class Bulk:
     _forms: dict[tuple[int, ...], Executable] = field(default_factory=dict)
 
     def statement(self, shared: tuple[int, ...] = ()) -> Executable:
-        """Return the form of the statement that takes the values at the positions `shared` once for all structs. See
+        """Return the form of the statement that takes the values of the fields `shared` once for all structs. See
         `Dialect.bind_rows`.
         """
         found = self._forms.get(shared)
@@ -79,7 +101,7 @@ class Dialect(Protocol):
         self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]
     ) -> tuple[tuple[int, ...], dict[str, object]]:
         """Return `shared` and the bind parameters that pass `rows` (structs) to a statement that was built with
-        `given(fields, shared)`. `shared`: positions in a struct of values that all rows have and that are passed once.
+        `given(fields, shared)`. `shared`: positions in `fields` of values that all rows have and that are passed once.
         """
 
     def ids(self) -> Select[tuple[str]]:

@@ -6,7 +6,6 @@ stopped or disconnected does not block others for long. A bulk statement binds o
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -41,7 +40,7 @@ from sqlalchemy.types import TypeEngine
 
 from scheduler.ports import ClusterRow, ConflictError, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.cluster import read_stored, select_cluster
-from scheduler.store.dialect import Field, Merge
+from scheduler.store.dialect import Field, Merge, take_columns
 from scheduler.store.reference_clock import ReferenceClock
 from scheduler.store.schema import SchemaError
 
@@ -148,7 +147,8 @@ class PostgresDialect:
         """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields)`. No
         values are shared. See Dialect.
         """
-        return (), {_bound(each): _write_array(_take(path, rows), _find_writer(each)) for each, path in fields}
+        columns = zip(fields, take_columns(fields, rows), strict=True)
+        return (), {_bound(each): _write_array(values, _find_writer(each)) for (each, _), values in columns}
 
     def ids(self) -> Select[tuple[str]]:
         """Return an SQL select that yields the ids passed with `bind_ids`, one in each row, for `IN (...)`. See
@@ -280,15 +280,6 @@ def _find_writer(each: Column[Any]) -> Callable[[Any], str]:
 def _quote(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def _take(path: Sequence[int | str], rows: Sequence[msgspec.Struct]) -> Iterable[Any]:
-    """For each of `rows` (structs of one type), return the value at the end of `path`: the position of a field, then
-    names of nested fields.
-    """
-    position, *deeper = path
-    name = rows[0].__struct_fields__[int(position)]
-    return map(attrgetter(".".join([name, *map(str, deeper)])), rows)
 
 
 def _state_of(error: SQLAlchemyError) -> str:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar, get_type_hints
 
 import msgspec
-from sqlalchemy import Column, Row, Table
+from sqlalchemy import Boolean, Column, ColumnElement, Integer, Row, Table, type_coerce
 
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
@@ -47,12 +47,12 @@ class Shape(Generic[AnyStruct]):
         self._struct = struct
         self._positions = {field: at for at, field in enumerate((written or struct).__struct_fields__)}
         self._fields = tuple(field for field in struct.__struct_fields__ if field not in elsewhere)
-        self.columns = tuple(table.c[field] for field in self._fields)
+        self.columns = tuple(_as_stored(table.c[field]) for field in self._fields)
         hints = get_type_hints(struct)
         self._readers = tuple(
             (field, reader)
-            for field, column in zip(self._fields, self.columns, strict=True)
-            if (reader := _find_reader(column, hints[field])) is not None
+            for field in self._fields
+            if (reader := _find_reader(table.c[field], hints[field])) is not None
         )
 
     def fields(self, columns: Iterable[Column[Any]]) -> list[Field]:
@@ -75,7 +75,9 @@ class Shape(Generic[AnyStruct]):
 
         `elsewhere`: values of fields that other tables hold, by field name.
         """
-        fields: dict[str, Any] = dict(zip(self._fields, values, strict=False), **elsewhere)
+        fields: dict[str, Any] = dict(zip(self._fields, values))  # noqa: B905 - speed; further values are of the caller
+        if elsewhere:
+            fields |= elsewhere
         for field, reader in self._readers:
             value = fields[field]
             if value is not None:
@@ -87,7 +89,17 @@ class Shape(Generic[AnyStruct]):
         return [self.read(row) for row in rows]
 
 
+def _as_stored(column: Column[Any]) -> ColumnElement[Any]:
+    """Return the column for a query. A flag is read as the database stores it, and converted by its reader.
+
+    Speed: if no column of a result is converted by SQLAlchemy, it does not look at each value of each row.
+    """
+    return type_coerce(column, Integer).label(column.name) if isinstance(column.type, Boolean) else column
+
+
 def _find_reader(column: Column[Any], annotation: Any) -> Callable[[Any], Any] | None:
+    if isinstance(column.type, Boolean):
+        return bool
     if not column.info.get("json"):
         return None
     decode: Callable[[str], Any] = msgspec.json.Decoder(annotation).decode

@@ -5,8 +5,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import repeat
-from operator import attrgetter, is_
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +36,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from scheduler.ports import ClusterRow, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.boot_clock import SELECT, BootClock
 from scheduler.store.cluster import read_stored
-from scheduler.store.dialect import Field, Merge
+from scheduler.store.dialect import Field, Merge, is_one, take_columns
 from scheduler.store.schema import SchemaError
 
 BUSY_SECONDS: Final = 10.0
@@ -48,6 +46,9 @@ this.
 
 LEAST_SHARED: Final = 100
 """The least rows of which shared values are passed once. Each set of shared values needs a form of the statement."""
+
+_PLAIN: Final = (str, int, float)
+"""The types of values of which equal ones, except zeros, are stored as the same value in a column."""
 
 _PRAGMAS: Final = (
     "PRAGMA journal_mode = WAL",
@@ -116,13 +117,14 @@ class SqliteDialect:
         # Materialized: otherwise SQLite serializes an item again for every column taken from it (4 times slower).
         rows = select(items.c.value).cte("rows", nesting=True).prefix_with("MATERIALIZED")
         once = bindparam("shared", type_=Text)
-        own = [place for place in _find_places(fields) if place not in shared]
-        sources: dict[int, tuple[ColumnElement[Any], int]] = {place: (once, at) for at, place in enumerate(shared)}
-        sources |= {place: (rows.c.value, at) for at, place in enumerate(own)}
+        own = [at for at in range(len(fields)) if at not in shared]
+        sources: dict[int, tuple[ColumnElement[Any], int]] = {field: (once, at) for at, field in enumerate(shared)}
+        sources |= {field: (rows.c.value, at) for at, field in enumerate(own)}
         values = []
-        for column, (place, *deeper) in fields:
-            source, at = sources[int(place)]
-            values.append(func.json_extract(source, _path((at, *deeper)), type_=column.type).label(column.name))
+        for number, (column, _) in enumerate(fields):
+            source, at = sources[number]
+            path = literal_column(f"'$[{at}]'", Text)
+            values.append(func.json_extract(source, path, type_=column.type).label(column.name))
         return select(*values).subquery("given")
 
     def bind_rows(
@@ -130,17 +132,18 @@ class SqliteDialect:
     ) -> tuple[tuple[int, ...], dict[str, object]]:
         """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields,
         shared)`: a JSON array with an array of the values for each row, and an array of the shared values. See Dialect.
+
+        Speed: each value of a nested struct has a place of its own. SQLite would look for its name in the JSON object
+        of each row, and values that all rows share could not be passed once.
         """
-        places = _find_places(fields)
-        names = type(rows[0]).__struct_fields__ if rows else ()
-        columns = {place: [*map(attrgetter(names[place]), rows)] for place in places} if rows else {}
-        alike = [place for place in places if _is_shared(columns[place])] if len(rows) >= LEAST_SHARED else []
+        columns = take_columns(fields, rows)
+        alike = [at for at, values in enumerate(columns) if _is_shared(values)] if len(rows) >= LEAST_SHARED else []
         # At least one value is passed for each row, because the values also count the rows.
-        shared = tuple(alike[: len(places) - 1])
-        own = [values for place, values in columns.items() if place not in shared]
+        shared = tuple(alike[: len(columns) - 1])
+        own = [values for at, values in enumerate(columns) if at not in shared]
         bound: dict[str, object] = {"rows": msgspec.json.encode([*zip(*own, strict=True)]).decode()}
         if shared:
-            bound["shared"] = msgspec.json.encode([columns[place][0] for place in shared]).decode()
+            bound["shared"] = msgspec.json.encode([columns[at][0] for at in shared]).decode()
         return shared, bound
 
     def ids(self) -> Select[tuple[str]]:
@@ -290,18 +293,11 @@ class Beginning(SQLiteDialect_pysqlite):
 registry.register(f"sqlite.{_DRIVER}", __name__, Beginning.__name__)
 
 
-def _find_places(fields: Sequence[Field]) -> list[int]:
-    """Return, ascending, the positions in a struct of the values that `fields` need. A path of a field begins with a
-    position.
-    """
-    return sorted({int(path[0]) for _, path in fields})
-
-
 def _is_shared(values: Sequence[object]) -> bool:
-    """Return whether all values are the same object. Equal objects may differ, as 0.0 and -0.0."""
-    return values[0] is values[-1] and all(map(is_, values, repeat(values[0])))
-
-
-def _path(path: Sequence[int | str]) -> ColumnElement[str]:
-    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    return literal_column(f"'${''.join(steps)}'", Text)
+    """Return whether all values are the same object, or equal texts or numbers. Zeros are compared by identity, because
+    0.0 and -0.0 are equal; so are objects that may contain them.
+    """
+    first = values[0]
+    if is_one(values):
+        return True
+    return type(first) in _PLAIN and bool(first) and first == values[-1] and values.count(first) == len(values)

@@ -1,8 +1,9 @@
 """What is particular to SQLite: execution of statements, durability, and error messages."""
 
+import json
 import signal
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 from sqlalchemy import ClauseElement, Engine, Executable, event, text
 
-from scheduler.model.reservations import Reservation
 from scheduler.ports import EventFilter, StoreUnavailableError
+from scheduler.store.dialect import Bulk
 from scheduler.store.migrating import migrate
+from scheduler.store.shapes import StoredLease
 from scheduler.store.sql import SqlStore
 from scheduler.store.sqlite import LEAST_SHARED, SqliteDialect
 from scheduler.store.statements import Statements
-from tests.builders import a_reservation, a_slot
+from tests.builders import a_lease, a_reservation, a_slot
 from tests.store.conftest import Open
 from tests.store.scripts import FORKED, KILLED, run_script
 from tests.store.test_contract import an_event, insert, save
@@ -49,6 +51,10 @@ def explain_plan(store: SqlStore, statement: Executable | str) -> list[str]:
         return [row[3] for row in rows]
 
 
+def _names(bulk: Bulk, shared: Sequence[int]) -> set[str]:
+    return {bulk.fields[at][0].name for at in shared}
+
+
 class TestStatements:
     @pytest.mark.parametrize("analyzed", [False, True])
     def test_a_bulk_update_walks_the_rows_given_and_looks_up_each_by_its_id(
@@ -63,7 +69,7 @@ class TestStatements:
         statements = Statements(sqlite._dialect)
         for kind in ("reservations", "slots", "holds"):
             for bulk in (getattr(statements, kind).update, getattr(statements, kind).mark):
-                places = {path[0] for column, path in bulk.fields if column.name != "id"}
+                places = [at for at, (column, _) in enumerate(bulk.fields) if column.name != "id"]
                 for shared in ((), tuple(places)):
                     *rows, last = explain_plan(sqlite, bulk.statement(shared))
                     assert last == f"SEARCH {kind} USING INDEX sqlite_autoindex_{kind}_1 (id=?)"
@@ -110,13 +116,35 @@ class TestStatements:
             assert scans <= whole, statement
             assert not any("TEMP B-TREE FOR ORDER BY" in line for line in plan), statement
 
-    def test_values_that_are_equal_and_not_the_same_are_passed_for_each_row(self, sqlite: SqlStore) -> None:
+    def test_zeros_that_are_equal_and_not_the_same_are_passed_for_each_row(self, sqlite: SqlStore) -> None:
         bulk = Statements(sqlite._dialect).reservations.insert
         zero, minus = a_reservation(priority=0.0), a_reservation(priority=-0.0)
-        shared, bound = sqlite._dialect.bind_rows(bulk.fields, [zero, minus] * LEAST_SHARED)
-        assert Reservation.__struct_fields__.index("priority") not in shared
+        shared, bound = sqlite._dialect.bind_rows(bulk.fields, [zero, minus, zero] * LEAST_SHARED)
+        assert "priority" not in _names(bulk, shared)
         assert shared
         assert "-0.0" in str(bound["rows"])
+
+    def test_equal_texts_and_numbers_are_passed_once(self, sqlite: SqlStore) -> None:
+        """As values that were read from the database row by row."""
+        bulk = Statements(sqlite._dialect).reservations.insert
+        rows = [a_reservation(priority=float("7"), principal=f"ci-{number % 1}") for number in range(LEAST_SHARED)]
+        odd = a_reservation(priority=8.0, principal="ci-0")
+        shared, _ = sqlite._dialect.bind_rows(bulk.fields, rows)
+        assert {"priority", "principal"} <= _names(bulk, shared)
+        shared, _ = sqlite._dialect.bind_rows(bulk.fields, [*rows, odd, *rows])
+        assert "principal" in _names(bulk, shared)
+        assert "priority" not in _names(bulk, shared)
+
+    def test_nested_values_that_all_rows_have_are_passed_once(self, sqlite: SqlStore) -> None:
+        bulk = Statements(sqlite._dialect).leases.insert
+        rows = [
+            StoredLease(f"r{number}", 0, a_lease("linux-1", token=number + 1, state="held"))
+            for number in range(LEAST_SHARED)
+        ]
+        shared, bound = sqlite._dialect.bind_rows(bulk.fields, rows)
+        assert _names(bulk, shared) >= {"slot", "state", "position"}
+        own = json.loads(str(bound["rows"]))
+        assert own[1][:2] == ["r1", 2]
 
     def test_many_rows_that_share_all_values_are_all_written(self, sqlite: SqlStore) -> None:
         event = an_event(at=7.0)

@@ -192,12 +192,11 @@ def _find_newcomer(decision: Decision) -> str | None:
             return None
 
 
-def reservations_of(decision: Decision) -> Iterator[str]:
-    """Yield the ids of the reservations whose rows must be loaded to test this decision again before it is written."""
-    if not isinstance(decision, _OF_SLOTS):
-        yield decision.reservation
+def reservations_of(decision: Decision) -> list[str]:
+    """Return the ids of the reservations whose rows must be loaded to test this decision again before it is written."""
     if isinstance(decision, Preempt):
-        yield from decision.victims
+        return [decision.reservation, *decision.victims]
+    return [] if isinstance(decision, _OF_SLOTS) else [decision.reservation]
 
 
 def slots_of(decision: Decision) -> list[str]:
