@@ -2,11 +2,13 @@
 
 A reservation is refused only after an exact count, but counting rows is slow, so a process avoids most counts.
 Reservations are inserted one transaction after the other and numbered by `sequence`. So the last count plus the number
-of reservations inserted since then is an upper bound. Rows are counted again only if this bound exceeds the limit.
+of reservations inserted since then is an upper bound. If this bound exceeds the limit, the reservations inserted since
+then are counted, and all pending ones only if they exceed it still.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from time import monotonic
 from typing import Final
 
@@ -21,6 +23,8 @@ from scheduler.model.validation import Fault, InvalidInputError
 from scheduler.model.waits import Reason
 from scheduler.policy.queueing.feasibility import find_misfits
 from scheduler.ports import Pending, Store, Transaction
+
+_NONE: Final = Pending()
 
 FULL_SECONDS: Final = 1.0
 """Seconds for which a count of pending reservations is used again after it led to a refusal."""
@@ -52,32 +56,50 @@ class Payer(msgspec.Struct, frozen=True):
             return transaction.count_pending_of_principal(self.name)
         return transaction.count_pending_of_account(self.name or "")
 
+    def count_inserted(self, transaction: Transaction, after: int, upto: int) -> Pending:
+        """Count the reservations of this principal or account whose number is above `after` and at most `upto`."""
+        place = 0 if self.kind == "principal" else 1
+        found = transaction.count_inserted(after, upto).items()
+        return reduce(_add, (count for names, count in found if names[place] == self.name), _NONE)
+
 
 @dataclass
 class _Count:
-    """An exact count of the pending reservations of a principal or account, and the reservations that this process has
-    inserted for it since then.
+    """An exact count of the pending reservations of a principal or account, and the reservations that were inserted for
+    it since then.
     """
 
     pending: Pending
     sequence: int
-    """The number (`sequence`) of the newest reservation when the pending ones were counted."""
+    """The number (`sequence`) of the newest reservation that is in `pending` or `later`."""
     counted_at: float
-    """Time of the count, by the monotonic clock of this process."""
-    own: int = 0
-    own_instances: int = 0
+    """Time of the count of `pending`, by the monotonic clock of this process."""
+    later: Pending = _NONE
+    """Reservations that any process has inserted after those in `pending`, counted up to `sequence`."""
+    own: Pending = _NONE
+    """Reservations that this process has inserted after `sequence`."""
 
     def bound(self, sequence: int) -> Pending:
         """Return an upper bound of the pending reservations and instances when `sequence` is the number of the newest
         reservation.
 
-        Reservations that other processes have inserted since the count may belong to this principal or account. So each
-        of them is counted, with the maximum number of instances.
+        Reservations that other processes have inserted after `self.sequence` may belong to this principal or account.
+        So each of them is counted, with the maximum number of instances.
         """
-        inserted = sequence - self.sequence
-        others = inserted - self.own
-        instances = self.pending.instances + self.own_instances + others * MOST_INSTANCES
-        return Pending(self.pending.reservations + inserted, instances)
+        others = sequence - self.sequence - self.own.reservations
+        return _add(_add(self.pending, self.later), _add(self.own, Pending(others, others * MOST_INSTANCES)))
+
+    def takes_less(self, sequence: int) -> bool:
+        """Return whether to count the reservations inserted after `self.sequence` takes less than to count all pending
+        ones.
+        """
+        return sequence - self.sequence <= self.pending.reservations + self.later.reservations
+
+    def add(self, inserted: Pending, sequence: int) -> None:
+        """Add all reservations that were inserted for the principal or account after `self.sequence`, up to
+        `sequence`.
+        """
+        self.later, self.sequence, self.own = _add(self.later, inserted), sequence, _NONE
 
 
 @dataclass
@@ -100,8 +122,8 @@ class Admission:
         for own in _group(rows):
             sizes = [_count_instances(row) for row in own]
             for payer in _payers_of(own[0]):
-                if payer.limits(limits) != Pending():
-                    asked[payer] = _add(asked.get(payer, Pending()), Pending(len(sizes), sum(sizes)))
+                if payer.limits(limits) != _NONE:
+                    asked[payer] = _add(asked.get(payer, _NONE), Pending(len(sizes), sum(sizes)))
                     smallest[payer] = min(smallest.get(payer, MOST_INSTANCES), *sizes)
         if not asked:
             return {}
@@ -124,8 +146,7 @@ class Admission:
             for payer in _payers_of(own[0]):
                 if (count := self._counts.get(payer)) is not None:
                     later = [_count_instances(row) for row in own if row.sequence > count.sequence]
-                    count.own += len(later)
-                    count.own_instances += sum(later)
+                    count.own = _add(count.own, Pending(len(later), sum(later)))
 
     def _allows(
         self,
@@ -145,6 +166,10 @@ class Admission:
             is_full = not _fits(payer.limits(limits), count.pending, smallest)
             if is_full and monotonic() - count.counted_at < FULL_SECONDS:
                 return False
+            if count.takes_less(sequence):
+                count.add(payer.count_inserted(transaction, count.sequence, sequence), sequence)
+                if _fits(payer.limits(limits), count.bound(sequence), wanted):
+                    return True
         if len(self._counts) >= MOST_KNOWN:
             self._counts.clear()
         count = self._counts[payer] = _Count(payer.count(transaction), sequence, monotonic())

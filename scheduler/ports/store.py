@@ -116,6 +116,13 @@ class Transaction(CostWriter, MarketWrites, Protocol):
     def count_pending_of_account(self, account: str) -> Pending:
         """Count the pending reservations of this account. Locks nothing."""
 
+    def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
+        """Count the reservations whose `sequence` is above `after` and at most `upto`, in whatever phase they are, by
+        principal and account. Locks nothing.
+
+        Speed: this reads no other reservations. The counts of pending ones read all that are pending.
+        """
+
     def load_leases(self, slots: Iterable[str], without: Container[str] = ()) -> dict[str, list[tuple[str, Lease]]]:
         """Return the leases on each of these slots (in any epoch) as pairs (reservation id, lease), sorted by
         reservation id. Leases of one reservation are in the order of the reservation. Leases of the reservations in

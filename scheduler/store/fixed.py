@@ -50,12 +50,17 @@ NOTE_TICK = (
 
 LOCK_PRINCIPALS = select(tables.cluster.c.principals_version).with_for_update()
 CHANGE_PRINCIPALS = update(tables.cluster).values(principals_version=tables.cluster.c.principals_version + 1)
-_PENDING = select(func.count(), func.coalesce(func.sum(func.coalesce(_OWNER.instances, 1)), 0)).where(
-    _OWNER.phase == literal_column("'pending'")
-)
+_INSTANCES = func.coalesce(func.sum(func.coalesce(_OWNER.instances, 1)), 0)
+_PENDING = select(func.count(), _INSTANCES).where(_OWNER.phase == literal_column("'pending'"))
 PENDING_UNSIGNED = _PENDING.where(_OWNER.principal.is_(None))
 PENDING_OF_PRINCIPAL = _PENDING.where(_OWNER.principal == bindparam("name"))
 PENDING_OF_ACCOUNT = _PENDING.where(_OWNER.account.is_not(None), _OWNER.account == bindparam("name"))
+INSERTED = (
+    select(_OWNER.principal, _OWNER.account, func.count(), _INSTANCES)
+    # Both ends: without statistics, PostgreSQL would read the whole table for one.
+    .where(_OWNER.sequence > bindparam("after"), _OWNER.sequence <= bindparam("upto"))
+    .group_by(_OWNER.principal, _OWNER.account)
+)
 
 JUMP_TERM = update(tables.leader).values(term=bindparam("to"), holder="", ticked_at=bindparam("long_ago"))
 JUMP_TOKEN = update(tables.counters).where(tables.counters.c.name == "token").values(value=bindparam("to"))

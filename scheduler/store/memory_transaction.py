@@ -153,6 +153,17 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         """Count the pending reservations of this account. See Transaction."""
         return self._count_pending(lambda row: row.request.account == account)
 
+    def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
+        """Count the reservations with a `sequence` in this range by principal and account. See Transaction."""
+        names = {*self._world.reservations, *(key[1] for key in self._rows if key[0] is Reservation)}
+        found: dict[tuple[str | None, str | None], Pending] = {}
+        for row in self.load_reservations(names).values():
+            if after < row.sequence <= upto:
+                key = row.principal, row.request.account
+                known = found.get(key, Pending())
+                found[key] = Pending(known.reservations + 1, known.instances + (row.instances or 1))
+        return found
+
     def _count_pending(self, counts: Callable[[Reservation], bool]) -> Pending:
         names = {*self._world.phases["pending"], *(key[1] for key in self._rows if key[0] is Reservation)}
         rows = [row for row in self.load_reservations(names).values() if row.phase == "pending" and counts(row)]

@@ -155,6 +155,11 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         """Count the pending reservations of this account. See Transaction."""
         return self._count_pending(fixed.PENDING_OF_ACCOUNT, name=account)
 
+    def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
+        """Count the reservations with a `sequence` in this range by principal and account. See Transaction."""
+        found = self._session.fetch(fixed.INSERTED, after=after, upto=upto)
+        return {(principal, account): Pending(int(count), int(most)) for principal, account, count, most in found}
+
     def _count_pending(self, statement: Executable, **values: object) -> Pending:
         ((count, instances),) = self._session.fetch(statement, **values)
         return Pending(int(count), int(instances))

@@ -146,17 +146,22 @@ def test_an_ended_reservation_stops_counting_within_a_second(monkeypatch: pytest
 
 
 class _CountingTransaction:
-    """Counts how often pending reservations are counted."""
+    """Counts how often pending reservations are counted, and how many inserted ones are read."""
 
-    def __init__(self) -> None:
-        self.counts, self.sequence = 0, 500_000
+    def __init__(self, sequence: int = 500_000) -> None:
+        self.counts, self.read, self.sequence = 0, 0, sequence
 
     def last_sequence(self) -> int:
         return self.sequence
 
     def count_pending_of_principal(self, _: str | None) -> Pending:
         self.counts += 1
-        return Pending(500_000, 500_000)
+        return Pending(self.sequence, self.sequence)
+
+    def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
+        inserted = upto - after
+        self.read += inserted
+        return {(None, None): Pending(inserted, inserted)}
 
 
 def test_far_below_a_limit_pending_reservations_are_counted_once() -> None:
@@ -167,3 +172,18 @@ def test_far_below_a_limit_pending_reservations_are_counted_once() -> None:
         transaction.sequence += 1
         admission.note([row])
     assert transaction.counts == 1
+
+
+def test_processes_that_insert_lists_by_turns_count_what_the_others_inserted() -> None:
+    """All pending reservations are counted only a few times, whatever their number, and each inserted one is read at
+    most once by each process.
+    """
+    transaction, limits = _CountingTransaction(0), Harness().ports.rules().limits
+    processes, lists = [Admission(), Admission()], 200
+    for number in range(lists):
+        rows = [a_reservation(f"r{number}-{index}", sequence=1000 * number + index + 1) for index in range(1000)]
+        assert processes[number % 2].admit(transaction, limits, rows) == {}  # type: ignore[arg-type]
+        transaction.sequence += 1000
+        processes[number % 2].note(rows)
+    assert transaction.counts <= 6
+    assert transaction.read <= 2 * transaction.sequence
