@@ -188,18 +188,18 @@ OF_PLACEMENT: Final[Changes] = {
         "_list_changes": [
             Change(
                 "a claim has no part yet",
-                "lease.state != 'claimed' and key[0] not in gone and (not parted or key not in parted)",
-                "key[0] not in gone and key not in parted",
+                "[key for key, lease in leases.items() if lease.state != 'claimed']",
+                "list(leases)",
             ),
             Change(
                 "a reservation that ends in this tick counts no more",
-                "lease.state != 'claimed' and key[0] not in gone and (not parted or key not in parted)",
-                "lease.state != 'claimed' and key not in parted",
+                "key[0] not in moves.gone and key not in moves.parted",
+                "key not in moves.parted",
             ),
             Change(
                 "a single instance that ends leaves its part",
-                "lease.state != 'claimed' and key[0] not in gone and (not parted or key not in parted)",
-                "lease.state != 'claimed' and key[0] not in gone",
+                "key[0] not in moves.gone and key not in moves.parted",
+                "key[0] not in moves.gone",
             ),
         ],
         "share": [

@@ -160,6 +160,13 @@ class CachedSlot(msgspec.Struct, eq=False):
     """Whether the leases may exceed the slot's capacity (`elastic/assignment.py`); None until it is needed."""
 
 
+def copy_slot(opened: CachedSlot, order: int) -> SlotInfo:
+    """Return a scratch copy of one slot. `order`: its position in slot order."""
+    copy: SlotInfo = opened.slot_info.__copy__()  # type: ignore[attr-defined]  # as in `copy_slots`
+    copy.order, copy.opened = order, opened
+    return copy
+
+
 def copy_slots(opened: Iterable[CachedSlot], first: int) -> list[SlotInfo]:
     """Return scratch copies of slots, which one cycle may change. `first`: the position in slot order of the first."""
     copies: list[SlotInfo] = []
@@ -280,7 +287,7 @@ def open_slots(
 def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
     """Return the facts that follow from the row and the leases of a slot of this pool."""
     state, named = slot.state, view.leases_on.get(slot.id, NO_LEASES)
-    found = find_leases(view, slot) if named and state in HOLDING else NO_LEASES
+    found = _list_present(named, slot.epoch) if named and state in HOLDING else NO_LEASES
     slot_info = make_slot_info(slot, pool, 0, found)
     is_at_rest = state in AT_REST and slot.interrupted_at is None
     if is_at_rest and state == "ready":
@@ -305,8 +312,12 @@ def is_sound(view: View, slot: Slot) -> bool:
 
 def find_leases(view: View, slot: Slot) -> Leases:
     """Return the leases of a slot's present epoch, by (reservation, component)."""
-    found, epoch = view.leases_on.get(slot.id, NO_LEASES), slot.epoch
-    for lease in found.values():
+    return _list_present(view.leases_on.get(slot.id, NO_LEASES), slot.epoch)
+
+
+def _list_present(leases: Leases, epoch: int) -> Leases:
+    """Return those of a slot's leases that belong to this epoch; the same table if all do."""
+    for lease in leases.values():
         if lease.epoch != epoch:
-            return {key: each for key, each in found.items() if each.epoch == epoch}
-    return found
+            return {key: each for key, each in leases.items() if each.epoch == epoch}
+    return leases

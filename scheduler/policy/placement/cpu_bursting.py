@@ -55,9 +55,11 @@ def share(cycle: Scaled) -> Shared:
     arrivals = moves.came
     touched = moves.list_left(cycle).union(arrivals)
     unshared = cycle.cache.list_unshared(cycle.view, rules)
-    slots, changes_on = cycle.view.slots, dict[str, list[Cores]]()
+    slots, slot_infos, changes_on = cycle.view.slots, cycle.slot_infos, dict[str, list[Cores]]()
     for name in unshared | touched:
-        limits = _list_changes(cycle, slots[name], moves, arrivals.get(name, ())) if name in slots else None
+        slot_info = slot_infos.get(name)
+        slot = slots.get(name) if slot_info is None else slot_info.slot
+        limits = None if slot is None else _list_changes(cycle, slot, slot_info, moves, arrivals.get(name, ()))
         if limits:
             changes_on[name] = limits
         elif name not in touched:
@@ -212,31 +214,34 @@ def _sort(cycle: CycleState, names: Iterable[str]) -> list[Slot]:
     return [slot_info.slot for slot_info in known] + sorted(others, key=lambda slot: slot_order(slot.id))
 
 
-def _list_changes(cycle: CycleState, slot: Slot, moves: _Moves, came: Sequence[tuple[str, Placement]]) -> list[Cores]:
-    """Return the changed core limits of the leases that are on a slot after this cycle."""
-    slot_info = cycle.slot_infos.get(slot.id)
+def _list_changes(
+    cycle: CycleState, slot: Slot, slot_info: SlotInfo | None, moves: _Moves, came: Sequence[tuple[str, Placement]]
+) -> list[Cores]:
+    """Return the changed core limits of the leases that are on a slot after this cycle. `slot_info`: its scratch copy,
+    if the rules have its pool.
+    """
     known = None if slot_info is None else slot_info.opened
     leases = find_leases(cycle.view, slot) if known is None else known.slot_info.leases
-    gone, parted = moves.gone, moves.parted
-    users: list[tuple[str, Lease | Placement]] = []
+    if moves.gone or moves.parted:  # speed: without them no key is read, and most keys are not in the processor's cache
+        leases = {key: lease for key, lease in leases.items() if key[0] not in moves.gone and key not in moves.parted}
     owns: list[float] = []  # speed: a list made by a call of `list[float]` takes ten times as long
     presents: list[float] = []
-    for key, lease in leases.items():
-        if lease.state != "claimed" and key[0] not in gone and (not parted or key not in parted):
+    for lease in leases.values():
+        if lease.state != "claimed":
             own, cores = lease.resources.get(CPUS, 0.0), lease.cores
-            users.append((key[0], lease))
             owns.append(own)
             presents.append(0.0 if cores is None else cores - own)
-    for owner, placement in reversed(came):
-        users.append((owner, placement))
+    for _, placement in reversed(came):
         owns.append(placement.resources.get(CPUS, 0.0))
         presents.append(0.0)  # new leases start without spare cpus
     spare = find_spare(slot, owns, cycle.rules)
     if spare is None or not (spare or any(presents)):
         return []  # speed: most slots are full
+    users = [key for key, lease in leases.items() if lease.state != "claimed"]
+    users += [(owner, placement.component) for owner, placement in reversed(came)]
     name, epoch, is_new = slot.id, slot.epoch, not is_same(0.0, spare)
     return [
-        Cores(reservation=owner, component=each.component, slot=name, cpus=own + spare, epoch=epoch)
-        for (owner, each), own, present in zip(users, owns, presents, strict=True)
+        Cores(reservation=owner, component=component, slot=name, cpus=own + spare, epoch=epoch)
+        for (owner, component), own, present in zip(users, owns, presents, strict=True)
         if (abs(present - spare) > SLACK if present else is_new)
     ]

@@ -7,6 +7,7 @@ its account may preempt work there, or if its account has a limit of its own.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import filterfalse
 from typing import cast
 
 from scheduler.model.accounts import FREE, level_of
@@ -122,12 +123,14 @@ class GroupTable:
         """By key: the reservations of the group in queue order."""
         known.trim(len(self._rows))
         self._keys = _Keys() if found is None else known.keys
-        for key in self._rows.keys() - self._keys.all:
+        for key in filterfalse(self._keys.all.__contains__, self._rows):
             self._keys.add(key, self._find_facts(key))
         self.payers: dict[int, set[Payer]] = {level: set() for level in range(FREE + 1)}
         """By level: the accounts with pending groups that can pay for it."""
         accounts = cycle.balances.accounts
-        for payer in {payer for payer, _ in self._rows}:
+        for payer, keys in self._keys.of_payer.items():
+            if not any(key in self._rows for key in keys):
+                continue  # none of the account's requests waits any more
             account = None if payer is None else accounts.get(payer)
             self.payers[FREE if account is None else level_of(account.balance)].add(payer)
 

@@ -20,7 +20,7 @@ from scheduler.model.reservations import Reservation, Shape, is_on_hold
 from scheduler.model.rules import Terms
 from scheduler.model.waits import Reason, WaitBlock, Waits
 from scheduler.policy.capacity.requests import Demand
-from scheduler.policy.capacity.slot_info import SlotInfo, copy_slots, make_cached_slot
+from scheduler.policy.capacity.slot_info import SlotInfo, copy_slot, make_cached_slot
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Healed, Scaled
 from scheduler.policy.lifecycle.heal import heal
@@ -31,7 +31,7 @@ from scheduler.policy.queueing.order import find_lasting_rank
 from scheduler.policy.queueing.starvation_guard import has_waited_too_long
 from scheduler.policy.quota.steady import SteadyPlan
 from scheduler.policy.quota.step import charge, place_all_by_quota
-from scheduler.policy.replan.by_quota import PlacementByQuota, rank_by_group
+from scheduler.policy.replan.by_quota import PlacementByQuota
 from scheduler.policy.replan.fitting import FittingClasses
 from scheduler.policy.replan.idle_slots import IdleSlots
 from scheduler.policy.replan.kept_queue import KeptQueue, Key, KeyHeap
@@ -123,7 +123,7 @@ class KeptCycle:
     def _make_keys(self, names: Iterable[str], rows: Sequence[Reservation], shapes: Sequence[Shape]) -> Iterator[Key]:
         """Return the position of each pending reservation."""
         ages, numbers = [each.created_at for each in rows], [each.sequence for each in rows]
-        ranks = map(self._rank, rows) if self._by_quota is None else rank_by_group(self._rank, rows, shapes)
+        ranks = map(self._rank, rows) if self._by_quota is None else self._by_quota.rank_all(rows, shapes)
         return zip(ranks, ages, numbers, names, strict=True)
 
     def _list_demands(self, rows: Sequence[Reservation], shapes: Sequence[Shape]) -> list[Demand | None]:
@@ -267,13 +267,16 @@ class KeptCycle:
         cached = cycle.cache.slots.get(name)
         if cached is None:
             cached = cycle.cache.slots[name] = make_cached_slot(cycle.view, slot, old.pool)
-        [new] = copy_slots([cached], old.order)
-        is_alike = new.capacity == old.capacity and new.labels == old.labels and new.market == old.market
+        new = copy_slot(cached, old.order)
+        is_alike = slot is old.slot or (
+            new.capacity == old.capacity and new.labels == old.labels and new.market == old.market
+        )
         if not (is_alike and old.takes_leases and new.takes_leases and cached.is_at_rest and cached.is_sound):
             raise _LeftWayError
         cycle.replace_slot_info(old, new)
-        self._idle.note(new)
-        self._lives.note(old, new)
+        if old.pool.is_elastic:  # other pools keep their slots
+            self._idle.note(new)
+            self._lives.note(old, new)
         return new
 
     def _follow_queue(self) -> dict[str, tuple[Key, Demand | None]]:
@@ -318,30 +321,30 @@ class KeptCycle:
         """Assign leases in queue order: on changed slots to all demands, and on all slots to demands that did not wait
         before.
         """
-        names, places, gone = self._keys, self._lines, self._gone.append
+        names, gone = self._keys, self._gone.append
         decide, timed = self._cycle.decisions.append, self._cycle.view.timed
         lines = [
-            (key, number, demand, self._take_each(demand))
+            (key, number, demand, self._lines[demand], self._take_each(demand))
             for number, (demand, key) in enumerate(self._list_open(changed))
         ]
         heapify(lines)
         terms = set[tuple[float | None, Demand]]()
         while lines:
-            key, number, demand, run = lines[0]
+            key, number, demand, line, run = lines[0]
             leases = next(run, None)
             if leases is None:
                 heappop(lines)
                 continue
             name = key[3]
             decide(Assign(reservation=name, leases=leases))
-            terms.add((timed[name].request.ttl if name in timed else None, demand))
+            terms.add((timed[name].request.ttl if timed and name in timed else None, demand))
             del names[name]
             if came.pop(name, None) is None:
                 gone(key)
-            if (following := places[demand].first) is None:
+            if (following := line.first) is None:
                 heappop(lines)
             else:
-                heapreplace(lines, (following, number, demand, run))
+                heapreplace(lines, (following, number, demand, line, run))
         self._cycle.timers.lease_terms.update(Terms(ttl, each.shape.pool, each.shape.system) for ttl, each in terms)
 
     def _take_each(self, demand: Demand) -> Iterator[tuple[Placement, ...]]:
