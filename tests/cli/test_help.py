@@ -66,3 +66,10 @@ def test_help_imports_no_heavy_module(run: Run) -> None:
 
 def test_no_arguments_print_the_help(run: Run) -> None:
     assert run().out.startswith("Usage: leasehold")
+
+
+@pytest.mark.parametrize("module", ["leasehold", "leasehold.cli"])
+def test_the_command_is_also_a_module(module: str) -> None:
+    found = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.startswith("Usage: leasehold [OPTIONS] COMMAND")

@@ -1,0 +1,5 @@
+"""Runs the `leasehold` command for `python -m leasehold`."""
+
+from leasehold.cli import main
+
+main()
