@@ -102,9 +102,7 @@ class SlotIndex:
         slot_class.has_removed = True
         remaining = new.remaining = self._capacities.find(make_capacity_mark(new), new.free)
         new.free = remaining.free
-        slot_class.changed.append(new)  # `_note` without the call
-        self.changes += 1
-        self.steps += 1
+        self._note(slot_class, new)
 
     def __len__(self) -> int:
         return len(self._slot_infos)

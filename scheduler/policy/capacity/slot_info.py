@@ -4,7 +4,6 @@ Facts that follow from a row and its leases are cached until one of them changes
 examines few slots.
 """
 
-from collections.abc import Iterable
 from math import inf
 from typing import Any, Final
 
@@ -161,20 +160,10 @@ class CachedSlot(msgspec.Struct, eq=False):
 
 
 def copy_slot(opened: CachedSlot, order: int) -> SlotInfo:
-    """Return a scratch copy of one slot. `order`: its position in slot order."""
-    copy: SlotInfo = opened.slot_info.__copy__()  # type: ignore[attr-defined]  # as in `copy_slots`
+    """Return a scratch copy of a slot, which one cycle may change. `order`: its position in slot order."""
+    copy: SlotInfo = opened.slot_info.__copy__()  # type: ignore[attr-defined]  # half the time of copy(); every Struct has it
     copy.order, copy.opened = order, opened
     return copy
-
-
-def copy_slots(opened: Iterable[CachedSlot], first: int) -> list[SlotInfo]:
-    """Return scratch copies of slots, which one cycle may change. `first`: the position in slot order of the first."""
-    copies: list[SlotInfo] = []
-    for order, each in enumerate(opened, first):
-        slot_info: SlotInfo = each.slot_info.__copy__()  # type: ignore[attr-defined]  # half the time of copy(); every Struct has it
-        slot_info.order, slot_info.opened = order, each
-        copies.append(slot_info)
-    return copies
 
 
 def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> SlotInfo:
@@ -281,7 +270,7 @@ def open_slots(
         if known is None or known.slot_info.pool is not pool:
             known = cached[slot.id] = make_cached_slot(view, slot, pool)
         found.append(known)
-    return copy_slots(found, first), found
+    return [copy_slot(each, order) for order, each in enumerate(found, first)], found
 
 
 def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
