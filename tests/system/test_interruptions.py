@@ -19,6 +19,10 @@ pytestmark = pytest.mark.timeout(120)
 POOL = "spot"
 SHORT = 1.0
 """A grace in seconds, far shorter than the two minutes of EC2."""
+READ_BEFORE = 8.0
+"""Seconds from a notice to the end of the machine, shorter than EC2's. The notice is read before: the stack reads the
+queue in every other second. A reservation fails (`slot_gone`) if its machine ends before the notice is read.
+"""
 
 
 def some_rules(**scheduler: Any) -> dict[str, Any]:
@@ -101,7 +105,8 @@ def test_a_lease_of_the_client_has_its_revocation_deadline_and_reason(stack: Sta
 def test_an_ignored_revocation_ends_with_the_machine(stack: Stack) -> None:
     """The lease ends with the machine. The reservation is leased again and keeps its age in the queue."""
     row, slot = lease(stack)
-    (warned,) = stack.let_happen("interrupt", str(slot.instance_id), deadline=SHORT)
+    (warned,) = stack.let_happen("interrupt", str(slot.instance_id), deadline=READ_BEFORE)
+    stack.await_phase([row.id], "revoking")
     again = wait_for(lambda: found if (found := stack.find(row.id)).token > row.token else None, "another lease")
     assert slot_of(stack, again).instance_id != slot.instance_id
     assert (again.created_at, again.interruptions) == (row.created_at, 1)
