@@ -3,7 +3,7 @@
 Source: Zoe, where an undo restores the list of the moves but not the slots.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
@@ -82,8 +82,8 @@ class Assignment:
         """By request class: the slots whose revoking leases free enough for an instance, in slot order."""
         self._totals: dict[str, Resources] = {name: total(amounts) for name, amounts in by_pool.items()}
 
-    def find(self, need: InstanceRequest, declined: Sequence[str] = ()) -> SlotInfo | None:
-        """Return the best slot for one instance, None if it fits on none."""
+    def find(self, need: InstanceRequest, declined: Collection[str] = ()) -> SlotInfo | None:
+        """Return the best slot for one instance, None if it fits on none. `declined`: ids of slots to leave out."""
         self.update_index()
         return self._slot_index.find(need, declined)
 
@@ -106,15 +106,17 @@ class Assignment:
         """Return whether one instance fits on a slot now, or may fit once revoking leases have ended."""
         return bool(self._leaving) or self.find(need) is not None
 
-    def find_again(self, need: InstanceRequest, last: SlotInfo | None) -> SlotInfo | None:
+    def find_again(
+        self, need: InstanceRequest, last: SlotInfo | None, declined: Collection[str] = ()
+    ) -> SlotInfo | None:
         """Return the best slot for an instance after an equal one was put on the slot `last`; None if it fits on none.
 
         Speed: a search that packs finds `last` until that slot is full.
         """
-        is_packing = last is not None and not need.spreads and last.has_place
+        is_packing = last is not None and not need.spreads and last.has_place and last.slot.id not in declined
         if last is not None and is_packing and need.could_hold(last.slot.pool, last.free, last.labels):
             return last
-        return self.find(need)
+        return self.find(need, declined)
 
     def has(self, slot_info: SlotInfo) -> bool:
         """Return whether instances can be placed on a slot in this cycle. It may become false when the starvation guard
@@ -122,7 +124,7 @@ class Assignment:
         """
         return self._slot_index.has(slot_info)
 
-    def could_serve(self, need: InstanceRequest, slot_info: SlotInfo, declined: Sequence[str] = ()) -> bool:
+    def could_serve(self, need: InstanceRequest, slot_info: SlotInfo, declined: Collection[str] = ()) -> bool:
         """Return whether instances can be placed on the slot in this cycle, and the request would fit if the slot were
         empty.
 

@@ -9,7 +9,7 @@ none moves without need.
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 from operator import attrgetter
@@ -22,7 +22,14 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import GRANT_STEPS, find_payer
 from scheduler.policy.elastic.assignment import MORE, Assignment
-from scheduler.policy.elastic.instances import RECLAIMS, ElasticGroup, ElasticInstance, Rank, list_groups
+from scheduler.policy.elastic.instances import (
+    RECLAIMS,
+    ElasticGroup,
+    ElasticInstance,
+    GrantLimits,
+    Rank,
+    list_groups,
+)
 from scheduler.policy.elastic.relaxed_capacity import RelaxedCapacity
 from scheduler.policy.elastic.victim_search import VictimSearch
 
@@ -37,14 +44,19 @@ class Cascade:
     """Serves the elastic instances of one queue, and keeps the slot of each in the scratch copy."""
 
     def __init__(
-        self, cycle: CycleState, settings: SchedulerKeys, ranks: Mapping[str, int], linked: Mapping[str, str]
+        self,
+        cycle: CycleState,
+        settings: SchedulerKeys,
+        ranks: Mapping[str, int],
+        linked: Mapping[str, str],
+        limits: GrantLimits | None = None,
     ) -> None:
         """Start the cascade of one queue.
 
         `ranks`: reservation id -> position in the queue's order, leased reservations included. `linked`: see
-        `link_pools`.
+        `link_pools`. `limits`: the slots that instances may not get.
         """
-        self.settings, self._linked = settings, linked
+        self.settings, self._linked, self._limits = settings, linked, limits
         self._cycle, self._ranks = cycle, ranks
         self._assignment = Assignment(cycle)
         self.groups: list[ElasticGroup] = []
@@ -138,6 +150,12 @@ class Cascade:
         """
         if self._relaxed is not None:
             self._relaxed.take(demand.needs, slot_infos)
+
+    def find_refused(self, group: ElasticGroup) -> Collection[str]:
+        """Return the ids of the slots that the account of a group may not get for one more instance."""
+        if self._limits is not None:
+            self._limits.update(group)
+        return group.refused or ()
 
     def _list_ways(self, reservation: Reservation) -> Iterator[tuple[Rank, bool]]:
         """Yield ways to reclaim: (first rank whose instances may be lifted, whether the utilisation has to grow)."""
@@ -247,8 +265,9 @@ class Cascade:
 
         Return whether later groups of the same request class may still find slots.
         """
-        if self._fill_group(group):
-            return True
+        self.find_refused(group)
+        if self._fill_group(group) or group.refused is not None:
+            return True  # other groups of the class may get the slots that are refused to this one
         likeness, stamp = group.need.likeness, self._assignment.stamp
         rank, known = self._without_slot.get(likeness, (_LAST, stamp))
         self._without_slot[likeness] = (min(rank, group.rank) if known == stamp else group.rank, stamp)
@@ -267,12 +286,13 @@ class Cascade:
             keeps_slot = elastic_instance.lease is not None and self.settings.preemption_grace
             if elastic_instance.slot_info is not None or elastic_instance.expects or keeps_slot:
                 continue
-            slot_info = self._assignment.find_again(group.need, slot_info)
+            declined = self.find_refused(group)
+            slot_info = self._assignment.find_again(group.need, slot_info, declined)
             # Leases that were revoked earlier make room first: otherwise each cycle of their grace would revoke more.
             if slot_info is None and self._assignment.expect(elastic_instance):
                 continue
-            if slot_info is None and (victims := self._find_victims(group)):
-                slot_info = self._lift(victims, group.need)
+            if slot_info is None and (victims := self._find_victims(group, declined)):
+                slot_info = self._lift(victims, group.need, declined)
             if slot_info is None:
                 return False
             if turns.is_spent(payer):
@@ -281,13 +301,13 @@ class Cascade:
             turns.spend(payer, GRANT_STEPS)
         return True
 
-    def _find_victims(self, group: ElasticGroup) -> Sequence[ElasticInstance]:
+    def _find_victims(self, group: ElasticGroup, declined: Collection[str] = ()) -> Sequence[ElasticInstance]:
         """Return the instances of groups behind this one that have to be lifted so that one more instance of this group
-        fits.
+        fits on a slot other than those with the ids `declined`.
         """
-        return self._victims.find(group.need, _after(group.rank)) if self.takes_back else ()
+        return self._victims.find(group.need, _after(group.rank), declined) if self.takes_back else ()
 
-    def _find(self, need: InstanceRequest, first: Rank, declined: Sequence[str]) -> SlotInfo | None:
+    def _find(self, need: InstanceRequest, first: Rank, declined: Collection[str]) -> SlotInfo | None:
         """Return a slot for one more instance. If none is free, lift elastic instances of groups from the rank `first`
         on.
         """
@@ -297,7 +317,7 @@ class Cascade:
         return slot_info
 
     def _lift(
-        self, victims: Sequence[ElasticInstance], need: InstanceRequest, declined: Sequence[str] = ()
+        self, victims: Sequence[ElasticInstance], need: InstanceRequest, declined: Collection[str] = ()
     ) -> SlotInfo | None:
         """Lift elastic instances off their slot. Return the slot on which an instance of the request fits then."""
         for elastic_instance in victims:

@@ -4,10 +4,10 @@ An instance may be lifted off its slot and put back or on another slot, see `ela
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final
+from typing import Final, Protocol
 
 from scheduler.model.reservations import Component, Instance, Lease, Reservation
 from scheduler.model.resources import Resources
@@ -106,6 +106,10 @@ class ElasticGroup:
     """The number of missing instances that may return to the slots of their leases."""
     is_noted: bool = False
     """Whether `MissingInstances` contains the group."""
+    refused: Collection[str] | None = None
+    """The ids of the slots that no further instance of the group may get, by the limits of its account. None: the
+    account has no limits. While slots are refused, missing instances launch nothing.
+    """
     first_unopened: int | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,6 +150,13 @@ class ElasticGroup:
         elastic_instance = ElasticInstance(self, self.holder, self.instances[index], self.need, index)
         insort(self.elastic_instances, elastic_instance, key=attrgetter("index"))
         return elastic_instance
+
+
+class GrantLimits(Protocol):
+    """The limits of accounts for slots that elastic instances are granted."""
+
+    def update(self, group: ElasticGroup) -> None:
+        """Set `group.refused`. The slots that the group, and groups of earlier calls, were granted count too."""
 
 
 class MissingInstances:

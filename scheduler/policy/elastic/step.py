@@ -20,7 +20,7 @@ from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState, make_revoke
 from scheduler.policy.cycle.step_values import ElasticShortage
 from scheduler.policy.elastic.cascade import Cascade, link_pools
-from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance
+from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance, GrantLimits
 from scheduler.policy.queueing.order import sort_queue
 
 RECLAIMING: Final = "elastic instances of other reservations are being reclaimed for it"
@@ -206,12 +206,12 @@ class ElasticDecisions:
 class ElasticStep:
     """Grants and reclaims elastic instances in one cycle, with one `Cascade` for each queue with elastic components."""
 
-    def __init__(self, cycle: CycleState, waiters: Queue) -> None:
+    def __init__(self, cycle: CycleState, waiters: Queue, limits: GrantLimits | None = None) -> None:
         """Serve the elastic instances of leased reservations.
 
-        Some of `waiters` were assigned their leases in this cycle.
+        Some of `waiters` were assigned their leases in this cycle. `limits`: the slots that instances may not get.
         """
-        self._cycle = cycle
+        self._cycle, self._limits = cycle, limits
         self._start = len(cycle.decisions)
         self._cascades: dict[str, Cascade] = {}
         self._queue = Queue()
@@ -240,7 +240,7 @@ class ElasticStep:
         linked = link_pools(queue_of_all.different) if members else {}
         for queue, served in members.items():
             settings = self._cycle.rules.settings_of_queue(queue)
-            self._cascades[queue] = Cascade(self._cycle, settings, ranks, linked)
+            self._cascades[queue] = Cascade(self._cycle, settings, ranks, linked, self._limits)
             self._cascades[queue].serve_leased(served)
         placed = {each.reservation for each in self._cycle.decisions if isinstance(each, Assign)}
         for reservation, demand in waiters if placed else ():
@@ -293,7 +293,9 @@ class ElasticStep:
         groups: dict[str, list[ElasticGroup]] = {}
         for cascade in self._cascades.values():
             for group in cascade.groups:
-                groups.setdefault(group.holder.id, []).append(group)
+                known = groups.setdefault(group.holder.id, [])
+                if not cascade.find_refused(group):
+                    known.append(group)
         for reservation, demand in self._queue:
             if reservation.phase == "leased" or reservation.id in groups:
                 served = groups.get(reservation.id, ())

@@ -6,7 +6,7 @@ this order, so that a search examines only slots that changed and instances that
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -44,7 +44,7 @@ class _Candidates:
         self._reached = _FIRST
         """The slots of all instances with a turn before this one were examined, or have changed since."""
 
-    def find(self, bound: Rank, declined: Sequence[str]) -> Sequence[ElasticInstance]:
+    def find(self, bound: Rank, declined: Collection[str]) -> Sequence[ElasticInstance]:
         """Return the instances to lift for one more instance of the request. They belong to groups from the rank
         `bound` on.
         """
@@ -120,7 +120,7 @@ class VictimSearch:
         self._groups, self._assignment = groups, assignment
         self._candidates: dict[RequestClass, _Candidates] = {}
 
-    def find(self, need: InstanceRequest, bound: Rank, declined: Sequence[str] = ()) -> Sequence[ElasticInstance]:
+    def find(self, need: InstanceRequest, bound: Rank, declined: Collection[str] = ()) -> Sequence[ElasticInstance]:
         """Return the elastic instances to lift for one more instance of the request, in the order of lifts.
 
         They belong to groups from the rank `bound` on. None are returned if no lift helps.

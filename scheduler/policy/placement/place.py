@@ -50,10 +50,10 @@ def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
     if not (queue.ids or cycle.returning or cycle.view.stretching or cycle.rules.has_quota):
         return Unplaced(queue, (), Protected((), {}), ())
     waiting = set_aside(cycle, limits, queue)
-    waiters, demanding = place_by_quota(cycle, waiting)
+    waiters, demanding, grant_limits = place_by_quota(cycle, waiting)
     waiters = _assign_claims(cycle, waiters)
     cycle.open_indexes()
-    elastic = ElasticStep(cycle, waiting)
+    elastic = ElasticStep(cycle, waiting, grant_limits)
     guard = StarvationGuard(cycle, limits, queue.oldest)
     search = _Search(cycle, waiters, elastic, guard.few)
     unplaced = _serve(cycle, waiters, search, guard)

@@ -3,14 +3,15 @@ releases that enforced them.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 
-from scheduler.model.accounts import Account
-from scheduler.model.reservations import Shape
+from scheduler.model.accounts import Account, find_account
+from scheduler.model.reservations import Reservation, Shape
 from scheduler.model.resources import Labels, shape_of
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.elastic.instances import ElasticGroup
 from scheduler.policy.quota.pending_groups import PendingGroup
 from scheduler.policy.quota.running import RunningIndex
 
@@ -84,7 +85,66 @@ class AccountLimits:
             if account.per_label_task_limits:
                 self._note_labels(account, slot_info.labels)
 
+    def count_labelled(self, account: str, name: str, value: str) -> int:
+        """Return how many leases of an account count for its limit on slots with this label."""
+        return self._labelled[account, name, value]
+
     def _note_labels(self, account: Account, labels: Labels) -> None:
         for name in account.per_label_task_limits:
             if name in labels:
                 self._labelled[account.id, name, labels[name]] += 1
+
+
+class LimitsOfGrants:
+    """The limits `per_label_task_limits` for elastic instances: an account at a limit is granted no such slot.
+
+    Instances that the cycle has granted count too. Those that it has reclaimed count from the next cycle on no more.
+    """
+
+    def __init__(self, cycle: CycleState, limits: AccountLimits, accounts: Mapping[str, Account]) -> None:
+        """Begin with the leases that `limits` has counted. `accounts`: those with limits for labels, by id."""
+        self._cycle, self._limits, self._accounts = cycle, limits, accounts
+        self._groups: dict[str, dict[ElasticGroup, None]] = {name: {} for name in accounts}
+        """By account: the groups of elastic instances that may have been granted slots in this cycle."""
+        self._slots: dict[str, dict[str, list[str]]] = {}
+        """By name and value of a label: the ids of the slots that have it."""
+
+    def update(self, group: ElasticGroup) -> None:
+        """See GrantLimits."""
+        account = self._find_account(group.holder)
+        if account is None:
+            return
+        groups = self._groups[account.id]
+        groups[group] = None
+        refused = set[str]()
+        for name, limit in account.per_label_task_limits.items():
+            granted = Counter(
+                each.slot_info.labels.get(name)
+                for other in groups
+                for each in other.elastic_instances
+                if each.is_granted and each.slot_info is not None
+            )
+            for value, slots in self._list_slots(name).items():
+                if self._limits.count_labelled(account.id, name, value) + granted[value] >= limit:
+                    refused.update(slots)
+        group.refused = refused
+
+    def _find_account(self, holder: Reservation) -> Account | None:
+        if self._cycle.settings_of(holder).queue != "quota":
+            return None
+        return find_account(self._accounts, holder.request.account, holder.sequence)
+
+    def _list_slots(self, name: str) -> dict[str, list[str]]:
+        if name not in self._slots:
+            slots = self._slots[name] = dict[str, list[str]]()
+            for slot, slot_info in self._cycle.slot_infos.items():
+                if name in slot_info.labels:
+                    slots.setdefault(slot_info.labels[name], []).append(slot)
+        return self._slots[name]
+
+
+def make_limits_of_grants(cycle: CycleState, limits: AccountLimits) -> LimitsOfGrants | None:
+    """Return the limits for elastic instances after the leases that `limits` has counted; None: no account has any."""
+    accounts = cycle.balances.accounts.items()
+    limited = {name: account for name, account in accounts if account.per_label_task_limits}
+    return LimitsOfGrants(cycle, limits, limited) if limited else None

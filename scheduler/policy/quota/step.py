@@ -19,6 +19,7 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Charged, Healed
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.order import insert
+from scheduler.policy.quota.account_limits import LimitsOfGrants, make_limits_of_grants
 from scheduler.policy.quota.match_idle import match_idle
 from scheduler.policy.quota.memory import QuotaMemory
 from scheduler.policy.quota.pending_groups import PendingGroup, Requirements
@@ -120,14 +121,14 @@ class BlockReasons:
         return self._known[key]
 
 
-def place_by_quota(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue]:
-    """Place the reservations whose queue is `quota`. Return the reservations of all other queues, and, in order, those
-    that were not placed and may cause a launch.
+def place_by_quota(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue, LimitsOfGrants | None]:
+    """Place the reservations whose queue is `quota`. Return the reservations of all other queues, in order those that
+    were not placed and may cause a launch, and the limits for the elastic instances that are granted afterwards.
 
     A reservation that its account blocks waits with the reason and causes no launch.
     """
     if not cycle.rules.has_quota:
-        return waiters, Queue()
+        return waiters, Queue(), None
     others = Queue()
     if cycle.rules.scheduler.system:  # else every queue is `quota`
         is_by_quota = [demand.settings.queue == "quota" for demand in waiters.demands]
@@ -141,7 +142,7 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue]:
     _place_at_each_level(quota_run)
     unplaced = _list_unplaced(quota_run, newcomers)
     memory.running.finish()
-    return others, unplaced
+    return others, unplaced, make_limits_of_grants(cycle, quota_run.limits)
 
 
 def place_all_by_quota(cycle: CycleState, left_out: Collection[Shape]) -> None:
