@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from scheduler.model.accounts import NOTHING, Account
+from scheduler.model.accounts import Account
 from scheduler.model.events import Event
 from scheduler.model.images import list_sources
 from scheduler.model.pools import slot_ids
@@ -20,6 +20,8 @@ from scheduler.operations.membership import check_membership
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.operations.writers.leases import LeaseWriter
+from scheduler.policy.quota.accounting import stop
 from scheduler.ports import Transaction
 
 RULES_CHANGED = "rules_changed"
@@ -109,9 +111,12 @@ def write_rules(
         return Applied(stored.version, None)
     work = UnitOfWork(transaction, cause, principal=principal)
     work.count_submitted()
+    if _list_quota_systems(stored.rules) != _list_quota_systems(rules):
+        work.load(reservations=transaction.list_holders(), payers=True)
     version = transaction.save_rules(document, stored.version, found)
     fit_slots(work, transaction.load_all_slots(), rules)
     fit_accounts(work, transaction.load_all_accounts(), stored.rules, rules)
+    fit_leases(work, stored.rules, rules)
     detail: dict[str, Any] = {"version": version} | ({"source": source} if source else {})
     work.add_event(Event(at=work.now, name=RULES_CHANGED, cause=cause, detail=detail))
     return Applied(version, work.flush())
@@ -139,12 +144,12 @@ def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, r
 
     An account whose table is new or changed gets its settings, and its balance if the balance in the table is new or
     changed. An account whose table was removed is forgotten. If an operator changed a setting by a command, it stays
-    until the table changes. When quota scheduling is switched on, charging begins now.
+    until the table changes. When quota scheduling is switched on, accounts earn from now on.
     """
     work.accounts.update((account.id, account) for account in accounts)
     if rules.has_quota and not before.has_quota:
         for account in list(work.accounts.values()):
-            work.put(msgspec.structs.replace(account, charged_at=work.now, due=NOTHING))
+            work.put(msgspec.structs.replace(account, charged_at=work.now))
     for name, table in rules.accounts.items():
         known = before.accounts.get(name)
         if table != known:
@@ -155,3 +160,29 @@ def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, r
         present = work.accounts.get(name)
         if present is not None and not present.forgotten:
             drop_account(work, present)
+
+
+def fit_leases(work: UnitOfWork, before: Rules, rules: Rules) -> None:
+    """Let the leases of the loaded reservations cost their accounts something exactly while their queue is `quota`.
+
+    If that changes, the cost of a lease begins or ends now; its level stays. Source: qscheduler, whose rules apply
+    under `queue: quota` only.
+    """
+    writer = LeaseWriter(work, rules)
+    for row in list(work.reservations.values()):
+        had_quota, has_quota = (
+            each.settings_of(row.request.pool, row.request.system).queue == "quota" for each in (before, rules)
+        )
+        if has_quota == had_quota:
+            continue
+        leases = (writer.meter(row, lease) if has_quota else stop(lease, work.now) for lease in row.leases)
+        work.put(msgspec.structs.replace(row, leases=tuple(leases)))
+
+
+def _list_quota_systems(rules: Rules) -> tuple[bool, set[str]]:
+    """Return whether `quota` is the queue of most systems, and the systems with settings of their own for which the
+    opposite is true.
+    """
+    is_common = rules.scheduler.queue == "quota"
+    own = {name: rules.settings_of(None, name).queue == "quota" for name in rules.scheduler.system}
+    return is_common, {name for name, is_quota in own.items() if is_quota != is_common}

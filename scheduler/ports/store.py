@@ -132,6 +132,9 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         that gives or ends a lease locks the slot first.
         """
 
+    def list_holders(self) -> list[str]:
+        """Return the ids of all reservations with leases or claims, sorted. Locks nothing."""
+
     def load_all_slots(self) -> list[Slot]:
         """Lock and return every slot. Use it only to change the rules."""
 

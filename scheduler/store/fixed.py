@@ -41,6 +41,7 @@ RUNNING = (
     .where(_LEASE.charged_at.is_not(None), _LEASE.level < FREE, bindparam("now") > _USED_FROM)
     .group_by(_ACCOUNT.id, _LEASE.level)
 )
+HOLDERS = select(_LEASE.reservation).distinct().order_by(_LEASE.reservation)
 SAVE_RULES = insert(tables.rules)
 NOTE_TICK = (
     update(tables.leader)

@@ -188,6 +188,12 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
                 there.sort(key=itemgetter(0))
         return found
 
+    def list_holders(self) -> list[str]:
+        """Return the ids of all reservations with leases or claims, sorted. See Transaction."""
+        written = {key[1]: row for key, row in self._rows.items() if key[0] is Reservation}
+        held = {owner for owners in self._world.occupants.values() for owner in owners} - written.keys()
+        return sorted(held | {name for name, row in written.items() if isinstance(row, Reservation) and row.leases})
+
     def load_all_slots(self) -> list[Slot]:
         """Lock and return every slot. See Transaction."""
         names = dict.fromkeys([*self._world.slots, *(key[1] for key in self._rows if key[0] is Slot)])

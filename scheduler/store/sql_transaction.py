@@ -175,6 +175,10 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
                 found[lease.slot].append((owner, lease))
         return found
 
+    def list_holders(self) -> list[str]:
+        """Return the ids of all reservations with leases or claims, sorted. See Transaction."""
+        return [str(row[0]) for row in self._session.fetch(fixed.HOLDERS)]
+
     def load_all_slots(self) -> list[Slot]:
         """Lock and return every slot. See Transaction."""
         return SLOTS.read_all(self._session.fetch(fixed.ALL_SLOTS))

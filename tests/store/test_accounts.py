@@ -1,5 +1,6 @@
 """Accounts in every store: what is loaded of them, and what their leases have used since they were last charged."""
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -70,6 +71,23 @@ class TestRunning:
         save(store, *(replace_leases(row, a_lease(level=0, charged_at=NOW - 9)) for row in rows), an_account())
         with store.transaction() as transaction:
             assert transaction.sum_running(NOW) == {}
+
+
+class TestHolders:
+    def test_reservations_with_leases_or_claims_in_the_order_of_their_ids(self, store: Store) -> None:
+        rows = insert(store, *(a_reservation(name) for name in ("r1", "r2", "r3", "r4")))
+        held = [replace_leases(rows[3], a_lease("linux-1")), replace_leases(rows[1], a_lease(state="claimed"))]
+        save(store, *held)
+        with store.transaction() as transaction:
+            assert transaction.list_holders() == ["r2", "r4"]
+
+    def test_what_is_written_in_the_transaction_is_seen(self, store: Store) -> None:
+        rows = insert(store, a_reservation("r1"), a_reservation("r2"))
+        (saved,) = save(store, replace_leases(rows[0], a_lease()))
+        assert isinstance(saved, Reservation)
+        with store.transaction() as transaction:
+            transaction.save([msgspec.structs.replace(saved, leases=()), replace_leases(rows[1], a_lease())])
+            assert transaction.list_holders() == ["r2"]
 
 
 class TestFind:

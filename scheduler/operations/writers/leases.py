@@ -372,6 +372,13 @@ class LeaseWriter:
             assigned_at=self.now,
         )
 
+    def meter(self, current: Reservation, lease: Lease) -> Lease:
+        """Return a lease that costs its account something from now on. A lease that is being revoked costs nothing."""
+        if lease.state == "revoking":
+            return lease
+        weight = self.weigh(current, lease.resources, self.work.slots.get(lease.slot))
+        return msgspec.structs.replace(lease, charged_at=self.now, weight=weight)
+
     def weigh(self, current: Reservation, given: Mapping[str, float], slot: Slot | None) -> float:
         """Return what a lease of these resources of a slot costs its account per second. Return 1 if the slot or its
         pool no longer exists.
