@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from scheduler.model.decisions import Assign, Claim, Decision, Grant, Revoke
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Reservation, is_claimant
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.fits import Occupancy, is_overfull
 from scheduler.policy.capacity.requests import Demand
@@ -55,9 +55,9 @@ class _SlotUsage:
 class ElasticDecisions:
     """Turns the changes of all elastic instances of a cycle into decisions."""
 
-    def __init__(self, cycle: CycleState, start: int) -> None:
+    def __init__(self, cycle: CycleState, start: int, claiming: Iterable[str]) -> None:
         """Start without elastic instances. `start`: the number of decisions that the cycle had before the placing
-        began.
+        began. `claiming`: the reservations that have claims since earlier cycles.
         """
         self._cycle, self._start = cycle, start
         self._usages: dict[str, _SlotUsage] = {}
@@ -75,7 +75,7 @@ class ElasticDecisions:
         """
         self._early: dict[str, list[ElasticInstance]] = {}
         """By reservation: instances that are granted with its assignment, or before all assignments if it is leased."""
-        self._claiming: set[str] = set()
+        self._claiming = {*claiming}
         self._nameless: dict[ElasticGroup, list[ElasticInstance]] = {}
         """By group: the elastic instances that may be granted and have no grant yet, highest index first."""
 
@@ -215,6 +215,8 @@ class ElasticStep:
         self._start = len(cycle.decisions)
         self._cascades: dict[str, Cascade] = {}
         self._queue = Queue()
+        self._claiming: set[str] = set()
+        """The reservations that claim slots. Their elastic instances keep capacity, and are granted after the grace."""
         self.pools: set[str] = set()
         """The pools in which elastic instances may stand: capacity there may be given back while the queue is served.
         """
@@ -246,6 +248,11 @@ class ElasticStep:
         for reservation, demand in waiters if placed else ():
             if reservation.id in placed:
                 self.serve(reservation, demand, [])
+        for reservation, demand in waiters if self._cycle.list_claimants() else ():
+            cascade = self._cascades.get(demand.queue)
+            if cascade and cascade.takes_back and is_claimant(reservation) and reservation.id not in placed:
+                cascade.follow(reservation, demand, [])
+                self._claiming.add(reservation.id)
 
     def serve(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
@@ -276,7 +283,7 @@ class ElasticStep:
         """Turn the changes of elastic instances into decisions; return the instances that may cause launches."""
         if not self._cascades:
             return []
-        settlement = ElasticDecisions(self._cycle, self._start)
+        settlement = ElasticDecisions(self._cycle, self._start, self._claiming)
         for cascade in self._cascades.values():
             settlement.add(list(cascade.elastic_instances()), takes_back=cascade.takes_back)
         settlement.write()
