@@ -70,7 +70,7 @@ class Changes:
             for key, placement in present.items():
                 if key not in known:
                     self._changes.append(Change(kind="granted", placement=placement))
-                if placement.state == "revoking" and (key not in known or known[key].state != "revoking"):
+                if placement.state == "revoking" and (key not in known or known[key].revoke_by != placement.revoke_by):
                     self._changes.append(Change(kind="revoking", placement=placement))
             self._take_cores(placements)
             self._news.notify_all()

@@ -81,6 +81,14 @@ def revoke(
     )
 
 
+def shorten_grace(work: UnitOfWork, current: Reservation, reason: str, by: float) -> None:
+    """Set an earlier deadline `by` for all leases of a revoking reservation. Its phase and its reason stay."""
+    leases = tuple(msgspec.structs.replace(lease, revoke_by=by) for lease in current.leases)
+    work.put(msgspec.structs.replace(current, revoke_by=by, leases=leases))
+    for lease in leases:
+        add_instance_event(work, REVOKED, current.id, lease, reason)
+
+
 def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:
     """Delete the claims of a pending reservation (slots promised to it). Return the new row. What its account has paid
     for the claims is not paid back.

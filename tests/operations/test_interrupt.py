@@ -76,6 +76,23 @@ def test_a_repeated_notice_is_one_event_and_counts_once(harness: Harness, feed: 
     assert interruptions(harness) == {("linux", "interruption"): 1}
 
 
+def test_an_earlier_deadline_reaches_the_holder_of_a_revoked_lease(harness: Harness, feed: MemoryFeed) -> None:
+    feed.put(interruption())
+    handle_notices(harness.ports, feed)
+    harness.tick()
+    feed.put(interruption(at=NOW - 60))
+    assert handle_notices(harness.ports, feed).changed == 1
+    harness.tick()
+    row = harness.store.find_reservations(ids=["r1"])[0]
+    assert (row.phase, row.revoke_by, [each.revoke_by for each in row.leases]) == ("revoking", NOW + 60, [NOW + 60])
+    assert (row.reason, row.interruptions) == ("slot_interrupted", 1)
+    (event,) = harness.store.read_events(EventFilter(name="reservation_revoked"))
+    assert (event.reservation, event.detail["slot"], event.detail["deadline"]) == ("r1", "linux-1", NOW + 60)
+    harness.now += 60
+    harness.tick()
+    assert harness.phase() == "pending"
+
+
 def interruptions(harness: Harness) -> dict[tuple[str, str], int]:
     """Return (pool, kind) -> number of counted notices."""
     found = {}

@@ -56,10 +56,18 @@ def is_there(picture: Picture, reservation: Reservation) -> bool:
 def end_graces(picture: Picture) -> None:
     """Rule: "It is `revoking` for `interruption_grace` at most … and it is placed when the holder lets go"."""
     for each in picture.list_in("revoking"):
-        if each.revoke_by is None or picture.now >= each.revoke_by or not is_there(picture, each):
-            requeue(picture, each, each.revoke_reason or "preempted")
-        else:
-            picture.returning.append(each.id)
+        found = [picture.find(lease.slot, lease.epoch) for lease in each.leases]
+        ends = [site.row.interrupted_by for site in found if site is not None and site.row.interrupted_by is not None]
+        by = each.revoke_by  # "never beyond" the deadline of a notice, also of one that came later
+        is_earlier = by is not None and bool(ends) and min(ends) < by
+        by = min(ends) if is_earlier else by
+        reason = "slot_interrupted" if is_earlier else each.revoke_reason or "preempted"
+        if by is None or picture.now >= by or not is_there(picture, each):
+            requeue(picture, each, reason)
+            continue
+        if is_earlier:
+            picture.decide("requeue", each.id, reason, f"by {by:g}")
+        picture.returning.append(each.id)
 
 
 def interrupt(picture: Picture, site: Site) -> None:

@@ -66,11 +66,13 @@ def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) 
 def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
     """Record on a slot EC2's notice that it will take the spot machine back at `gone_at`.
 
-    A second notice changes nothing.
+    A second notice changes nothing, unless the machine will be gone earlier than the slot's row has it.
     """
     slot = find_slot(work, name)
-    if slot.interrupted_at is None and slot.state in IN_FLIGHT | HOLDING:
-        slot = msgspec.structs.replace(slot, interrupted_at=work.now, interrupted_by=gone_at)
+    is_news = slot.interrupted_by is None or gone_at < slot.interrupted_by
+    if is_news and slot.state in IN_FLIGHT | HOLDING:
+        began_at = work.now if slot.interrupted_at is None else slot.interrupted_at
+        slot = msgspec.structs.replace(slot, interrupted_at=began_at, interrupted_by=gone_at)
         work.put(slot)
         detail: dict[str, Any] = {"epoch": slot.epoch, "gone_at": gone_at}
         work.add_event(Event(at=work.now, name=INTERRUPTED, cause="cloud", slot=name, detail=detail))

@@ -36,10 +36,11 @@ from scheduler.operations.ending_leases import (
     note_unconfirmed,
     return_to_queue,
     revoke,
+    shorten_grace,
     take_back_instances,
 )
 from scheduler.operations.writers.leases import LeaseWriter
-from scheduler.policy.lifecycle.timers import is_silent
+from scheduler.policy.lifecycle.timers import find_end_of_grace, is_silent
 from scheduler.policy.placement.cpu_bursting import find_limits, is_same
 from scheduler.policy.quota.accounting import stop
 
@@ -118,6 +119,9 @@ class ReservationWriter:
         object_to = self._object_to_return if current.phase == "revoking" else self._object_to_taking
         if (objection := object_to(current, decision)) is not None:
             return objection
+        if current.phase == "revoking" and decision.revoke_by is not None:
+            shorten_grace(self.work, current, decision.reason, decision.revoke_by)
+            return None
         if decision.reason == "slot_interrupted" and current.phase == "leased":
             current = msgspec.structs.replace(current, interruptions=current.interruptions + 1)
         if decision.revoke_by is not None:
@@ -150,12 +154,15 @@ class ReservationWriter:
         return "the confirm_timeout is not over" if self.now < due else None
 
     def _object_to_return(self, current: Reservation, decision: Requeue) -> str | None:
-        """Return as text why a reservation whose leases are being revoked does not return to the queue yet. Return None
-        if it does.
+        """Return as text why a reservation whose leases are being revoked does not return to the queue yet, or why its
+        grace is not shortened. Return None if it does or is.
         """
+        end = find_end_of_grace(current, self.work.slots)
         if decision.revoke_by is not None:
-            return "the leases are being revoked already"
-        over = current.revoke_by is None or self.now >= current.revoke_by or self._has_lost(current, "slot_gone")
+            latest = current.revoke_by
+            is_shorter = end is not None and latest is not None and end <= decision.revoke_by < latest
+            return None if is_shorter else "the leases are being revoked already"
+        over = end is None or self.now >= end or self._has_lost(current, "slot_gone")
         return (
             None if over or self._has_lost(current, decision.reason) else "the grace period of the holder is not over"
         )

@@ -27,6 +27,7 @@ from scheduler.policy.cycle.state import CycleState, make_revoke
 from scheduler.policy.cycle.step_values import FailedBoots, Healed, Unexpired
 from scheduler.policy.lifecycle.timers import (
     find_deadline,
+    find_end_of_grace,
     find_silent,
     is_restart_due,
     may_restart_again,
@@ -63,17 +64,22 @@ def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
 
 
 def _end_graces(cycle: CycleState) -> None:
-    """Requeue each revoking reservation whose grace is over or whose machines are gone already."""
+    """Requeue each revoking reservation whose grace is over or whose machines are gone already. A grace that would end
+    after EC2 takes one of the machines back is shortened.
+    """
     for reservation in _list_in_phase(cycle, "revoking"):
-        revoke_by = reservation.revoke_by
+        revoke_by = find_end_of_grace(reservation, cycle.view.slots)
+        is_shorter = revoke_by != reservation.revoke_by
+        reason = "slot_interrupted" if is_shorter else reservation.revoke_reason or "preempted"
         is_over = revoke_by is None or cycle.is_due(revoke_by)
         if not is_over:
             cycle.timers.add(revoke_by)
         if is_over or not _has_all_slots(cycle, reservation):
-            reason = reservation.revoke_reason or "preempted"
             cycle.requeue(reservation, Requeue(reservation=reservation.id, reason=reason))
-        else:
-            cycle.returning[reservation.id] = reservation
+            continue
+        if is_shorter:
+            cycle.decide(Requeue(reservation=reservation.id, reason=reason, revoke_by=revoke_by))
+        cycle.returning[reservation.id] = reservation
 
 
 def _list_in_phase(cycle: CycleState, phase: Phase) -> list[Reservation]:
@@ -266,9 +272,10 @@ def _find_loss(
     if lease.slot in silent:
         return "slot_offline", None
     if lease.state == "revoking":
-        if lease.revoke_by is not None and not cycle.is_due(lease.revoke_by):
-            cycle.timers.add(lease.revoke_by)
-            return None
+        ends = [end for end in (lease.revoke_by, slot.interrupted_by) if end is not None]
+        if lease.revoke_by is not None and not cycle.is_due(min(ends)):
+            cycle.timers.add(min(ends))
+            return None if min(ends) == lease.revoke_by else ("slot_interrupted", min(ends))
         return "reclaimed" if slot.interrupted_at is None else "slot_interrupted", None
     if slot.interrupted_at is None:
         return None

@@ -5,7 +5,7 @@ The slot of each static pool that was heard longest ago is kept between cycles, 
 changed. Source: the autoscaler's tick.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
@@ -74,6 +74,17 @@ def find_deadline(slot: Slot, pool: Pool) -> float:
 def has_timed_out(slot: Slot, pool: Pool | None, now: float) -> bool:
     """Return whether the slot has been in its state for at least the timeout of that state."""
     return pool is not None and now >= find_deadline(slot, pool)
+
+
+def find_end_of_grace(reservation: Reservation, slots: Mapping[str, Slot]) -> float | None:
+    """Return when the holder of a revoking reservation has to stop: at its `revoke_by`, or earlier, when EC2 takes the
+    first of its machines back. None: at once.
+    """
+    if reservation.revoke_by is None:
+        return None
+    present = [(lease, slot) for lease in reservation.leases if (slot := slots.get(lease.slot)) is not None]
+    ends = [slot.interrupted_by for lease, slot in present if slot.epoch == lease.epoch and slot.state in HOLDING]
+    return min([reservation.revoke_by, *(end for end in ends if end is not None)])
 
 
 def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
