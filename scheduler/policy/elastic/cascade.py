@@ -18,6 +18,7 @@ from typing import Final
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import SchedulerKeys
 from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestClass
+from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import GRANT_STEPS, find_payer
@@ -61,6 +62,8 @@ class Cascade:
         self._assignment = Assignment(cycle)
         self.groups: list[ElasticGroup] = []
         self._relaxed: RelaxedCapacity | None = None
+        self._kept: RelaxedCapacity | None = None
+        """The same for the slots that the starvation guard keeps, as they were when it last kept another one."""
         self._victims = VictimSearch(self.groups, self._assignment)
         self._lifted: list[ElasticGroup] = []
         """Groups with instances that were lifted and that are not served again yet."""
@@ -130,7 +133,7 @@ class Cascade:
         if not self.takes_back or not demand.pools or demand in self._refused[self._linked[demand.pools[0]]]:
             return None
         if self._relaxed is None:
-            self._relaxed = RelaxedCapacity(self._cycle.ready, self.elastic_instances())
+            self._relaxed = RelaxedCapacity([self._cycle.ready], self.elastic_instances())
         if self._relaxed.could_hold(demand):
             self._displaced = {group: None for group in self._displaced if group.lifted}
             for first, must_grow in self._list_ways(reservation):
@@ -143,6 +146,18 @@ class Cascade:
                     return slot_infos
         self._refused[self._linked[demand.pools[0]]].add(demand)
         return None
+
+    def is_kept_out(self, demand: Demand, kept: Collection[SlotIndex]) -> bool:
+        """Return whether a reclaim, which did not suffice for a demand, could suffice with the slots `kept` by the
+        starvation guard.
+        """
+        if not self.takes_back or not demand.pools:
+            return False
+        if self._kept is None or self._kept.size != sum(map(len, kept)):
+            self._kept = RelaxedCapacity(kept, self.elastic_instances())
+        if len(demand.needs) == 1 or self._relaxed is None:
+            return self._kept.could_hold(demand)
+        return not self._relaxed.could_hold(demand) and self._kept.could_hold_with(self._relaxed, demand)
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
         """Subtract the requests of a reservation that was placed on these slots, or for which they are kept, from the

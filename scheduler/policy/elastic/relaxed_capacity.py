@@ -4,8 +4,9 @@ Under load most pending reservations would not fit even then. Comparing sums sho
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from scheduler.model.resources import Resources, subtract
@@ -75,13 +76,13 @@ class _ClassHeadroom:
 
 
 class RelaxedCapacity:
-    """The headroom of all ready slots. Placed essential instances are subtracted, and nothing is ever added.
+    """The headroom of all slots of some indexes. Placed essential instances are subtracted, and nothing is ever added.
 
     Slots that are alike in pool, labels and headroom are counted together, so that a search examines few of them.
     """
 
-    def __init__(self, slot_index: SlotIndex, elastic_instances: Iterable[ElasticInstance]) -> None:
-        self._slot_index, self._size = slot_index, len(slot_index)
+    def __init__(self, slot_indexes: Collection[SlotIndex], elastic_instances: Iterable[ElasticInstance]) -> None:
+        self._slot_indexes, self.size = slot_indexes, sum(map(len, slot_indexes))
         self._refused: list[tuple[InstanceRequest, int]] = []
         """Requests that are known not to fit, as (request, number of instances)."""
         self._classes: dict[SlotClass, _ClassHeadroom] = {}
@@ -92,7 +93,7 @@ class RelaxedCapacity:
             if each.slot_info is not None:
                 standing.setdefault(each.slot_info.order, []).append(each)
         alike: dict[RemainingCapacity, _Headroom] = {}
-        for slot_info in slot_index.list_slot_infos():
+        for slot_info in chain.from_iterable(each.list_slot_infos() for each in slot_indexes):
             slot_class: SlotClass = slot_info.slot_class
             known = self._classes.get(slot_class) or self._classes.setdefault(slot_class, _ClassHeadroom(slot_class))
             if (elastic := standing.get(slot_info.order)) is not None:
@@ -108,39 +109,47 @@ class RelaxedCapacity:
         """Return whether the instances of each component would fit if no other component were placed. If not, no
         reclaim helps.
         """
-        self._forget_removed()
         return all(self._could_hold(need, count, demand.declined) for need, count in Counter(demand.needs).items())
 
     def _could_hold(self, need: InstanceRequest, count: int, declined: Sequence[str]) -> bool:
         if any(count >= refused and need.asks_as_much_as(other) for other, refused in self._refused):
             return False
-        if declined:
-            return self._could_hold_elsewhere(need, count, declined)
-        left = count
-        for each in self._classes.values():
-            left -= each.count_fits(need, left)
-            if left <= 0:
-                return True
-        self._refused.append((need, count))
-        return False
+        found = self.count_fits(need, count, declined)
+        if found < count and not declined:
+            self._refused.append((need, count))
+        return found >= count
 
-    def _could_hold_elsewhere(self, need: InstanceRequest, count: int, declined: Sequence[str]) -> bool:
-        """Return whether `count` instances would fit on slots that the holder has not declined."""
-        left = count
+    def could_hold_with(self, other: "RelaxedCapacity", demand: Demand) -> bool:
+        """Return whether the instances of each component would fit on the slots of both, as for `could_hold`."""
+        return all(
+            self.count_fits(need, count, demand.declined) + other.count_fits(need, count, demand.declined) >= count
+            for need, count in Counter(demand.needs).items()
+        )
+
+    def count_fits(self, need: InstanceRequest, most: int, declined: Sequence[str]) -> int:
+        """Return how many instances of a request would fit, up to `most`, on slots that the holder has not declined."""
+        self._forget_removed()
+        found = 0
+        if not declined:
+            for each in self._classes.values():
+                found += each.count_fits(need, most - found)
+                if found >= most:
+                    break
+            return found
         for slot_info, known, headroom in self._of.values():
             if headroom[0] > 0 and slot_info.slot.id not in declined and known.could_serve(need):
-                left -= _count_fits(headroom, need.given[slot_info.slot.pool], left)
-                if left <= 0:
-                    return True
-        return False
+                found += _count_fits(headroom, need.given[slot_info.slot.pool], most - found)
+                if found >= most:
+                    break
+        return found
 
     def _forget_removed(self) -> None:
-        """Remove slots that left the index because the starvation guard keeps them."""
-        if self._size == len(self._slot_index):
+        """Remove slots that left the indexes because the starvation guard keeps them."""
+        if self.size == sum(map(len, self._slot_indexes)):
             return
-        self._size = len(self._slot_index)
+        self.size = sum(map(len, self._slot_indexes))
         for order, (slot_info, known, headroom) in list(self._of.items()):
-            if not self._slot_index.has(slot_info):
+            if not any(each.has(slot_info) for each in self._slot_indexes):
                 known.move(headroom, None)
                 del self._of[order]
 

@@ -7,7 +7,7 @@ that needs the slots claims them, and other grants wait for a later cycle. A que
 nothing in this step. Source: Zoe; `yielding` is Leasehold's own.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from scheduler.model.decisions import Assign, Claim, Decision, Grant, Revoke
@@ -15,6 +15,7 @@ from scheduler.model.reservations import Reservation, is_claimant
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.fits import Occupancy, is_overfull
 from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState, make_revoke
@@ -271,6 +272,10 @@ class ElasticStep:
         cascade.spend(demand, slot_infos)
         cascade.follow(reservation, demand, slot_infos[len(demand.shape.essential) :])
         return slot_infos
+
+    def is_kept_out(self, demand: Demand, kept: Collection[SlotIndex]) -> bool:
+        """Return whether the slots that the starvation guard keeps prevent a reclaim for a demand."""
+        return (cascade := self._cascades.get(demand.queue)) is not None and cascade.is_kept_out(demand, kept)
 
     def spend(self, demand: Demand, slot_infos: list[SlotInfo]) -> None:
         """Subtract the requests of a reservation that was placed on these slots, or for which they are kept, from the

@@ -111,7 +111,7 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
                 fates[at] = LEASED
                 cycle.turns.charge_leases(len(slot_infos))
                 continue
-        if slot_infos is None and guard.keeps_any and guard.keeps_out(demand):
+        if slot_infos is None and guard.keeps_any and (guard.keeps_out(demand) or search.is_kept_out(demand, guard)):
             cycle.wait(reservation.id, "behind_queue", DETAILS["behind_queue"])
         is_covered = slot_infos is not None or search.cover(reservation, demand)
         fates[at] = COVERED if is_covered else UNPLACED
@@ -222,6 +222,10 @@ class _Search:
             for known in self._known if slot_infos is not None else ():
                 known.clear()
         return slot_infos
+
+    def is_kept_out(self, demand: Demand, guard: StarvationGuard) -> bool:
+        """Return whether a reclaim could serve a demand if the starvation guard kept no slots."""
+        return self._elastic.is_active and self._elastic.is_kept_out(demand, guard.kept.values())
 
     def find_ready(self, demand: Demand) -> list[SlotInfo] | None:
         """Return ready slots for all instances of a demand and take their capacity; None if an instance

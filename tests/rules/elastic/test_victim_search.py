@@ -126,7 +126,7 @@ def make_scene(random: Random) -> Scene:
     assignment = Assignment(cycle)
     assignment.enter(groups)
     standing = [each for group in groups for each in group.elastic_instances]
-    relaxed = RelaxedCapacity(cycle.ready, standing)
+    relaxed = RelaxedCapacity([cycle.ready], standing)
     return Scene(random, cycle, groups, assignment, VictimSearch(groups, assignment), relaxed)
 
 

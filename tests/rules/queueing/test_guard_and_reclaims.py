@@ -1,5 +1,7 @@
 """The starvation guard beside elastic instances."""
 
+import pytest
+
 from tests.rules.playing import Document, play_out, tick
 from tests.rules.zoe import a_lab, an_application, component, on_slot, submitted
 
@@ -43,3 +45,40 @@ def test_a_slot_that_is_kept_after_a_reclaim_keeps_out_a_request_for_which_it_wa
         *(f"{name} waits no_capacity" for name in ("big", "early", "wide")),
         "late waits behind_queue",
     ]
+
+
+ONE: Document = {"resources": {"units": 3}}
+PAIR: Document = {"components": [component("w", 2, 3)]}
+LARGE: Document = {"resources": {"units": 7}}
+
+
+@pytest.mark.parametrize(
+    ("late", "code"),
+    [(ONE, "behind_queue"), (PAIR, "behind_queue"), (LARGE, "no_capacity")],
+    ids=["one", "gang", "large"],
+)
+@pytest.mark.parametrize("elastic", ["yielding", "flexible"])
+def test_a_request_that_only_a_reclaim_on_a_kept_slot_could_serve_waits_behind_the_queue(
+    late: Document, code: str, elastic: str
+) -> None:
+    """Without its 5 elastic instances, the slot has 6 of 10 units, but `wide`, for which it is kept, needs 8."""
+    elastic_leases = [("e", f"more.{number}") for number in range(5)]
+    holder = {"id": "e", "components": [component("core", 1, 4), component("more", 5, 1, "elastic")]}
+
+    def play(guard: float) -> list[str]:
+        [reported] = play_out(
+            a_lab(
+                submitted(0, {"id": "wide", "system": "sim", "resources": {"units": 8}}),
+                submitted(99, {"id": "late", "system": "sim", **late}),
+                tick(99),
+                kicks=False,
+                elastic=elastic,
+                scheduler={"starvation_guard": guard},
+                slots=[on_slot("lab-1", 10, ("e", "core"), *elastic_leases)],
+                reservations=[{"system": "sim", "phase": "leased", **holder}],
+            )
+        ).ticks
+        return reported
+
+    assert play(50) == ["wide waits no_capacity", f"late waits {code}"]
+    assert (late == LARGE) != ("assign late" in " ".join(play(0)))
