@@ -23,6 +23,33 @@ def find_likeness(account: Account | None, shape: Shape) -> Hashable:
     return (account.id if account else None, shape_of(shape.labels), shape_of(shape.prefers))
 
 
+class TrialLeases:
+    """Counts the leases of one trial together with those that the account has, by the labels of their slots
+    (`per_label_task_limits`).
+    """
+
+    def __init__(self, account: Account, present: Counter[tuple[str, str, str]]) -> None:
+        """Start without leases of the trial. `present`: the leases of all accounts, by account, label and value."""
+        self._account, self._present = account, present
+        self._taken: Counter[tuple[str, str, str]] = Counter()
+
+    def allows(self, slot_info: SlotInfo) -> bool:
+        """Return whether the account may have one more lease on a slot."""
+        limits = self._account.per_label_task_limits
+        return all(self._present[key] + self._taken[key] < limits[key[1]] for key in self._list_keys(slot_info))
+
+    def take(self, slot_info: SlotInfo) -> bool:
+        """Count one more lease on a slot, if the account may have it. Return whether it may."""
+        is_allowed = self.allows(slot_info)
+        if is_allowed:
+            self._taken.update(self._list_keys(slot_info))
+        return is_allowed
+
+    def _list_keys(self, slot_info: SlotInfo) -> list[tuple[str, str, str]]:
+        labels, limits = slot_info.labels, self._account.per_label_task_limits
+        return [(self._account.id, name, labels[name]) for name in limits if name in labels]
+
+
 class AccountLimits:
     """Counts the leases of each account that its limits concern.
 
@@ -63,16 +90,16 @@ class AccountLimits:
         """Return whether leases on all these slots would exceed the limit that the quota account has for a label
         (`per_label_task_limits`).
         """
+        trial = self.try_leases(account)
+        return trial is not None and not all(map(trial.take, slot_infos))
+
+    def try_leases(self, account: Account | None) -> "TrialLeases | None":
+        """Return a count of leases that a trial gives to the quota account; None if the account has no limit for a
+        label.
+        """
         if account is None or not account.per_label_task_limits:
-            return False
-        limits, taken = account.per_label_task_limits, Counter[tuple[str, str, str]]()
-        for slot_info in slot_infos:
-            for name in limits.keys() & slot_info.labels.keys():
-                key = (account.id, name, slot_info.labels[name])
-                taken[key] += 1
-                if self._labelled[key] + taken[key] > limits[name]:
-                    return True
-        return False
+            return None
+        return TrialLeases(account, self._labelled)
 
     def note(self, group: PendingGroup, slot_infos: Iterable[SlotInfo]) -> None:
         """Count the leases that a reservation of the group gets on these slots."""

@@ -3,8 +3,9 @@
 In slot order, each slot takes the first reservation whose required labels the slot has (in the step for preferences,
 also all preferred labels), and then the next one, until the slot is full. No idle slot is kept for a better
 reservation. A reservation with several instances is tried on the slot where its first instance would be placed. Its
-other instances take the first slots in slot order on which they fit. The reservation is placed if all instances fit. If
-not, the slot goes to the next reservation in order, and later slots are tried for this one. Source: qscheduler.
+other instances take the first slots in slot order on which they fit and that no limit of the account refuses. The
+reservation is placed if all instances fit. If not, the slot goes to the next reservation in order, and later slots are
+tried for this one. Source: qscheduler.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ from scheduler.model.resources import Resources, has_labels, shape_of, subtract
 from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.quota.account_limits import TrialLeases
 from scheduler.policy.quota.group_table import Candidates
 from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
 from scheduler.policy.quota.run import QuotaRun
@@ -60,23 +62,19 @@ class _Matching:
 
         It cannot if this slot was declined, an instance fits on no slot, or a limit of the account refuses the slots.
         """
-        if slot_info.slot.id in group.demand.declined:
+        if slot_info.slot.id in group.demand.declined or self._run.limits.refuses(group.account, [slot_info]):
             return None
-        slot_infos: list[SlotInfo] | None = [slot_info]
-        if len(group.demand.needs) > 1:
-            slot_infos = self._find_all(group, slot_info)
-        if slot_infos is None or self._run.limits.refuses(group.account, slot_infos):
-            return None
-        return slot_infos
+        return self._find_all(group, slot_info) if len(group.demand.needs) > 1 else [slot_info]
 
     def _find_all(self, group: PendingGroup, slot_info: SlotInfo) -> list[SlotInfo] | None:
-        needs = group.demand.needs
-        scratch = _Scratch(self._list_able, group.demand)
+        needs, limits = group.demand.needs, self._run.limits
+        scratch = _Scratch(self._list_able, group.demand, limits.try_leases(group.account))
         scratch.take(slot_info, needs[0])
         rest = scratch.take_all(needs[1:])
         if rest is not None:
             return [slot_info, *rest]
-        if _Scratch(self._list_able, group.demand).take_all(needs[1:]) is None:
+        # A limit for a label is ignored here: with another first slot, the others may have other labels.
+        if _Scratch(self._list_able, group.demand, None).take_all(needs[1:]) is None:
             self._hopeless.add(group)
         return None
 
@@ -135,8 +133,11 @@ def _has_room(slot_info: SlotInfo, amounts: Resources, free: Resources | None, t
 class _Scratch:
     """A trial for one reservation: it places the instances on idle slots in a copy of their capacity."""
 
-    def __init__(self, list_able: Callable[[InstanceRequest], _AbleSlots], demand: Demand) -> None:
-        self._list_able, self._declined = list_able, demand.declined
+    def __init__(
+        self, list_able: Callable[[InstanceRequest], _AbleSlots], demand: Demand, trial: TrialLeases | None
+    ) -> None:
+        """Start without instances. `trial`: counts them against the limits of the account (None: it has none)."""
+        self._list_able, self._declined, self._trial = list_able, demand.declined, trial
         self._taken: dict[SlotInfo, tuple[int, Resources | None]] = {}
         """By slot: how many instances the trial took there, and the free amounts that they leave."""
         self._positions: dict[InstanceRequest, int] = {}
@@ -159,8 +160,8 @@ class _Scratch:
         while (found := able.find(position)) is not None:
             position, slot_info = found
             count, free = self._taken.get(slot_info, (0, slot_info.free))
-            is_declined = slot_info.slot.id in self._declined
-            if not is_declined and _has_room(slot_info, need.given[slot_info.slot.pool], free, count):
+            is_open = slot_info.slot.id not in self._declined and (self._trial is None or self._trial.allows(slot_info))
+            if is_open and _has_room(slot_info, need.given[slot_info.slot.pool], free, count):
                 self._positions[need] = position
                 return slot_info
             position += 1
@@ -171,3 +172,5 @@ class _Scratch:
         count, free = self._taken.get(slot_info, (0, slot_info.free))
         after = None if free is None else subtract(free, need.given[slot_info.slot.pool])
         self._taken[slot_info] = count + 1, after
+        if self._trial is not None:
+            self._trial.take(slot_info)

@@ -30,6 +30,7 @@ from scheduler.policy.elastic.rated_slots import RatedSlots
 from scheduler.policy.elastic.relaxed_capacity import ROUNDING
 from scheduler.policy.elastic.step import RECLAIMING
 from scheduler.policy.queueing.order import sort_queue
+from scheduler.policy.quota.account_limits import TrialLeases
 from scheduler.policy.quota.pending_groups import PendingGroup
 from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases
 
@@ -221,6 +222,11 @@ class _Trial:
     """By slot that the trial has changed: the requests that are known not to fit there."""
     _walks: dict[InstanceRequest, Iterator[ReclaimableLease]] = field(default_factory=dict)
     """By request: an iterator over the leases that the trial has not yet lifted for this request."""
+    _limited: TrialLeases | None = field(init=False)
+    """The instances of the trial, as the limits of the account count them; None: the account has no such limit."""
+
+    def __post_init__(self) -> None:
+        self._limited = self.reclaimable.quota_run.limits.try_leases(self.group.account)
 
     def run(self) -> tuple[list[SlotInfo], list[ReclaimableLease]] | None:
         """Return a slot for each instance and the leases to reclaim; None if the instances do not fit after all
@@ -231,11 +237,13 @@ class _Trial:
             slot_info = self._find(need)
             if slot_info is None:
                 return None
+            if self._limited is not None:
+                self._limited.take(slot_info)
             self.taken.setdefault(slot_info, []).append(need.given[slot_info.slot.pool])
             self._touched[slot_info.slot.id] = slot_info
             slot_infos.append(slot_info)
         self._put_back()
-        if self.reclaimable.quota_run.limits.refuses(self.group.account, slot_infos) or not self._is_worth_it():
+        if not self._is_worth_it():
             return None
         # Without reclaims the reservation waits for revoking leases that nothing claims: it is placed once they have
         # ended.
@@ -257,8 +265,8 @@ class _Trial:
         """Return the first idle slot with capacity. If there is none, lift elastic leases one by one until a slot has
         capacity.
         """
-        demand, found = self.group.demand, self.reclaimable.find_idle(self.group.demand, need, self._touched)
-        idle = [each for each in self._touched.values() if each in self.reclaimable.idle]
+        demand, found = self.group.demand, self._find_idle(need)
+        idle = [each for each in self._touched.values() if each in self.reclaimable.idle and self._allows(each)]
         for slot_info in sorted(idle, key=attrgetter("order")):
             if found is not None and found.order < slot_info.order:
                 break
@@ -270,7 +278,7 @@ class _Trial:
             self._walks[need] = self.reclaimable.walk()
         for part in self._walks[need]:
             slot_info = part.slot_info
-            if part.key in self._away or not _could_serve(demand, need, slot_info):
+            if part.key in self._away or not (_could_serve(demand, need, slot_info) and self._allows(slot_info)):
                 continue
             # What is taken off for one instance in vain may serve another one, unless all instances are alike.
             if len(demand.alike) == 1 and not self.reclaimable.could_give(slot_info, need):
@@ -282,6 +290,16 @@ class _Trial:
             if self._fits(slot_info, need):
                 return slot_info
         return None
+
+    def _find_idle(self, need: InstanceRequest) -> SlotInfo | None:
+        """Return the first idle slot with capacity that the trial has not changed and no limit refuses."""
+        ignored = set(self._touched)
+        while (found := self.reclaimable.find_idle(self.group.demand, need, ignored)) and not self._allows(found):
+            ignored.add(found.slot.id)
+        return found
+
+    def _allows(self, slot_info: SlotInfo) -> bool:
+        return self._limited is None or self._limited.allows(slot_info)
 
     def _fits_again(self, slot_info: SlotInfo, need: InstanceRequest) -> bool:
         """Return whether an instance fits on a slot that the trial has changed."""

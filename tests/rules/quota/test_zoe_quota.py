@@ -44,6 +44,31 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         stretched(2, submitted(5, an_application("r1", 3, account="rich"))),
         ["5 preempt r1 lab-1 of low at 0", "5 assign r1 lab-1 lab-1 lab-1 at 0"],
     ),
+    "a slot that a limit of the account refuses is passed over": (
+        stretched(
+            1,
+            submitted(5, an_application("r1", 2, account="capped")),
+            slots=[
+                on_slot("lab-1", 2, ("old", "core"), labels={"rack": "a"}),
+                on_slot("lab-2", 2, ("low", "core"), ("low", "more"), labels={"rack": "b"}),
+                on_slot("lab-3", 1, labels={"rack": "a"}),
+            ],
+            others=[an_application("old", 1, account="capped", phase="leased")],
+        ),
+        [],
+    ),
+    "and a reclaim on another one serves the reservation": (
+        stretched(
+            1,
+            submitted(5, an_application("r1", 1, account="capped")),
+            slots=[
+                on_slot("lab-1", 2, ("old", "core"), labels={"rack": "a"}),
+                on_slot("lab-2", 2, ("low", "core"), ("low", "more"), labels={"rack": "b"}),
+            ],
+            others=[an_application("old", 1, account="capped", phase="leased")],
+        ),
+        ["5 revoke low more lab-2 reclaimed", "5 assign r1 lab-2 at 5", "5 grant low more lab-1 room"],
+    ),
     "the better level is first": (
         stretched(1, submitted(5, an_application("r1", 1), an_application("r2", 1, account="rich"))),
         ["5 revoke low more lab-1 reclaimed", "5 assign r2 lab-1 at 0"],
