@@ -4,7 +4,7 @@ Default values are defined only here. The text below a key is its documentation:
 docs/reference/configuration.md quotes it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Final, Literal
 
@@ -28,6 +28,8 @@ from scheduler.model.validation import (
     show,
 )
 
+MOST_SLOTS: Final = 1_000_000
+"""The most slots of all EC2 pools together. Each slot is a row, also while it is empty."""
 _MARKETS: Final = 2
 """Number of markets: spot and on-demand."""
 HOURS_OF_MONTH: Final = 730
@@ -92,7 +94,7 @@ class Pool(Document):
     min_slots: Count = 0
     """Minimum number of slots, which are kept even if no reservation needs them."""
     max_slots: Count | None = None
-    """Maximum number of slots; required for an `ec2` pool."""
+    """Maximum number of slots; required for an `ec2` pool, where all pools together have at most 1,000,000."""
     target_warm_slots: Count = 0
     """Number of ready slots that are kept without a lease, in addition to the slots in use."""
     stopped_slots: Count = 0
@@ -258,6 +260,12 @@ def offering_key(pool: Pool, offering: Offering) -> str:
 
 
 def _pool_conflicts(pool: Pool) -> Iterator[Fault]:
+    for key, given in (
+        ("max_slots", pool.max_slots),
+        *((f"schedules[{index}].max_slots", each.max_slots) for index, each in enumerate(pool.schedules)),
+    ):
+        if pool.is_elastic and given is not None and given > MOST_SLOTS:
+            yield Fault(key, f"at most {MOST_SLOTS}", show(given))
     if pool.provider == "ec2" and pool.max_slots is None:
         yield Fault("max_slots", "a whole number >= 0 (an ec2 pool needs it)", show(None))
     if pool.max_slots is not None and pool.min_slots > pool.max_slots:
@@ -305,15 +313,25 @@ def _stopped_conflicts(pool: Pool) -> Iterator[Fault]:
         yield Fault("stopped_slots", f"at most max_slots ({pool.max_slots})", show(pool.stopped_slots))
 
 
+def list_slot_faults(pools: Mapping[str, Pool]) -> Iterator[Fault]:
+    """Yield a fault if the EC2 pools together have more than MOST_SLOTS slots: each slot is a row."""
+    total = sum(pool.most_slots for pool in pools.values() if pool.is_elastic)
+    if total > MOST_SLOTS:
+        yield Fault("pools", f"at most {MOST_SLOTS} slots in all ec2 pools together (max_slots)", show(total))
+
+
 def slot_ids(name: str, pool: Pool) -> Iterable[str]:
-    """Return the ids of the slots of an EC2 pool, those of `list_slot_ids`. Return none for a static pool, whose slots
-    are created when hosts register.
+    """Return the ids `POOL-1` to `POOL-N` of the slots of an EC2 pool, N being the greatest `max_slots` of the pool and
+    its schedules. Return none for a static pool, whose slots are created when hosts register.
     """
-    return list_slot_ids(name, pool) if pool.is_elastic else ()
+    return [f"{name}-{number}" for number in range(1, pool.most_slots + 1)] if pool.is_elastic else ()
 
 
-def list_slot_ids(name: str, pool: Pool) -> list[str]:
-    """Return the ids `POOL-1` to `POOL-N` for a pool of any kind, N being the greatest `max_slots` of the pool and its
-    schedules. Hosts of a static pool may register under these ids.
+def find_pool_of_number(slot_id: str, most: Mapping[str, int]) -> str | None:
+    """Return the pool of a slot with the id `POOL-1` to `POOL-N`; None: it has another id. `most`: pool -> its N. Hosts
+    of a static pool may register under these ids.
     """
-    return [f"{name}-{number}" for number in range(1, pool.most_slots + 1)]
+    name, _, digits = slot_id.rpartition("-")
+    is_number = digits.isdecimal() and len(digits) <= len(str(most.get(name, 0)))
+    number = int(digits) if is_number else 0
+    return name if 1 <= number <= most.get(name, 0) and slot_id == f"{name}-{number}" else None

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from scheduler.model.accounts import NOTHING
 from scheduler.model.budgets import NO_SPENDING, Budget, Spent, list_budget_faults
-from scheduler.model.pools import Pool
+from scheduler.model.pools import Pool, list_slot_faults
 from scheduler.model.reservations import Request, Reservation
 from scheduler.model.validation import (
     Amount,
@@ -175,8 +175,10 @@ class Rules(Document):
     """The budgets in dollars by name."""
 
     def check_fields(self) -> None:
-        """Refuse budgets that name unknown pools, or that are below the cost of `min_slots`. Raises ExpectedError."""
-        if faults := list(list_budget_faults(self.budgets, self.pools)):
+        """Refuse more slots than MOST_SLOTS, and budgets that name unknown pools or that are below the cost of
+        `min_slots`. Raises ExpectedError.
+        """
+        if faults := [*list_slot_faults(self.pools), *list_budget_faults(self.budgets, self.pools)]:
             raise conflicts(faults)
 
     @property

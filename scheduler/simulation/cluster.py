@@ -11,7 +11,7 @@ import msgspec
 
 from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.events import Event
-from scheduler.model.pools import list_slot_ids
+from scheduler.model.pools import find_pool_of_number
 from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.resources import merge
 from scheduler.model.rules import expiry_of_lease, read_rules
@@ -188,8 +188,8 @@ def put_absent_host(cluster: SimulatedCluster, name: str) -> None:
     """Create an `empty` slot for a host of a static pool if the slot does not exist, so that the host may register
     later.
     """
-    pools = cluster.ports.rules().pools.items()
-    pool = next((pool for pool, rules in pools if name in list_slot_ids(pool, rules)), None)
+    most = {pool: rules.most_slots for pool, rules in cluster.ports.rules().pools.items()}
+    pool = find_pool_of_number(name, most)
     if pool is not None and cluster.find_slot(name) is None:
         put_slot(cluster, SlotRecord(id=name, pool=pool, state="empty"))
 

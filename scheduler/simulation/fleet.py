@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from scheduler.model.market import StoredMarket
-from scheduler.model.pools import Pool
+from scheduler.model.pools import MOST_SLOTS, Pool
 from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.validation import fault, suggest
@@ -73,6 +73,8 @@ def make_fleet(
     names = rules.serving_pools(None, system)
     if slots is not None and len(names) > 1:
         raise fault("--slots", f"exactly one pool that serves {system}", ", ".join(names))
+    if slots is not None and slots > MOST_SLOTS:
+        raise fault("--slots", f"at most {MOST_SLOTS}", slots)
     changes: dict[str, dict[str, Any]] = {}
     for name in names:
         changes[name] = {} if slots is None else {"max_slots": slots}
@@ -88,17 +90,20 @@ def make_fleet(
     if cloud.market.is_on:
         types = SimulatedMarket(cloud.market, rules).read_types(0.0)
         rules = resolve_rules(rules, StoredMarket(types=tuple(types)))
-    counts: dict[str, int] = {}
-    for name in names:
-        most = rules.pools[name].max_slots
-        if most is None:
-            raise fault(f"pools.{name}.max_slots", "the number of hosts (or --slots)", None)
-        counts[name] = most
+    counts = {name: _find_most_slots(name, rules.pools[name]) for name in names}
     for name in names:
         if not count_processors_at_most(rules.pools[name]):
             got = rules.pools[name].resources
             raise fault(f"pools.{name}.resources", "capacity for a processor of a job (1 cpu) on a slot", got)
     return Fleet(document, rules, cloud, system, counts)
+
+
+def _find_most_slots(name: str, pool: Pool) -> int:
+    if pool.max_slots is None:
+        raise fault(f"pools.{name}.max_slots", "the number of hosts (or --slots)", None)
+    if pool.max_slots > MOST_SLOTS:
+        raise fault(f"pools.{name}.max_slots", f"at most {MOST_SLOTS} hosts (or --slots)", pool.max_slots)
+    return pool.max_slots
 
 
 def _choose_system(rules: Rules, wanted: str | None) -> str:

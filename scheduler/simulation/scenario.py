@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,7 +16,7 @@ import msgspec
 from scheduler.model.command_schemas import AbsentDocument, RegisterDocument, ReservationDocument
 from scheduler.model.documents import make_reader
 from scheduler.model.json_text import parse_json
-from scheduler.model.pools import list_slot_ids
+from scheduler.model.pools import find_pool_of_number
 from scheduler.model.reservations import list_instances
 from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.validation import (
@@ -45,6 +46,8 @@ from scheduler.simulation.cloud_documents import (
 from scheduler.simulation.initial_state import HoldRecord, LeaseRecord, ReservationRecord, SlotRecord
 
 _read_name = make_reader(Name)
+MOST_NEAR: Final = 1000
+"""The most slots that no record declares which an unknown id is compared with, to find similar ids."""
 MOST_INSTANT: Final = 4e9
 """Seconds since the epoch before which a scenario has to start: the year 2096."""
 
@@ -167,6 +170,8 @@ class StepReader:
         self._at = 0.0
         self._config = config
         self._slots: set[str] = set()
+        self._most: dict[str, int] = {}
+        """Pool -> the highest number of its slots. Such a slot counts as declared."""
         self._reservations: dict[str, ReservationDocument] = {}
         self._accounts: set[str] = set()
         self._take_rules(rules)
@@ -175,7 +180,7 @@ class StepReader:
         self._rules = rules
         self._accounts.update(rules.accounts)
         for name, pool in rules.pools.items():
-            self._slots.update(list_slot_ids(name, pool))
+            self._most[name] = max(pool.most_slots, self._most.get(name, 0))
 
     def declare(self, documents: Iterable[ReservationDocument]) -> None:
         """Record the ids of these reservations, so that later steps may name them. Of two with the same id the first
@@ -331,8 +336,10 @@ class StepReader:
         return checked
 
     def _check_slot(self, name: str, path: str) -> None:
-        if name not in self._slots:
-            raise fault(path, f"a slot that was declared{suggest(name, self._slots)}", name)
+        if name not in self._slots and find_pool_of_number(name, self._most) is None:
+            numbered = (f"{pool}-{number}" for pool, most in self._most.items() for number in range(1, most + 1))
+            near = suggest(name, [*self._slots, *islice(numbered, MOST_NEAR)])
+            raise fault(path, f"a slot that was declared{near}", name)
 
 
 def _read_submit(value: object, path: str) -> tuple[ReservationDocument, ...]:

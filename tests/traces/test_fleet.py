@@ -77,6 +77,12 @@ def test_the_option_slots_replaces_max_slots_of_the_pool() -> None:
             "pools.p.max_slots: expected the number of hosts (or --slots), got null",
         ),
         (
+            {"pools": {"p": a_pool(max_slots=1_000_000_000)}},
+            {},
+            "pools.p.max_slots: expected at most 1000000 hosts (or --slots), got 1000000000",
+        ),
+        ({"pools": {"p": a_pool()}}, {"slots": 2_000_000}, "--slots: expected at most 1000000, got 2000000"),
+        (
             {"pools": {"p": a_pool(resources={"units": 3})}},
             {},
             'pools.p.resources: expected capacity for a processor of a job (1 cpu) on a slot, got {"units": 3.0}',

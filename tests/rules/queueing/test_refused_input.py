@@ -39,6 +39,18 @@ LINES: dict[str, tuple[Any, str]] = {
         with_pool(target_warm_slots=-1),
         "config.pools.linux.target_warm_slots: expected a whole number >= 0, got -1",
     ),
+    "more slots than there may be rows": (
+        with_pool(max_slots=1_000_000_000),
+        "config.pools.linux.max_slots: expected at most 1000000, got 1000000000",
+    ),
+    "more slots than there may be rows, by a schedule": (
+        with_pool(schedules=[{"cron": "0 8 * * *", "until": "18:00", "max_slots": 1_000_001}]),
+        "config.pools.linux.schedules[0].max_slots: expected at most 1000000, got 1000001",
+    ),
+    "more slots than there may be rows, in all pools": (
+        a_scenario(pools={name: {"system": "x", "max_slots": 600_000} for name in "ab"}),
+        "config.pools: expected at most 1000000 slots in all ec2 pools together (max_slots), got 1200000",
+    ),
     "half a slot": (with_pool(max_slots=1.5), "config.pools.linux.max_slots: expected a whole number >= 0, got 1.5"),
     "a negative duration": (
         with_pool(boot_timeout=-1),
@@ -227,6 +239,10 @@ ACCEPTED: dict[str, Document] = {
         act(0, "renew", "r1"),
         act(0, "confirm", {"reservation": "r1", "slot": "mac-1"}),
         act(0, "seen", "mac-1"),
+    ),
+    "POOL-n within the max_slots of a static pool, whatever that is": a_scenario(
+        act(0, "cordon", "lab-70000"),
+        pools={"lab": {"system": "x", "provider": "static", "max_slots": 1_000_000_000}},
     ),
     "POOL-n within max_slots of a static pool": a_scenario(
         act(0, "cordon", "lab-2"), pools={"lab": {"system": "x", "provider": "static", "max_slots": 2}}
