@@ -78,6 +78,8 @@ class Cascade:
         """The rank of the first group with an instance that was lifted off its slot and is not back yet."""
         self._refused: dict[str, set[Demand]] = defaultdict(set)
         """By linked pools: the demands for which a reclaim is of no use, until another reservation gets slots there."""
+        self._has_grace = bool(settings.preemption_grace)
+        """Whether instances that are lifted keep their slots for a grace, and so get no others meanwhile."""
 
     @property
     def takes_back(self) -> bool:
@@ -181,7 +183,15 @@ class Cascade:
         if self.settings.preemption:
             yield (self._ranks[reservation.id], 0), False
 
-    def _try(self, reservation: Reservation, demand: Demand, first: Rank, *, must_grow: bool) -> list[SlotInfo] | None:
+    def _try(
+        self, reservation: Reservation, demand: Demand, first: Rank, *, must_grow: bool, is_forecast: bool = False
+    ) -> list[SlotInfo] | None:
+        if must_grow and self._has_grace:
+            # The utilisation that counts is the one after the grace, when lifted instances may have other slots.
+            self._has_grace = False
+            would_grow = self._try(reservation, demand, first, must_grow=True, is_forecast=True) is not None
+            self._has_grace = True
+            return self._try(reservation, demand, first, must_grow=False) if would_grow else None
         assignment, mark, use = self._assignment, self._assignment.mark, self._assignment.use
         joined: list[ElasticGroup] = []
         slot_infos = self._take_slots(demand, first)
@@ -189,13 +199,14 @@ class Cascade:
             joined = self._join(reservation, demand)
             # Nothing changes for groups before the first one that an instance was lifted from.
             self._serve(min(self._first_touched, (self._ranks[reservation.id], 0)))
-            if not must_grow or assignment.use > use + MORE:
-                return slot_infos
-        assignment.undo(mark)
-        self._leave(joined)
-        self._lifted.clear()
-        assignment.update_index()
-        return None
+            if must_grow and assignment.use <= use + MORE:
+                slot_infos = None
+        if slot_infos is None or is_forecast:
+            assignment.undo(mark)
+            self._leave(joined)
+            self._lifted.clear()
+            assignment.update_index()
+        return slot_infos
 
     def _take_slots(self, demand: Demand, first: Rank) -> list[SlotInfo] | None:
         """Return a slot for each essential instance; None if an instance fits on no slot."""
@@ -298,7 +309,7 @@ class Cascade:
         slot_info = None
         for elastic_instance in group.walk_missing():
             # With a grace a revoked instance keeps its slot until the deadline, so it gets no second one meanwhile.
-            keeps_slot = elastic_instance.lease is not None and self.settings.preemption_grace
+            keeps_slot = elastic_instance.lease is not None and self._has_grace
             if elastic_instance.slot_info is not None or elastic_instance.expects or keeps_slot:
                 continue
             declined = self.find_refused(group)

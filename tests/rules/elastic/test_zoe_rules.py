@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.model.validation import InvalidInputError
-from tests.rules.playing import play_out
+from tests.rules.playing import play_out, tick
 from tests.rules.zoe import LAB, MODES, a_lab, an_application, component, decided, holdings, on_slot, submitted
 
 
@@ -102,3 +102,37 @@ def test_an_instance_that_moves_to_another_pool_takes_the_amounts_of_that_pool()
         "1 assign r1 lab-1",
         "1 grant low more.0 annex-1 room",
     ]
+
+
+@pytest.mark.parametrize("grace", [0, 30])
+@pytest.mark.parametrize("is_useful", [True, False])
+def test_a_grace_changes_when_a_newcomer_is_admitted_not_whether(grace: float, *, is_useful: bool) -> None:
+    """`flexible` admits a newcomer if the use of the pool grows. What counts is the use after the grace: then the
+    instances that made way have other slots, here on lab-2, if there is room.
+    """
+    spare = 2 if is_useful else 0
+    newcomer = {"id": "r1", "system": "sim", "labels": {"gpu": "yes"}, "resources": {"units": 2}}
+    played = play_out(
+        a_lab(
+            submitted(5, newcomer),
+            *(tick(at) for at in (5, 35)),
+            kicks=False,
+            elastic="flexible",
+            scheduler={"preemption_grace": grace, "preemption": False},
+            slots=[
+                on_slot("lab-1", 2, ("e", "more.0"), ("e", "more.1"), labels={"gpu": "yes"}),
+                on_slot("lab-2", 1 + spare, ("e", "core")),
+            ],
+            reservations=[
+                {
+                    "id": "e",
+                    "system": "sim",
+                    "phase": "leased",
+                    "components": [component("core", 1), component("more", 2, 1, "elastic")],
+                }
+            ],
+        )
+    )
+    expected = {"e": ["core@lab-2", "more.0@lab-2", "more.1@lab-2"], "r1": ["main@lab-1"]}
+    assert holdings(played) == (expected if is_useful else {"e": ["core@lab-2", "more.0@lab-1", "more.1@lab-1"]})
+    assert [line for line in played.decisions if "assign" in line] == ([f"{5 + grace:g} assign r1 lab-1"] * is_useful)
