@@ -6,6 +6,13 @@ from tests.mutations.mutant import Change, Changes
 
 OF_ELASTIC: Final[Changes] = {
     "scheduler.policy.elastic.cascade": {
+        "Cascade.is_kept_out": [
+            Change(
+                "a reclaim that the starvation guard prevents is reported",
+                "not self.takes_back or not demand.pools",
+                "True",
+            ),
+        ],
         "Cascade._list_ways": [
             Change(
                 "yielding: all essential instances go before elastic ones of others; flexible: only if the use grows",
@@ -19,7 +26,8 @@ OF_ELASTIC: Final[Changes] = {
             ),
         ],
         "Cascade._try": [
-            Change("flexible starts a reservation if the use grows", "assignment.use > use + MORE", "False"),
+            Change("flexible starts a reservation if the use grows", "assignment.use <= use + MORE", "True"),
+            Change("flexible: the use after the grace counts", "must_grow and self._has_grace", "False"),
             Change("a trial that fails is undone", "assignment.undo(mark)", ""),
         ],
         "Cascade.takes_back": [

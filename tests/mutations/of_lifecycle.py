@@ -6,6 +6,13 @@ from tests.mutations.mutant import Change, Changes
 
 OF_LIFECYCLE: Final[Changes] = {
     "scheduler.policy.lifecycle.timers": {
+        "find_end_of_grace": [
+            Change(
+                "an earlier notice holds for a reservation that is being revoked",
+                "min([reservation.revoke_by, *(end for end in ends if end is not None)])",
+                "reservation.revoke_by",
+            ),
+        ],
         "expire": [
             Change("an expired reservation gives back its leases", "cycle.end(reservation)", "pass"),
         ],
@@ -67,8 +74,13 @@ OF_LIFECYCLE: Final[Changes] = {
                 "None",
             ),
             Change(
+                "an earlier notice holds for an instance that is being revoked",
+                "None if min(ends) == lease.revoke_by else ('slot_interrupted', min(ends))",
+                "None",
+            ),
+            Change(
                 "a revoked instance ends at its deadline",
-                "lease.revoke_by is not None and (not cycle.is_due(lease.revoke_by))",
+                "lease.revoke_by is not None and (not cycle.is_due(min(ends)))",
                 "lease.revoke_by is not None",
             ),
         ],

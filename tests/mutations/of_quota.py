@@ -11,6 +11,18 @@ OF_QUOTA: Final[Changes] = {
         ],
     },
     "scheduler.policy.quota.accounting": {
+        "is_wrongly_metered": [
+            Change(
+                "a lease whose queue is no longer quota costs nothing more",
+                "any((lease.charged_at is not None for lease in reservation.leases))",
+                "False",
+            ),
+            Change(
+                "a lease at a paid level is charged once its queue is quota",
+                "lease.level < FREE",
+                "False",
+            ),
+        ],
         "_earn": [
             Change(
                 "a balance above the cap stays",
@@ -43,11 +55,29 @@ OF_QUOTA: Final[Changes] = {
                 "0 < account.max_fanout < self._alike[group.likeness]",
             ),
         ],
-        "AccountLimits.refuses": [
+        "TrialLeases.allows": [
             Change(
                 "a limit by label itself may be reached",
-                "self._labelled[key] + taken[key] > limits[name]",
-                "self._labelled[key] + taken[key] >= limits[name]",
+                "self._present[key] + self._taken[key] < limits[key[1]]",
+                "self._present[key] + self._taken[key] < limits[key[1]] - 1",
+            ),
+        ],
+    },
+    "scheduler.policy.quota.match_idle": {
+        "_Scratch._find": [
+            Change(
+                "a gang passes over slots that a limit for a label refuses",
+                "self._trial is None or self._trial.allows(slot_info)",
+                "True",
+            ),
+        ],
+    },
+    "scheduler.policy.quota.reclaim": {
+        "_Trial._allows": [
+            Change(
+                "a reclaim passes over slots that a limit for a label refuses",
+                "self._limited is None or self._limited.allows(slot_info)",
+                "True",
             ),
         ],
     },
