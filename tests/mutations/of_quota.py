@@ -11,18 +11,6 @@ OF_QUOTA: Final[Changes] = {
         ],
     },
     "scheduler.policy.quota.accounting": {
-        "is_wrongly_metered": [
-            Change(
-                "a lease whose queue is no longer quota costs nothing more",
-                "any((lease.charged_at is not None for lease in reservation.leases))",
-                "False",
-            ),
-            Change(
-                "a lease at a paid level is charged once its queue is quota",
-                "lease.level < FREE",
-                "False",
-            ),
-        ],
         "_earn": [
             Change(
                 "a balance above the cap stays",

@@ -79,7 +79,6 @@ MODULES: Final = (
     "tests.rules.test_kept_queue",
     "tests.rules.queueing.test_guard_and_reclaims",
     "tests.rules.lifecycle.test_earlier_notice",
-    "tests.rules.quota.test_changed_queue",
     "tests.rules.quota.test_gangs_on_idle_slots",
 )
 """Where the tests are, in the order in which they are tried."""
