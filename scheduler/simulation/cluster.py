@@ -171,7 +171,9 @@ def put_slot(cluster: SimulatedCluster, given: SlotRecord) -> None:
         work = UnitOfWork(transaction, "cloud")
         work.load(slots=[given.id], reservations=[lease.reservation for lease in given.leases])
         known = work.slots.get(given.id)
-        slot = msgspec.structs.replace(_make_slot(cluster, given, known, now), **list_history(given, SLOT_HISTORY))
+        epoch = _find_epoch(work, given, known)
+        made = _make_slot(cluster, given, known, epoch, now)
+        slot = msgspec.structs.replace(made, **list_history(given, SLOT_HISTORY))
         # The machine that the slot had is booked until now.
         work.put(slot if known is None else msgspec.structs.replace(slot, meter=known.meter))
         for lease in given.leases:
@@ -194,15 +196,22 @@ def put_absent_host(cluster: SimulatedCluster, name: str) -> None:
         put_slot(cluster, SlotRecord(id=name, pool=pool, state="empty"))
 
 
-def _make_slot(cluster: SimulatedCluster, given: SlotRecord, known: Slot | None, now: float) -> Slot:
+def _find_epoch(work: UnitOfWork, given: SlotRecord, known: Slot | None) -> int:
+    """Return the epoch of the slot that a record describes; a new one if the machine is not that of the known slot.
+
+    Leases from before then are not on it: the slot was removed, its machine was lost, or the record has another host.
+    """
+    has_left = (known is None or known.state == "empty") and bool(work.leases.list_all(given.id))
+    if known is None:
+        return work.leases.last_epoch(given.id) + has_left
+    is_another = known.machine is not None and given.machine is not None and known.machine != given.machine
+    return known.epoch + (is_another or has_left)
+
+
+def _make_slot(cluster: SimulatedCluster, given: SlotRecord, known: Slot | None, epoch: int, now: float) -> Slot:
     pool = cluster.ports.rules().pools[given.pool]
     offering = pool.offering_by_key.get(given.offering or "")
     since = now if given.since is None else given.since
-    epoch = 0
-    if known:
-        # The record may name another host than before; leases on the old host do not move to the new host.
-        is_another = known.machine is not None and given.machine is not None and known.machine != given.machine
-        epoch = known.epoch + is_another
     has_machine = given.state not in INACTIVE and pool.is_elastic
     offered = pool.resources if offering is None or offering.resources is None else offering.resources
     resources = offered if given.resources is None else given.resources

@@ -31,8 +31,8 @@ OF_PLACEMENT: Final[Changes] = {
         "has_waited_too_long": [
             Change(
                 "the guard protects after its time, not at it",
-                "now - created_at > limit",
-                "now - created_at >= limit",
+                "now > created_at + limit",
+                "now >= created_at + limit",
             ),
         ],
         "StarvationGuard.protect": [

@@ -10,7 +10,7 @@ OF_STATE: Final[Changes] = {
             Change("work that is due at this instant is due", "self.now >= instant", "self.now > instant"),
         ],
         "CycleState.is_past": [
-            Change("idle and offline limits are strict", "self.now - start > limit", "self.now - start >= limit"),
+            Change("idle and offline limits are strict", "self.now > start + limit", "self.now >= start + limit"),
         ],
         "CycleState.end": [
             Change(

@@ -123,7 +123,7 @@ def fail_without_slot(picture: Picture) -> None:
     for site in picture.sites:
         heard = picture.now if site.row.last_seen is None else site.row.last_seen
         is_host = site.pool.provider == "static" and site.state in HOLDING
-        if is_host and picture.now - heard > site.pool.offline_timeout:
+        if is_host and picture.now > heard + site.pool.offline_timeout:
             site.is_useless = True
             silent.add(site.id)
     for each in picture.list_in("leased"):
@@ -201,7 +201,7 @@ def restart(picture: Picture) -> None:
     """
     for each in picture.list_in("failed"):
         settings = settings_of(picture.rules, each)
-        is_due = each.restarted_at is None or picture.now - each.restarted_at > settings.restart_delay
+        is_due = each.restarted_at is None or picture.now > each.restarted_at + settings.restart_delay
         is_left = not settings.max_restarts or each.restarts < settings.max_restarts
         if each.request.restart_policy == "on_failure" and is_due and is_left:
             picture.decide("restart", each.id, "restart_due")

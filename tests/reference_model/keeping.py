@@ -83,7 +83,7 @@ def shrink(picture: Picture, name: str, to_stop: int) -> None:
         spare = min(
             count_serving(picture, name) - pool.min_slots, count_reserve(picture, name) - pool.target_warm_slots
         )
-        if site.is_idle and spare > to_stop and picture.now - site.idle_since > pool.idle_scale_down:
+        if site.is_idle and spare > to_stop and picture.now > site.idle_since + pool.idle_scale_down:
             picture.decide("drain", site.id, "idle")
             site.state = "draining"
 

@@ -184,7 +184,7 @@ class Pass:
         waits with `on_hold`, `no_pool`, `never_fits`, `capacity` or `cordoned`." Those that it declined could not.
         """
         limit = settings_of(self.picture.rules, each).starvation_guard
-        if not limit or self.picture.now - each.created_at <= limit:
+        if not limit or self.picture.now <= each.created_at + limit:
             return
         is_covered = each not in self.unserved
         if is_covered or self.foresee_code(each) not in ("capacity", "cordoned"):

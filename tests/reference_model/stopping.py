@@ -26,7 +26,7 @@ def keep_tier(picture: Picture, name: str, *, may_launch: bool) -> int:
         picture.decide("terminate", site.id, "surplus")
         site.state = "terminating"
     for site in sorted(sites, key=lambda site: site.idle_since):
-        is_over = picture.now - site.idle_since > pool.idle_scale_down
+        is_over = picture.now > site.idle_since + pool.idle_scale_down
         is_fresh = site.row.launch_reason == "stopped" and not site.row.uses
         may_go = site.is_idle and (is_over or is_fresh) and may_stop(picture, site)
         if may_go and lacking > 0 and count_spare(picture, name) > 0:

@@ -177,6 +177,15 @@ def test_periodic_ticks_do_not_drift() -> None:
     assert play_out(a_scenario(tick_every=0.1, until=100)).tick_times[-1] == 100
 
 
+@pytest.mark.parametrize(("every", "at"), [(0.1, 0.3), (0.7, 2.1), (1.1, 3.3)])
+def test_a_periodic_tick_runs_at_the_multiple_of_a_period_with_decimals_after_the_items_of_that_time(
+    every: float, at: float
+) -> None:
+    """In binary fractions 3 × 0.7 is less than 2.1, and 3 × 0.1 is more than 0.3."""
+    played = play_out(a_scenario(submit(at, "r1"), tick_every=every, slots=[a_slot("linux-1")]))
+    assert (played.tick_times[-1], played.decisions) == (at, [f"{at:g} assign r1 linux-1"])
+
+
 def test_the_play_ends_at_until_or_after_the_last_item_whichever_is_later() -> None:
     assert play_out(a_scenario(tick(7), until=3)).lines[-1]["at"] == 7
     assert play_out(a_scenario(tick(7), until=30)).lines[-1]["at"] == 30

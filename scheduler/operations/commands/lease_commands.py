@@ -144,10 +144,15 @@ def cancel(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservat
     current = _find(work, document)
     if current.phase == "cancelled":
         return current
+    _check_not_over(current, rules)
+    return end_reservation(work, rules, current, "cancelled", document.reason)
+
+
+def _check_not_over(current: Reservation, rules: Rules) -> None:
+    """Raise CommandRefused if a reservation has ended, unless it failed and waits for its restart."""
     waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
     if current.phase in ENDED and not waits_for_restart:
         raise _refuse_phase(current, "a reservation that has not ended")
-    return end_reservation(work, rules, current, "cancelled", document.reason)
 
 
 def renew(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
@@ -249,14 +254,14 @@ def resume(work: UnitOfWork, _rules: Rules, document: HolderDocument) -> Reserva
     return work.change(find_alive(work, document), suspended=False)
 
 
-def set_priority(work: UnitOfWork, _rules: Rules, document: PriorityDocument) -> Reservation:
+def set_priority(work: UnitOfWork, rules: Rules, document: PriorityDocument) -> Reservation:
     """Change the priority of a reservation from the next tick on.
 
-    Priority 0 puts a pending reservation on hold and does not affect a leased one.
+    Priority 0 puts a pending reservation on hold and does not affect a leased one. A failed reservation that waits for
+    its restart has the new priority after the restart.
     """
     current = _find(work, document)
-    if current.phase in ENDED:
-        raise _refuse_phase(current, "a reservation that has not ended")
+    _check_not_over(current, rules)
     if current.phase == "pending" and current.leases and document.priority == 0:
         current = drop_claims(work, current)
     return work.change(current, priority=document.priority)

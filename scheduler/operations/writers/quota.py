@@ -120,7 +120,7 @@ class QuotaWriter:
                 return f"{victim.id} is leased at no worse level"
             settings = self.rules.settings_of(victim.request.pool, victim.request.system)
             if not victim.request.preemptible or any(
-                self.now - lease.assigned_at < settings.min_run_time for lease in there
+                self.now < lease.assigned_at + settings.min_run_time for lease in there
             ):
                 return f"{victim.id} may not be preempted"
             if account is not None and account == self.work.account_of(victim):

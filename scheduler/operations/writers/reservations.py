@@ -174,7 +174,7 @@ class ReservationWriter:
         if current.phase != "failed":
             return f"the reservation is {current.phase}"
         last, delay = current.restarted_at, self._settings_of(current).restart_delay
-        if last is not None and self.now - last <= delay:
+        if last is not None and self.now <= last + delay:
             return "the restart_delay since the last restart is not over"
         return_to_queue(
             self.work,

@@ -198,7 +198,7 @@ class SlotWriter:
             case "idle":
                 since = current.since if current.idle_since is None else current.idle_since
                 is_idle = is_free and not current.cordoned
-                is_past = pool is not None and self.now - since > pool.idle_scale_down
+                is_past = pool is not None and self.now > since + pool.idle_scale_down
                 return is_idle and (is_past or is_new)
             case "interrupted":
                 return current.interrupted_at is not None

@@ -4,7 +4,7 @@ decisions so far.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import inf, nextafter, ulp
+from math import inf, nextafter
 
 import msgspec
 
@@ -62,11 +62,7 @@ class Timers:
 
     def add_after(self, start: float, limit: float) -> None:
         """Note that a cycle is due at the first instant that is more than `limit` seconds after `start`."""
-        instant = nextafter(max(start + limit, self._now), inf)
-        step = ulp(instant)
-        while instant - start <= limit:  # the sum was rounded down, or the difference is rounded to `limit`
-            instant, step = instant + step, 2 * step
-        self.add(instant)
+        self.add(nextafter(max(start + limit, self._now), inf))
 
 
 class CycleState:
@@ -268,7 +264,7 @@ class CycleState:
 
     def is_past(self, start: float, limit: float) -> bool:
         """Return whether more than `limit` seconds have passed from `start` to the time of the cycle."""
-        return self.now - start > limit
+        return self.now > start + limit  # 64.4 - 4.4 is more than 60, and 4.4 + 60 is 64.4
 
     def open_indexes(self) -> None:
         """Make the index of ready slots and that of slots in flight. The placing begins with this."""

@@ -93,7 +93,7 @@ def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
     """
     if pool is None or pool.is_elastic or slot.state not in HOLDING or slot.last_seen is None:
         return False
-    return now - slot.last_seen > pool.offline_timeout
+    return now > slot.last_seen + pool.offline_timeout
 
 
 Heard = tuple[float, str]

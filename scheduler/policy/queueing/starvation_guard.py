@@ -32,7 +32,7 @@ def has_waited_too_long(created_at: float, limit: float, now: float) -> bool:
     """Return whether a reservation has been pending for longer than `limit`, the setting `starvation_guard` (seconds;
     0: off).
     """
-    return limit > 0 and now - created_at > limit
+    return limit > 0 and now > created_at + limit
 
 
 def find_next_protection(view: View, rules: Rules, now: float) -> float:

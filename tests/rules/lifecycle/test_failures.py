@@ -47,6 +47,20 @@ CASES: Cases = {
         ),
         [["assign r1 linux-1"]] + 2 * [["restart r1 restart_due", "assign r1 linux-1"]],
     ),
+    "its priority changes while it waits for its restart: 0 keeps it on hold": (
+        a_scenario(
+            submit(0, "r1", **AGAIN),
+            tick(0),
+            dies(10),
+            act(10, "priority", {"reservation": "r1", "priority": 0}),
+            tick(10),
+            act(11, "priority", {"reservation": "r1", "priority": 1}),
+            tick(11),
+            slots=[a_slot("linux-1")],
+            pool={"min_slots": 1},
+        ),
+        [["assign r1 linux-1"], ["restart r1 restart_due", "r1 waits on_hold"], ["assign r1 linux-1"]],
+    ),
     "fails again after 5 s: by the first tick after the delay": (
         a_scenario(
             submit(0, "r1", **AGAIN),

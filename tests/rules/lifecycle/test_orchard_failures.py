@@ -91,6 +91,26 @@ CASES: Cases = {
         ),
         [["fail h slot_gone"], []],
     ),
+    "what a removed slot or a lost machine held fails, though a slot record comes before the next tick": (
+        a_case(
+            *(act(1, "remove", A), act(1, "slot", host(A))),
+            *(act(1, "lose", B), act(1, "slot", host(B))),
+            *ticks(1, 2),
+            slots=[host(A, "h"), host(B, "g")],
+            reservations=[held("h"), held("g", **ON_FAILURE)],
+        ),
+        [["fail h slot_gone", "fail g slot_gone"], ["restart g restart_due", "assign g lab-1"]],
+    ),
+    "a slot record of a removed slot may contain the lease": (
+        a_case(
+            act(1, "remove", A),
+            act(1, "slot", host(A, "h")),
+            *ticks(1, 2),
+            slots=[host(A, "h")],
+            reservations=[held("h")],
+        ),
+        [[], []],
+    ),
     "never, silent for longer than the timeout: its capacity is free": (
         a_case(
             ask(0, "r1", resources={"vms": 3}),

@@ -297,3 +297,16 @@ def test_min_run_time_counts_from_the_assignment_not_from_the_claim() -> None:
         *("10 requeue v preempted", "10 assign n1 lab-1 at 1", "10 preempt p lab-2 of w at 0"),
         *("20 requeue w preempted", "20 assign p lab-2 at 0"),
     ]
+
+
+def test_work_that_has_run_for_exactly_its_minimum_time_is_preempted() -> None:
+    """64.1 is exactly 60 s after 4.1; the difference of the two numbers is rounded to less."""
+    played = play_quota(
+        ask(4.1, "p", account="B"),
+        *ticks(64, 64.1),
+        slots=idle("lab-1", leases=[{"reservation": "w", "level": 5, "assigned_at": 4.1}]),
+        reservations=[held("w")],
+        accounts={"B": an_account([200])},
+        scheduler={"min_run_time": 60},
+    )
+    assert played.decisions == ["64.1 preempt p lab-1 of w at 0", "64.1 assign p lab-1 at 0"]
