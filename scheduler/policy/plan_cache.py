@@ -90,7 +90,7 @@ class PlanCache:
         self._view: View | None = None
         self._revision = 0
         self._kept: _KeptPlan | None = None
-        self._unshared: set[str] | None = None
+        self._unshared: dict[str, None] | None = None
         self._shared_under: Rules | None = None
 
     def follow(self, view: View) -> None:
@@ -105,9 +105,9 @@ class PlanCache:
             for name in list_touched(view, self._revision):
                 self.slots.pop(name, None)
                 if self._unshared is not None and name in view.leases_on:
-                    self._unshared.add(name)
+                    self._unshared[name] = None
                 elif self._unshared is not None:
-                    self._unshared.discard(name)
+                    self._unshared.pop(name, None)
         self._revision = view.revision
 
     def recall(self, kind: type[Memory]) -> Memory:
@@ -119,14 +119,14 @@ class PlanCache:
         memory: Memory = self._memories[kind]
         return memory
 
-    def list_unshared(self, view: View, rules: Rules) -> set[str]:
+    def list_unshared(self, view: View, rules: Rules) -> dict[str, None]:
         """Return the slots on which the leases' limits of spare cores have to be computed again.
 
         These are the slots with leases of which a row, or the rules, changed since the limits were last found right.
-        The caller removes a slot from the set once its limits are right.
+        The caller removes a slot once its limits are right.
         """
         if self._unshared is None or self._shared_under is not rules:
-            self._shared_under, self._unshared = rules, set(view.leases_on)
+            self._shared_under, self._unshared = rules, dict.fromkeys(view.leases_on)
         return self._unshared
 
     def find_plan(self, view: View, rules: Rules, now: float) -> Plan | None:

@@ -22,6 +22,8 @@ from scheduler.policy.capacity.candidate_queue import (
 from scheduler.policy.capacity.requests import InstanceRequest
 from scheduler.policy.capacity.slot_info import Mark, SlotInfo
 
+_Alike = tuple[tuple[Mark, Mark], SlotClass, RemainingCapacity]
+"""The keys that some slots share, with their class and their remaining capacity."""
 Given = TypeVar("Given")
 _RANK = attrgetter("rank")
 
@@ -40,6 +42,7 @@ class SlotIndex:
         self._slot_infos: dict[int, SlotInfo] = {}
         """The slots of the index, by slot order."""
         self._classes: dict[Mark, SlotClass] = {}
+        self._alike: dict[tuple[Mark, Mark], _Alike] = {}
         self._classes_of_pool: dict[str, list[SlotClass]] = {}
         self._capacities = RemainingCapacities()
         self._queues: dict[Mark, CandidateQueue] = {}
@@ -71,17 +74,23 @@ class SlotIndex:
     def _insert(self, slot_info: SlotInfo) -> None:
         """Put a slot into the class of slots with its pool and labels; no candidate queue is updated."""
         self._slot_infos[slot_info.order] = slot_info
-        class_mark, capacity_mark = find_marks(slot_info)
+        marks, opened = find_marks(slot_info), slot_info.opened
+        shared, slot_class, remaining = self._alike.get(marks) or self._add_marks(marks, slot_info)
+        if opened is not None and opened.marks is marks:
+            opened.marks = shared  # the equal keys of most slots are freed
+        slot_class.slot_infos.append(slot_info)
+        slot_info.slot_class, slot_info.remaining, slot_info.free = slot_class, remaining, remaining.free
+
+    def _add_marks(self, marks: tuple[Mark, Mark], slot_info: SlotInfo) -> _Alike:
+        class_mark, capacity_mark = marks
         slot_class = self._classes.get(class_mark)
         if slot_class is None:
             slot_class = SlotClass(slot_info.slot.pool, slot_info.labels)
             self._classes[class_mark] = slot_class
             self._classes_of_pool.setdefault(slot_class.pool, []).append(slot_class)
             self._tiers.clear()
-        slot_info.slot_class = slot_class
-        slot_class.slot_infos.append(slot_info)
-        remaining = slot_info.remaining = self._capacities.find(capacity_mark, slot_info.free)
-        slot_info.free = remaining.free
+        found = self._alike[marks] = marks, slot_class, self._capacities.find(capacity_mark, slot_info.free)
+        return found
 
     def remove(self, slot_info: SlotInfo) -> None:
         """Remove a slot from the index: no search finds it any more."""

@@ -52,29 +52,57 @@ def share(cycle: Scaled) -> Shared:
         if not cycle.have_cpus:
             return Shared(cycle)
     moves = _follow(cycle.decisions, _list_filled(cycle))
-    arrivals = moves.came
-    touched = moves.list_left(cycle).union(arrivals)
+    owns_on = moves.list_owns()
+    touched = moves.list_left(cycle).union(owns_on)
     unshared = cycle.cache.list_unshared(cycle.view, rules)
-    slots, slot_infos, changes_on = cycle.view.slots, cycle.slot_infos, dict[str, list[Cores]]()
-    for name in unshared | touched:
+    slots, slot_infos, found, spare_on = cycle.view.slots, cycle.slot_infos, list[Cores](), dict[str, float]()
+    # Speed: in the order in which leases begin, slots that lie together in memory follow each other.
+    for name in dict.fromkeys([*owns_on, *unshared, *touched]):
         slot_info = slot_infos.get(name)
         slot = slots.get(name) if slot_info is None else slot_info.slot
-        limits = None if slot is None else _list_changes(cycle, slot, slot_info, moves, arrivals.get(name, ()))
-        if limits:
-            changes_on[name] = limits
+        spare, changes = 0.0, None
+        if slot is not None:
+            leases = _list_staying(cycle, slot, slot_info, moves)
+            spare, changes = _find_changes(slot, leases, owns_on.get(name, ()), rules)
+        if spare > SLACK:
+            spare_on[name] = spare
+        if changes:
+            found += changes
         elif name not in touched:
-            unshared.discard(name)
-    found = [cores for slot in _sort(cycle, changes_on) for cores in changes_on[slot.id]]
+            unshared.pop(name, None)
+    found += [
+        Cores(
+            reservation=owner,
+            component=placement.component,
+            slot=placement.slot,
+            cpus=placement.resources.get(CPUS, 0.0) + spare_on[placement.slot],
+            epoch=placement.epoch,
+        )
+        for owner, placement in moves.came
+        if placement.slot in spare_on  # new leases start without spare cpus
+    ]
+    _decide_all(cycle, found)
+    return Shared(cycle)
+
+
+def _decide_all(cycle: CycleState, found: Sequence[Cores]) -> None:
+    """Decide these changes in order of submission, as far as the work budgets permit them. Those of one reservation
+    stand together, so that one write contains them.
+    """
     rows, decide = cycle.view.reservations, cycle.decisions.append
     owners = [rows[each.reservation] for each in found]
+    numbers = [row.sequence for row in owners]
+    places = range(len(found))
+    if len(set(numbers)) < len(numbers):  # speed: most reservations have one change, and need no slot order
+        order = {slot.id: at for at, slot in enumerate(_sort(cycle, {each.slot for each in found}))}
+        places = sorted(places, key=[order[each.slot] for each in found].__getitem__)  # type: ignore[assignment]
     known, may_share = None, False
-    for at in sorted(range(len(found)), key=[row.sequence for row in owners].__getitem__):
-        # The changes of one reservation stand together, so that one write contains them.
+    for at in sorted(places, key=numbers.__getitem__):
         if owners[at] is not known:
-            known, may_share = owners[at], cycle.turns.may_share(owners[at])
+            known = owners[at]
+            may_share = len(known.leases) <= 1 or cycle.turns.may_share(known)
         if may_share:
             decide(found[at])
-    return Shared(cycle)
 
 
 def _have_cpus(slot_infos: Iterable[SlotInfo]) -> bool:
@@ -137,8 +165,8 @@ class _Moves:
     """Slots whose leases are not collected, with the number of leases that are expected to begin there in addition to
     those that were found.
     """
-    came: dict[str, list[tuple[str, Placement]]] = field(default_factory=lambda: defaultdict(list))
-    """The leases that begin on other slots, by slot: (reservation, placement), last one first."""
+    came: list[tuple[str, Placement]] = field(default_factory=list)
+    """The leases that begin on other slots, in order of the decisions: (reservation, placement)."""
     gone: set[str] = field(default_factory=set)
     """Ids of reservations that lose all their leases."""
     parted: set[tuple[str, str]] = field(default_factory=set)
@@ -156,9 +184,17 @@ class _Moves:
                         if placement.slot in omitted:
                             omitted[placement.slot] -= 1
                         else:
-                            came[placement.slot].append((decision.reservation, placement))
+                            came.append((decision.reservation, placement))
             elif type(decision) is not Launch:
                 self._follow_other(decision)
+        came.reverse()
+
+    def list_owns(self) -> dict[str, list[float]]:
+        """Return the cpus of the leases that begin, by slot."""
+        found = defaultdict[str, list[float]](list)
+        for _, placement in self.came:
+            found[placement.slot].append(placement.resources.get(CPUS, 0.0))
+        return found
 
     def _follow_other(self, decision: Decision) -> None:
         match decision:
@@ -167,7 +203,7 @@ class _Moves:
                     self.omitted[decision.slot] -= 1
                     return
                 given = Placement(decision.component, decision.slot, decision.epoch, decision.resources)
-                self.came[decision.slot].append((name, given))
+                self.came.append((name, given))
             case Expire() | Fail() | Requeue(revoke_by=None):
                 self.gone.add(decision.reservation)
             case Revoke(revoke_by=None):
@@ -193,6 +229,17 @@ def _follow(decisions: Sequence[Decision], filled: Mapping[str, int]) -> _Moves:
     A slot of `filled` on which fewer leases begin than its number is included: it has spare cpus, because capacity is
     kept there for a reservation that waits.
     """
+    leases = [each.leases for each in decisions if type(each) is Assign] if filled else []
+    if filled and len(leases) == len(decisions):  # speed: then no lease is counted for its slot
+        came = [
+            (decision.reservation, placement)  # type: ignore[union-attr]
+            for decision, placements in zip(decisions, leases, strict=True)
+            for placement in placements
+            if placement.slot not in filled
+        ]
+        # On no slot of `filled` more leases begin than its number, so equal sums mean equal numbers.
+        if sum(map(len, leases)) - len(came) == sum(filled.values()):
+            return _Moves({}, came)
     moves = _Moves(dict(filled))
     moves.follow(decisions)
     if any(moves.omitted.values()):
@@ -214,16 +261,25 @@ def _sort(cycle: CycleState, names: Iterable[str]) -> list[Slot]:
     return [slot_info.slot for slot_info in known] + sorted(others, key=lambda slot: slot_order(slot.id))
 
 
-def _list_changes(
-    cycle: CycleState, slot: Slot, slot_info: SlotInfo | None, moves: _Moves, came: Sequence[tuple[str, Placement]]
-) -> list[Cores]:
-    """Return the changed core limits of the leases that are on a slot after this cycle. `slot_info`: its scratch copy,
-    if the rules have its pool.
+def _list_staying(cycle: CycleState, slot: Slot, slot_info: SlotInfo | None, moves: _Moves) -> Mapping[Key, Lease]:
+    """Return the leases that were on a slot before this cycle and stay there. `slot_info`: its scratch copy, if the
+    rules have its pool.
     """
     known = None if slot_info is None else slot_info.opened
     leases = find_leases(cycle.view, slot) if known is None else known.slot_info.leases
     if moves.gone or moves.parted:  # speed: without them no key is read, and most keys are not in the processor's cache
-        leases = {key: lease for key, lease in leases.items() if key[0] not in moves.gone and key not in moves.parted}
+        return {key: lease for key, lease in leases.items() if key[0] not in moves.gone and key not in moves.parted}
+    return leases
+
+
+def _find_changes(
+    slot: Slot, leases: Mapping[Key, Lease], came: Sequence[float], rules: Rules
+) -> tuple[float, list[Cores] | None]:
+    """Return the cpus that each lease of a slot may use in addition to its own, and the changed limits of `leases`,
+    if any can change.
+
+    `leases`: the leases that stay on the slot; `came`: the `cpus` of the leases that begin there.
+    """
     owns: list[float] = []  # speed: a list made by a call of `list[float]` takes ten times as long
     presents: list[float] = []
     for lease in leases.values():
@@ -231,16 +287,12 @@ def _list_changes(
             own, cores = lease.resources.get(CPUS, 0.0), lease.cores
             owns.append(own)
             presents.append(0.0 if cores is None else cores - own)
-    for _, placement in reversed(came):
-        owns.append(placement.resources.get(CPUS, 0.0))
-        presents.append(0.0)  # new leases start without spare cpus
-    spare = find_spare(slot, owns, cycle.rules)
+    spare = find_spare(slot, [*owns, *came], rules)
     if spare is None or not (spare or any(presents)):
-        return []  # speed: most slots are full
+        return 0.0, None  # speed: most slots are full
     users = [key for key, lease in leases.items() if lease.state != "claimed"]
-    users += [(owner, placement.component) for owner, placement in reversed(came)]
     name, epoch, is_new = slot.id, slot.epoch, not is_same(0.0, spare)
-    return [
+    return spare, [
         Cores(reservation=owner, component=component, slot=name, cpus=own + spare, epoch=epoch)
         for (owner, component), own, present in zip(users, owns, presents, strict=True)
         if (abs(present - spare) > SLACK if present else is_new)

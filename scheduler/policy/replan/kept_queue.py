@@ -97,7 +97,7 @@ class KeptQueue:
         """Remove the reservations at these positions. Sorts the list `keys`."""
         keys.sort()  # speed: a section is looked up once for all of its keys
         lasts, changed = self._lasts, list[int]()
-        at, section = -1, None
+        at, place, section = -1, 0, None
         for key in keys:
             if section is None or lasts[at] < key:
                 at += 1  # speed: often it is the next section
@@ -106,8 +106,9 @@ class KeptQueue:
                 section = self._sections[at]
                 section.block = None
                 changed.append(at)
+                place = 0
             known = section.keys
-            place = bisect_left(known, key)
+            place = bisect_left(known, key, place)
             assert known[place] == key, "only reservations of the queue are removed"  # noqa: S101
             del known[place], section.names[place], section.reasons[place]
         for at in reversed(changed):
