@@ -64,6 +64,8 @@ class Cascade:
         self._relaxed: RelaxedCapacity | None = None
         self._kept: RelaxedCapacity | None = None
         """The same for the slots that the starvation guard keeps, as they were when it last kept another one."""
+        self._kept_out: dict[Demand, bool] = {}
+        """By demand for one instance: whether the slots that the guard keeps would serve it."""
         self._victims = VictimSearch(self.groups, self._assignment)
         self._lifted: list[ElasticGroup] = []
         """Groups with instances that were lifted and that are not served again yet."""
@@ -156,9 +158,11 @@ class Cascade:
         if not self.takes_back or not demand.pools:
             return False
         if self._kept is None or self._kept.size != sum(map(len, kept)):
-            self._kept = RelaxedCapacity(kept, self.elastic_instances())
+            self._kept, self._kept_out = RelaxedCapacity(kept, self.elastic_instances()), {}
         if len(demand.needs) == 1 or self._relaxed is None:
-            return self._kept.could_hold(demand)
+            if demand not in self._kept_out:
+                self._kept_out[demand] = self._kept.could_hold(demand)
+            return self._kept_out[demand]
         return not self._relaxed.could_hold(demand) and self._kept.could_hold_with(self._relaxed, demand)
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
