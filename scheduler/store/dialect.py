@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Executable, FromClause, Insert, Select, Table
-from sqlalchemy.exc import SQLAlchemyError
 
 from scheduler.ports import ClusterRow
 
@@ -73,6 +72,44 @@ class Bulk:
         return found
 
 
+class StatementResult(Protocol):
+    """The result of a statement, as SQLAlchemy and the driver of SQLite have it. A row is a sequence of its values."""
+
+    @property
+    def rowcount(self) -> int:
+        """The number of rows that a statement changed."""
+
+    def fetchone(self) -> Any:
+        """Return the next row, or None after the last one."""
+
+    def fetchmany(self, size: int) -> Sequence[Any]:
+        """Return at most `size` further rows."""
+
+    def fetchall(self) -> Sequence[Any]:
+        """Return all further rows."""
+
+
+class StoreConnection(Protocol):
+    """A database connection in a transaction. SQLAlchemy's Connection is one."""
+
+    def execute(
+        self, statement: Executable, values: Any = ..., *, execution_options: Mapping[str, Any] = ...
+    ) -> StatementResult:
+        """Execute a statement with these bind values (by name)."""
+
+    def commit(self) -> None:
+        """Commit the transaction."""
+
+    def rollback(self) -> None:
+        """Roll the transaction back."""
+
+    def invalidate(self) -> None:
+        """Close the connection, whose transaction may be open."""
+
+    def close(self) -> None:
+        """End the use of the connection, which may be kept open for another transaction."""
+
+
 class Dialect(Protocol):
     """The operations that differ between kinds of databases. There is one implementation for SQLite and one for
     PostgreSQL.
@@ -86,8 +123,18 @@ class Dialect(Protocol):
         the begin, and readers that search for recent changes would miss older ones.
         """
 
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """The errors that connections and statements raise, which `explain` takes."""
+
     def create_engine(self) -> Engine:
         """Return a new SQLAlchemy engine for this process. It connects on first use."""
+
+    def begin(self, engine: Engine, *, writes: bool) -> StoreConnection:
+        """Return a connection of this engine with a new transaction."""
+
+    def dispose(self, engine: Engine) -> None:
+        """Close all connections of this engine that have no transaction."""
 
     def options(self, *, writes: bool) -> Mapping[str, Any]:
         """Return the SQLAlchemy execution options for a connection that is used for one transaction."""
@@ -126,10 +173,10 @@ class Dialect(Protocol):
         one.
         """
 
-    def read_cluster(self, connection: Connection) -> ClusterRow:
+    def read_cluster(self, connection: StoreConnection) -> ClusterRow:
         """Return the row about the cluster with cluster time, by one statement."""
 
-    def queue_for_events(self, connection: Connection) -> None:
+    def queue_for_events(self, connection: StoreConnection) -> None:
         """Wait until no other open transaction has numbered events, so that event numbers are committed in ascending
         order. A transaction waits for no further lock afterwards.
         """
@@ -140,7 +187,7 @@ class Dialect(Protocol):
     def check_text(self, connection: Connection) -> None:
         """Raise StoreUnavailableError if the encoding of the database cannot store every text."""
 
-    def explain(self, error: SQLAlchemyError) -> Exception:
-        """Return the error of the Store port that stands for a database driver's error. Its message is one line without
+    def explain(self, error: Exception) -> Exception:
+        """Return the error of the Store port that stands for one of `errors`. Its message is one line without
         passwords.
         """

@@ -70,7 +70,7 @@ class SqlLedgerWrites:
         found: dict[str, float] = {}
         for chunk in cut(rows):
             shared, values = bind(bulk.fields, chunk)
-            found |= {row.machine: row.since for row in self._session.fetch(bulk.statement(shared), **values)}
+            found |= dict(self._session.fetch(bulk.statement(shared), **values))
         return found
 
     def _write_costs(self) -> None:

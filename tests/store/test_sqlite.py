@@ -18,6 +18,7 @@ from scheduler.store.migrating import migrate
 from scheduler.store.shapes import StoredLease
 from scheduler.store.sql import SqlStore
 from scheduler.store.sqlite import LEAST_SHARED, SqliteDialect
+from scheduler.store.sqlite_connection import SqliteConnection
 from scheduler.store.statements import Statements
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.store.conftest import Open
@@ -93,7 +94,8 @@ class TestStatements:
 
     def test_reads_of_the_store_use_their_indexes(self, sqlite: SqlStore) -> None:
         seen: list[str] = []
-        event.listen(sqlite.engine, "before_cursor_execute", lambda *given: seen.append(given[2]))
+        sqlite.close()
+        event.listen(sqlite.engine, "connect", lambda connection, _: connection.set_trace_callback(seen.append))
         list(sqlite.read_rows())
         sqlite.find_reservations(phases=["pending", "leased"])
         sqlite.find_slots(states=["ready"])
@@ -107,7 +109,7 @@ class TestStatements:
         plans = {
             statement: explain_plan(sqlite, statement)
             for statement in tuple(seen)
-            if not statement.startswith(("BEGIN", "INSERT"))
+            if not statement.startswith(("BEGIN", "COMMIT", "INSERT", "PRAGMA", "--"))
         }
         # Read as a whole, or no table.
         whole = {"SCAN slots", "SCAN holds", "SCAN accounts", "SCAN CONSTANT ROW"}
@@ -279,7 +281,7 @@ class TestErrors:
         def fail(_: object) -> None:
             raise sqlite3.OperationalError("database or disk is full")
 
-        monkeypatch.setattr(sqlite.engine.dialect, "do_commit", fail)
+        monkeypatch.setattr(SqliteConnection, "commit", fail)
         with pytest.raises(StoreUnavailableError, match="database or disk is full"):
             insert(sqlite, a_reservation())
         monkeypatch.undo()
