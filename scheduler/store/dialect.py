@@ -59,6 +59,21 @@ class Bulk:
     fields: tuple[Field, ...]
     make: Callable[[FromClause], Executable]
     _forms: dict[tuple[int, ...], Executable] = field(default_factory=dict)
+    _readers: dict[type[msgspec.Struct], Callable[[msgspec.Struct], tuple[Any, ...]]] = field(default_factory=dict)
+
+    def read(self, rows: Sequence[msgspec.Struct]) -> list[tuple[Any, ...]]:
+        """Return the values of the fields of each row. The rows are structs of one type.
+
+        Speed: for a few rows this takes less than `take_columns`, which compares the values of many.
+        """
+        kind = type(rows[0])
+        reader = self._readers.get(kind)
+        if reader is None:
+            names = kind.__struct_fields__
+            paths = [".".join(map(str, (names[int(first)], *deeper))) for _, (first, *deeper) in self.fields]
+            get = attrgetter(*paths)
+            reader = self._readers[kind] = get if len(paths) > 1 else lambda row: (get(row),)
+        return [*map(reader, rows)]
 
     def statement(self, shared: tuple[int, ...] = ()) -> Executable:
         """Return the form of the statement that takes the values of the fields `shared` once for all structs. See
@@ -144,11 +159,9 @@ class Dialect(Protocol):
         with `bind_rows`. Nested values are JSON text. `shared`: what `bind_rows` returned with the parameters.
         """
 
-    def bind_rows(
-        self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]
-    ) -> tuple[tuple[int, ...], dict[str, object]]:
-        """Return `shared` and the bind parameters that pass `rows` (structs) to a statement that was built with
-        `given(fields, shared)`. `shared`: positions in `fields` of values that all rows have and that are passed once.
+    def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
+        """Return `shared` and the bind parameters that pass `rows` (at least one struct) to `bulk.statement(shared)`.
+        `shared`: positions in `bulk.fields` of values that all rows have and that are passed once.
         """
 
     def ids(self) -> Select[tuple[str]]:

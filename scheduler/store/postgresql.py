@@ -41,7 +41,7 @@ from sqlalchemy.types import TypeEngine
 
 from scheduler.ports import ClusterRow, ConflictError, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.cluster import read_stored, select_cluster
-from scheduler.store.dialect import Field, Merge, StoreConnection, take_columns
+from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, take_columns
 from scheduler.store.reference_clock import ReferenceClock
 from scheduler.store.schema import SchemaError
 
@@ -157,13 +157,11 @@ class PostgresDialect:
         columns = [column(each.name, _type_of(each)) for each, _ in fields]
         return func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
 
-    def bind_rows(
-        self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]
-    ) -> tuple[tuple[int, ...], dict[str, object]]:
+    def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
         """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields)`. No
         values are shared. See Dialect.
         """
-        columns = zip(fields, take_columns(fields, rows), strict=True)
+        columns = zip(bulk.fields, take_columns(bulk.fields, rows), strict=True)
         return (), {_bound(each): _write_array(values, _find_writer(each)) for (each, _), values in columns}
 
     def ids(self) -> Select[tuple[str]]:

@@ -125,7 +125,7 @@ class Session:
         """
         changed = 0
         for chunk in cut(rows):
-            shared, values = self._dialect.bind_rows(bulk.fields, chunk)
+            shared, values = self._dialect.bind_rows(bulk, chunk)
             changed += self.change(bulk.statement(shared), **values)
         return changed
 

@@ -69,7 +69,7 @@ class SqlLedgerWrites:
         bulk, bind = self._ledger.advance, self._session.dialect.bind_rows
         found: dict[str, float] = {}
         for chunk in cut(rows):
-            shared, values = bind(bulk.fields, chunk)
+            shared, values = bind(bulk, chunk)
             found |= dict(self._session.fetch(bulk.statement(shared), **values))
         return found
 

@@ -36,7 +36,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from scheduler.ports import ClusterRow, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.boot_clock import SELECT, BootClock
 from scheduler.store.cluster import read_stored
-from scheduler.store.dialect import Field, Merge, StoreConnection, is_one, take_columns
+from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, is_one, take_columns
 from scheduler.store.schema import SchemaError
 from scheduler.store.sqlite_connection import SqliteConnections
 
@@ -144,17 +144,17 @@ class SqliteDialect:
             values.append(func.json_extract(source, path, type_=column.type).label(column.name))
         return select(*values).subquery("given")
 
-    def bind_rows(
-        self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]
-    ) -> tuple[tuple[int, ...], dict[str, object]]:
+    def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
         """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields,
         shared)`: a JSON array with an array of the values for each row, and an array of the shared values. See Dialect.
 
         Speed: each value of a nested struct has a place of its own. SQLite would look for its name in the JSON object
         of each row, and values that all rows share could not be passed once.
         """
-        columns = take_columns(fields, rows)
-        alike = [at for at, values in enumerate(columns) if _is_shared(values)] if len(rows) >= LEAST_SHARED else []
+        if len(rows) < LEAST_SHARED:
+            return (), {"rows": msgspec.json.encode(bulk.read(rows)).decode()}
+        columns = take_columns(bulk.fields, rows)
+        alike = [at for at, values in enumerate(columns) if _is_shared(values)]
         # At least one value is passed for each row, because the values also count the rows.
         shared = tuple(alike[: len(columns) - 1])
         own = [values for at, values in enumerate(columns) if at not in shared]

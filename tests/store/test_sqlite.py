@@ -121,7 +121,7 @@ class TestStatements:
     def test_zeros_that_are_equal_and_not_the_same_are_passed_for_each_row(self, sqlite: SqlStore) -> None:
         bulk = Statements(sqlite._dialect).reservations.insert
         zero, minus = a_reservation(priority=0.0), a_reservation(priority=-0.0)
-        shared, bound = sqlite._dialect.bind_rows(bulk.fields, [zero, minus, zero] * LEAST_SHARED)
+        shared, bound = sqlite._dialect.bind_rows(bulk, [zero, minus, zero] * LEAST_SHARED)
         assert "priority" not in _names(bulk, shared)
         assert shared
         assert "-0.0" in str(bound["rows"])
@@ -131,9 +131,9 @@ class TestStatements:
         bulk = Statements(sqlite._dialect).reservations.insert
         rows = [a_reservation(priority=float("7"), principal=f"ci-{number % 1}") for number in range(LEAST_SHARED)]
         odd = a_reservation(priority=8.0, principal="ci-0")
-        shared, _ = sqlite._dialect.bind_rows(bulk.fields, rows)
+        shared, _ = sqlite._dialect.bind_rows(bulk, rows)
         assert {"priority", "principal"} <= _names(bulk, shared)
-        shared, _ = sqlite._dialect.bind_rows(bulk.fields, [*rows, odd, *rows])
+        shared, _ = sqlite._dialect.bind_rows(bulk, [*rows, odd, *rows])
         assert "principal" in _names(bulk, shared)
         assert "priority" not in _names(bulk, shared)
 
@@ -143,7 +143,7 @@ class TestStatements:
             StoredLease(f"r{number}", 0, a_lease("linux-1", token=number + 1, state="held"))
             for number in range(LEAST_SHARED)
         ]
-        shared, bound = sqlite._dialect.bind_rows(bulk.fields, rows)
+        shared, bound = sqlite._dialect.bind_rows(bulk, rows)
         assert _names(bulk, shared) >= {"slot", "state", "position"}
         own = json.loads(str(bound["rows"]))
         assert own[1][:2] == ["r1", 2]
