@@ -1,24 +1,28 @@
 """What is particular to SQLite: execution of statements, durability, and error messages."""
 
+import gc
 import json
 import signal
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Barrier
 from typing import Any
 
 import pytest
-from sqlalchemy import ClauseElement, Engine, Executable, event, text
+from sqlalchemy import ClauseElement, Engine, Executable, Select, event, select, text
 
 from scheduler.ports import EventFilter, StoreUnavailableError
+from scheduler.store import tables
 from scheduler.store.dialect import Bulk
 from scheduler.store.migrating import migrate
+from scheduler.store.session import open_session
 from scheduler.store.shapes import StoredLease
 from scheduler.store.sql import SqlStore
 from scheduler.store.sqlite import LEAST_SHARED, SqliteDialect
-from scheduler.store.sqlite_connection import SqliteConnection
+from scheduler.store.sqlite_connection import MOST_IDLE, SqliteConnection, SqliteConnections
 from scheduler.store.statements import Statements
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.store.conftest import Open
@@ -50,6 +54,12 @@ def explain_plan(store: SqlStore, statement: Executable | str) -> list[str]:
     with store.engine.connect() as connection:
         rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", ("[]",) * text.count("?"))
         return [row[3] for row in rows]
+
+
+def find_connections(store: SqlStore) -> SqliteConnections:
+    """The connections that the store keeps in this process."""
+    assert isinstance(store._dialect, SqliteDialect)
+    return store._dialect._connections[store.engine]
 
 
 def _names(bulk: Bulk, shared: Sequence[int]) -> set[str]:
@@ -170,6 +180,42 @@ class TestProcesses:
         (row,) = insert(sqlite, a_reservation())
         with sqlite.transaction() as transaction:
             assert (row.sequence, transaction.next_tokens(1)) == (1, range(1, 2))
+
+    def test_transactions_one_after_the_other_use_one_connection(self, sqlite: SqlStore) -> None:
+        sqlite.close()
+        opened: list[object] = []
+        event.listen(sqlite.engine, "connect", lambda connection, _: opened.append(connection))
+        for number in range(3):
+            insert(sqlite, a_reservation(f"r{number}"))
+            with pytest.raises(ZeroDivisionError), sqlite.transaction():
+                raise ZeroDivisionError
+            sqlite.now()
+        assert len(opened) == 1
+
+    def test_a_process_keeps_few_of_its_connections(self, sqlite: SqlStore) -> None:
+        sqlite.close()
+        together = 2 * MOST_IDLE
+        with ExitStack() as stack:
+            sessions = [
+                stack.enter_context(open_session(sqlite.engine, sqlite._dialect, writes=False)) for _ in range(together)
+            ]
+            assert {session.read_cluster().term for session in sessions} == {0}
+        idle = find_connections(sqlite)._idle
+        assert len(idle) == MOST_IDLE
+        sqlite.close()
+        assert idle == []
+
+    def test_a_statement_is_compiled_once_and_forgotten_with_its_last_use(self, sqlite: SqlStore) -> None:
+        statement: Select[Any] = select(tables.slots.c.id).where(tables.slots.c.state.in_(["ready", "booting"]))
+        save(sqlite, a_slot("linux-1", state="ready"), a_slot("linux-2", state="empty"))
+        with open_session(sqlite.engine, sqlite._dialect, writes=False) as session:
+            assert [*session.fetch(statement), *session.fetch(statement)] == [("linux-1",)] * 2
+        forms = find_connections(sqlite)._forms
+        assert statement in forms
+        known = len(forms)
+        del statement
+        gc.collect()
+        assert len(forms) == known - 1
 
     def test_threads_that_ask_first_at_the_same_time_share_one_engine(
         self, sqlite: SqlStore, monkeypatch: pytest.MonkeyPatch
