@@ -33,6 +33,7 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import OutboxMessage
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
+from scheduler.store.sqlite_connection import SqliteConnection
 from scheduler.view.connection import make_redis
 from scheduler.view.memory_meter import MemoryMeter
 from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisNotifier, RedisRecord
@@ -84,6 +85,13 @@ class Meters:
         self._client = client
         self.statements = self.round_trips = 0
         sqlalchemy_event.listen(Engine, "before_cursor_execute", self._count_statement)
+        execute: Callable[..., Any] = SqliteConnection.execute
+
+        def execute_counted(*arguments: Any, **options: Any) -> Any:
+            self.statements += 1
+            return execute(*arguments, **options)
+
+        SqliteConnection.execute = execute_counted  # type: ignore[method-assign]
         send: Callable[..., Any] = redis.connection.AbstractConnection.send_packed_command
 
         def send_counted(*arguments: Any, **options: Any) -> Any:

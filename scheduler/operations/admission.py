@@ -6,7 +6,7 @@ of reservations inserted since then is an upper bound. If this bound exceeds the
 then are counted, and all pending ones only if they exceed it still.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from time import monotonic
@@ -29,7 +29,9 @@ _NONE: Final = Pending()
 FULL_SECONDS: Final = 1.0
 """Seconds for which a count of pending reservations is used again after it led to a refusal."""
 MOST_KNOWN: Final = 10_000
-"""The most principals and accounts for which one process keeps a count of pending reservations."""
+"""The most principals and accounts for which one process keeps a count of pending reservations, and the most kinds of
+requests of which it keeps that they fit.
+"""
 
 
 class Payer(msgspec.Struct, frozen=True):
@@ -271,6 +273,19 @@ class KnownSlots:
 
     slots: Sequence[Slot] = ()
     read_at: float | None = None
+    _fitting: set[Hashable] = field(default_factory=set)
+    """Kinds of requests that were found to fit."""
+    _found_with: tuple[Rules | None, float | None] = None, None
+    """With which rules, and with slots of which time, `_fitting` was found. None: without slots, so it has no end."""
+
+    def fitting(self, rules: Rules) -> set[Hashable]:
+        """Return the kinds of requests that are known to fit under these rules. The caller adds those that it finds
+        with the slots that are young at this call.
+        """
+        present = rules, self.read_at if self.is_young() else None
+        if self._found_with[0] is not rules or self._found_with[1] != present[1] or len(self._fitting) >= MOST_KNOWN:
+            self._fitting, self._found_with = set(), present
+        return self._fitting
 
     def read(self, store: Store) -> None:
         """Read the slots from the database again. Of slots with equal pool, offering, resources and labels, only one is

@@ -7,6 +7,7 @@ stopped or disconnected does not block others for long. A bulk statement binds o
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
+from typing import cast as known_as
 
 import msgspec
 from sqlalchemy import (
@@ -40,7 +41,7 @@ from sqlalchemy.types import TypeEngine
 
 from scheduler.ports import ClusterRow, ConflictError, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.cluster import read_stored, select_cluster
-from scheduler.store.dialect import Field, Merge, take_columns
+from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, take_columns
 from scheduler.store.reference_clock import ReferenceClock
 from scheduler.store.schema import SchemaError
 
@@ -110,6 +111,7 @@ class PostgresDialect:
     clock. `migrates`: statements have no time limit, because a migration may take long.
     """
 
+    errors: Final = (SQLAlchemyError,)
     longest_seconds: Final = LONGEST_SECONDS
 
     def __init__(self, url: URL, clock: Callable[[], float] | None = None, *, migrates: bool = False) -> None:
@@ -129,6 +131,20 @@ class PostgresDialect:
                 f"{self._shown}: PostgreSQL needs psycopg: install `leasehold[server,postgresql]` ({cause})"
             ) from error
 
+    def begin(self, engine: Engine, *, writes: bool) -> StoreConnection:
+        """Return a connection of this engine with a new transaction. See Dialect."""
+        connection = engine.connect().execution_options(**self.options(writes=writes))
+        try:
+            connection.begin()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def dispose(self, engine: Engine) -> None:
+        """Close all connections of this engine that have no transaction. See Dialect."""
+        engine.dispose()
+
     def options(self, *, writes: bool) -> Mapping[str, Any]:
         """Return the SQLAlchemy execution options for a connection that is used for one transaction. See Dialect."""
         return {} if writes else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -141,13 +157,11 @@ class PostgresDialect:
         columns = [column(each.name, _type_of(each)) for each, _ in fields]
         return func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
 
-    def bind_rows(
-        self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]
-    ) -> tuple[tuple[int, ...], dict[str, object]]:
+    def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
         """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields)`. No
         values are shared. See Dialect.
         """
-        columns = zip(fields, take_columns(fields, rows), strict=True)
+        columns = zip(bulk.fields, take_columns(bulk.fields, rows), strict=True)
         return (), {_bound(each): _write_array(values, _find_writer(each)) for (each, _), values in columns}
 
     def ids(self) -> Select[tuple[str]]:
@@ -176,14 +190,14 @@ class PostgresDialect:
     def prepare_clock(self, engine: Engine) -> None:
         """Do nothing: a PostgreSQL server has a clock of its own. See Dialect."""
 
-    def read_cluster(self, connection: Connection) -> ClusterRow:
+    def read_cluster(self, connection: StoreConnection) -> ClusterRow:
         """Return the row about the cluster with cluster time, by one statement. See Dialect."""
         if self._clock is None:
-            return self._reference.read(connection)
+            return self._reference.read(known_as("Connection", connection))
         stored = read_stored(connection, _CLUSTER)
         return stored.at(self._clock(), stored.clock_offset)
 
-    def queue_for_events(self, connection: Connection) -> None:
+    def queue_for_events(self, connection: StoreConnection) -> None:
         """Wait until no other open transaction has numbered events, so that event numbers are committed in ascending
         order. See Dialect.
         """
@@ -202,7 +216,7 @@ class PostgresDialect:
                 " create it again with `ENCODING 'UTF8' TEMPLATE template0`"
             )
 
-    def explain(self, error: SQLAlchemyError) -> Exception:
+    def explain(self, error: Exception) -> Exception:
         """Return the error of the Store port that stands for a database driver's error. Its message is one line without
         passwords. See Dialect.
         """
@@ -216,7 +230,7 @@ class PostgresDialect:
             return NotPermittedError(line)
         return ConflictError(line) if state in _CONFLICTS else StoreUnavailableError(line)
 
-    def _find_cause(self, error: SQLAlchemyError, state: str) -> str:
+    def _find_cause(self, error: Exception, state: str) -> str:
         message = self._hide(_first_line(error.orig if isinstance(error, DBAPIError) else error))
         if state in _CONFLICTS:
             return f"a conflict with another transaction ({message})"
@@ -282,7 +296,7 @@ def _quote(value: str) -> str:
     return f'"{escaped}"'
 
 
-def _state_of(error: SQLAlchemyError) -> str:
+def _state_of(error: Exception) -> str:
     """Return the SQLSTATE code of a database error, five characters. Return "" for an error of SQLAlchemy or of the
     driver.
     """

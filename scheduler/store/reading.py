@@ -26,7 +26,7 @@ _PRINCIPALS = select(*PRINCIPALS.columns).order_by(tables.principals.c.name)
 _RULES_ROW = tables.rules.c
 _RULES = select(_RULES_ROW.version, _RULES_ROW.document, _RULES_ROW.images).order_by(_RULES_ROW.version.desc()).limit(1)
 _RULES_VERSION = select(func.coalesce(func.max(_RULES_ROW.version), 0))
-_ID = [column.name for column in RESERVATIONS.columns].index("id")
+_ID = RESERVATIONS.place("id")
 
 
 def read_rules_version(session: Session) -> int:

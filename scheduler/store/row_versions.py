@@ -38,9 +38,7 @@ _OF_ALL: Final = {
     "reservations": _STAMPS["reservations"].add_columns(coerce(not_(NOT_OVER), Boolean)),
 }
 _SINCE: Final = bindparam("since", type_=Float)
-_MARKS: Final = bindparam("marks", type_=Float, expanding=True)
 _ALL_SINCE: Final = {kind: _OF_ALL[kind].where(table.c.marked_at >= _SINCE) for kind, table in _TABLES.items()}
-_WITH_MARKS: Final = {kind: _OF_ALL[kind].where(table.c.marked_at.in_(_MARKS)) for kind, table in _TABLES.items()}
 
 
 class RowVersions:
@@ -73,8 +71,8 @@ class RowVersions:
                 if known is None
                 else self._fetch_unknown(session, kind, since, known)
             )
-            for row in rows:
-                yield RowVersion(kind, *row)
+            for name, version, marked_at, *over in rows:
+                yield RowVersion(kind, name, version, marked_at, any(over))
 
     def _fetch_unknown(self, session: Session, kind: Kind, since: float, known: RecentWrites) -> Iterator[Record]:
         decode = msgspec.json.decode
@@ -84,7 +82,7 @@ class RowVersions:
             if not known.has_all(kind, mark, decode(keys), versions)
         ]
         for marks in cut(unknown):
-            yield from session.fetch(_WITH_MARKS[kind], marks=marks)
+            yield from session.fetch(_OF_ALL[kind].where(_TABLES[kind].c.marked_at.in_(marks)))
 
 
 def _key_of(kind: Kind, table: Table) -> Column[Any]:

@@ -5,14 +5,14 @@ converts driver errors into errors of the Store port.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
+from types import TracebackType
 from typing import Final, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Engine, Executable, Transaction
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Engine, Executable
 
 from scheduler.ports import ClusterRow, StoreUnavailableError
-from scheduler.store.dialect import Bulk, Dialect
+from scheduler.store.dialect import Bulk, Dialect, StoreConnection
 from scheduler.store.schema import SchemaError, find_schema_fault
 from scheduler.store.shapes import Record
 
@@ -27,12 +27,38 @@ _COUNTED: Final = {"preserve_rowcount": True}
 Item = TypeVar("Item")
 
 
+class explaining:  # noqa: N801 - used like a function
+    """A context manager that converts driver errors within its block into errors of the Store port. If the tables do
+    not fit this program, the message names whether they are older or newer.
+
+    Speed: a class and not a generator, because a session enters it for each statement.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self.failure: Exception | None = None
+        """The last error that left a block, as an error of the Store port if it was a driver's."""
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Convert the error of the block, if it is one of the driver."""
+        if isinstance(error, Exception):
+            is_driver_s = isinstance(error, self._dialect.errors)
+            self.failure = _explain(self._dialect, error) if is_driver_s else error
+            if is_driver_s:
+                raise self.failure from error
+
+
 class Session:
     """One database connection in one transaction, on which the store executes its statements."""
 
-    def __init__(self, connection: Connection, dialect: Dialect) -> None:
+    def __init__(self, connection: StoreConnection, dialect: Dialect) -> None:
         self._connection, self._dialect = connection, dialect
-        self._failure: Exception | None = None
+        self._explaining = explaining(dialect)
 
     @property
     def dialect(self) -> Dialect:
@@ -45,25 +71,25 @@ class Session:
 
         After an error the database may have rolled the transaction back, and a commit would not report that.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self._explaining.failure is not None:
+            raise self._explaining.failure
 
     def read_cluster(self) -> ClusterRow:
         """Return the row about the cluster with cluster time, by one statement."""
-        with self._explaining():
+        with self._explaining:
             return self._dialect.read_cluster(self._connection)
 
     def queue_for_events(self) -> None:
         """Wait until no other open transaction has numbered events, so that event numbers are committed in ascending
         order.
         """
-        with self._explaining():
+        with self._explaining:
             self._dialect.queue_for_events(self._connection)
 
     def fetch(self, statement: Executable, **values: object) -> Sequence[Record]:
         """Execute a statement with these bind values and return all rows of its result."""
-        with self._explaining():
-            return self._connection.execute(statement, values).all()
+        with self._explaining:
+            return self._connection.execute(statement, values).fetchall()
 
     def fetch_for(self, statement: Executable, ids: Iterable[str]) -> Iterator[Record]:
         """Execute `statement` with at most CHUNK_ROWS of the `ids` at a time, in sorted order. Yield all rows of the
@@ -76,14 +102,15 @@ class Session:
         """Execute a statement and yield the rows of its result in lists of at most CHUNK_ROWS. The whole result is
         never in memory.
         """
-        with self._explaining():
+        with self._explaining:
             options = {"yield_per": CHUNK_ROWS}
             result = self._connection.execute(statement, values, execution_options=options)
-            yield from result.partitions()
+            while chunk := result.fetchmany(CHUNK_ROWS):
+                yield chunk
 
     def change(self, statement: Executable, **values: object) -> int:
         """Execute a statement that writes, with these bind values. Return the number of changed rows."""
-        with self._explaining():
+        with self._explaining:
             return self._connection.execute(statement, values, execution_options=_COUNTED).rowcount
 
     def change_for(self, statement: Executable, ids: Iterable[str]) -> int:
@@ -98,21 +125,9 @@ class Session:
         """
         changed = 0
         for chunk in cut(rows):
-            shared, values = self._dialect.bind_rows(bulk.fields, chunk)
+            shared, values = self._dialect.bind_rows(bulk, chunk)
             changed += self.change(bulk.statement(shared), **values)
         return changed
-
-    @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        # Speed: one context for each statement, and not `explaining` within this one.
-        try:
-            yield
-        except SQLAlchemyError as error:
-            self._failure = _explain(self._dialect, error)
-            raise self._failure from error
-        except Exception as error:
-            self._failure = error
-            raise
 
 
 @contextmanager
@@ -121,50 +136,37 @@ def open_session(engine: Engine, dialect: Dialect, *, writes: bool) -> Iterator[
     without an error, else rolled back.
     """
     # Ignore an error here: a session that needs cluster time fails when it reads the clock. Other sessions do not.
-    with suppress(SQLAlchemyError, StoreUnavailableError):
+    with suppress(StoreUnavailableError, *dialect.errors):
         dialect.prepare_clock(engine)
     with explaining(dialect):
-        connection = engine.connect().execution_options(**dialect.options(writes=writes))
+        connection = dialect.begin(engine, writes=writes)
     try:
-        with explaining(dialect):
-            transaction = connection.begin()
         try:
             session = Session(connection, dialect)
             yield session
             session.check_whole()
         except BaseException:
             # The connection may be lost. The caller needs the error of the block, not that of the rollback.
-            with suppress(SQLAlchemyError):
-                transaction.rollback()
+            with suppress(*dialect.errors):
+                connection.rollback()
             raise
         with explaining(dialect):
-            _commit(connection, transaction)
+            _commit(connection, dialect)
     finally:
-        with suppress(SQLAlchemyError):
+        with suppress(*dialect.errors):
             connection.close()
 
 
-def _commit(connection: Connection, transaction: Transaction) -> None:
+def _commit(connection: StoreConnection, dialect: Dialect) -> None:
     """Commit the transaction. If this fails, close the connection, because its transaction may still be open."""
     try:
-        transaction.commit()
-    except SQLAlchemyError:
+        connection.commit()
+    except dialect.errors:
         connection.invalidate()
         raise
 
 
-@contextmanager
-def explaining(dialect: Dialect) -> Iterator[None]:
-    """Convert driver errors within the block into errors of the Store port. If the tables do not fit this program, the
-    message names whether they are older or newer.
-    """
-    try:
-        yield
-    except SQLAlchemyError as error:
-        raise _explain(dialect, error) from error
-
-
-def _explain(dialect: Dialect, error: SQLAlchemyError) -> Exception:
+def _explain(dialect: Dialect, error: Exception) -> Exception:
     """Return the error of the Store port that stands for this driver error."""
     explained = dialect.explain(error)
     fault = find_schema_fault(dialect) if isinstance(explained, SchemaError) else None

@@ -65,6 +65,10 @@ class Shape(Generic[AnyStruct]):
             found.append((column, (self._positions[first], *deeper)))
         return found
 
+    def place(self, field: str) -> int:
+        """Return the position of a field's column in `columns`, and so in a row that was read."""
+        return self._fields.index(field)
+
     def put(self, dialect: Dialect) -> Bulk:
         """Return the statement that inserts structs with all their columns, or overwrites rows with the same key."""
         fields = tuple(self.fields(self.table.c))

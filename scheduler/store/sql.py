@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from heapq import merge
-from operator import attrgetter
+from operator import itemgetter
 from time import monotonic
 from typing import Final
 
@@ -73,6 +73,8 @@ _EVENT = tables.events.c
 _OUTGOING = tables.outgoing.c
 _RULES = tables.rules.c
 
+_SEQUENCE_OF = itemgetter(RESERVATIONS.place("sequence"))
+_PHASE_OF = itemgetter(RESERVATIONS.place("phase"))
 _PHASES = select(_RESERVATION.phase, func.count()).group_by(_RESERVATION.phase)
 _SUBMITTED = select(*RESERVATIONS.columns).order_by(_RESERVATION.sequence).limit(bindparam("limit"))
 _IN_PHASE = _SUBMITTED.where(_RESERVATION.phase == bindparam("wanted_phase"))
@@ -134,7 +136,7 @@ class SqlStore(ReadsCosts):
         """Close all database connections of this process. See Store."""
         engine = self._engines.pop(os.getpid(), None)
         if engine is not None:
-            engine.dispose()
+            self._dialect.dispose(engine)
 
     @contextmanager
     def transaction(self) -> Iterator[SqlTransaction]:
@@ -246,13 +248,12 @@ class SqlStore(ReadsCosts):
         """
         with self._reading() as session:
             if ids is not None:
-                found = list(session.fetch_for(self._statements.reservations.find, ids))
-                found.sort(key=attrgetter("sequence"))
-                rows = [row for row in found if phases is None or row.phase in phases]
+                found = sorted(session.fetch_for(self._statements.reservations.find, ids), key=_SEQUENCE_OF)
+                rows = [row for row in found if phases is None or _PHASE_OF(row) in phases]
             elif phases is not None:
                 # One query for each phase, in the order of its index, so that no whole phase is sorted.
                 parts = [session.fetch(_IN_PHASE, wanted_phase=phase, limit=limit) for phase in set(phases)]
-                rows = list(merge(*parts, key=attrgetter("sequence")))
+                rows = list(merge(*parts, key=_SEQUENCE_OF))
             else:
                 rows = list(session.fetch(_SUBMITTED, limit=limit))
             return list(read_reservations(session, self._statements, rows[:limit]))
@@ -269,10 +270,10 @@ class SqlStore(ReadsCosts):
         given = {name: list(values) for name, values in wanted.items() if values is not None}
         with self._reading() as session:
             if ids is None:
-                same = (tables.slots.c[name].in_(bindparam(name, expanding=True)) for name in given)
-                return SLOTS.read_all(session.fetch(_ALL_SLOTS.where(*same), **given))
-            rows = session.fetch_for(self._statements.slots.find, ids)
-            return SLOTS.read_all([row for row in rows if all(getattr(row, name) in given[name] for name in given)])
+                same = [tables.slots.c[name].in_(values) for name, values in given.items()]
+                return SLOTS.read_all(session.fetch(_ALL_SLOTS.where(*same) if same else _ALL_SLOTS))
+            rows = SLOTS.read_all([*session.fetch_for(self._statements.slots.find, ids)])
+            return [row for row in rows if all(getattr(row, name) in given[name] for name in given)]
 
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
         """Return the slots whose `instance_id` is one of `machines`, in any order, without locking. See Store."""
@@ -348,7 +349,7 @@ class SqlStore(ReadsCosts):
         total += self._prune_before(tables.requests, requests_before)
         while True:
             with self._writing() as session:
-                ids = [row.id for row in session.fetch(_ENDED, before=ended_before)]
+                ids = [name for (name,) in session.fetch(_ENDED, before=ended_before)]
                 session.change_for(self._statements.leases.forget, ids)
                 total += session.change_for(self._statements.reservations.forget, ids)
             if len(ids) < CHUNK_ROWS:

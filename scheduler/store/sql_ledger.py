@@ -69,8 +69,8 @@ class SqlLedgerWrites:
         bulk, bind = self._ledger.advance, self._session.dialect.bind_rows
         found: dict[str, float] = {}
         for chunk in cut(rows):
-            shared, values = bind(bulk.fields, chunk)
-            found |= {row.machine: row.since for row in self._session.fetch(bulk.statement(shared), **values)}
+            shared, values = bind(bulk, chunk)
+            found |= dict(self._session.fetch(bulk.statement(shared), **values))
         return found
 
     def _write_costs(self) -> None:

@@ -37,7 +37,7 @@ def read_rules_versions(session: Session) -> RulesVersion:
 
 def read_market(session: Session) -> StoredMarket:
     """Return the catalogue of instance types and all prices, with their version."""
-    version = next((int(row.value) for row in session.fetch(_VERSION)), 0)
+    version = next((int(value) for (value,) in session.fetch(_VERSION)), 0)
     types = tuple(INSTANCE_TYPES.read_all(session.fetch(_TYPES)))
     return StoredMarket(version=version, types=types, prices=tuple(PRICES.read_all(session.fetch(_PRICES))))
 

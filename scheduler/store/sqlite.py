@@ -30,14 +30,15 @@ from sqlalchemy import (
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from scheduler.ports import ClusterRow, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.boot_clock import SELECT, BootClock
 from scheduler.store.cluster import read_stored
-from scheduler.store.dialect import Field, Merge, is_one, take_columns
+from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, is_one, take_columns
 from scheduler.store.schema import SchemaError
+from scheduler.store.sqlite_connection import SqliteConnections
 
 BUSY_SECONDS: Final = 10.0
 """The most seconds for which a transaction that writes waits for another writer. Every transaction is shorter than
@@ -91,6 +92,9 @@ class SqliteDialect:
         self._boot = BootClock()
         self._mode = _CREATES if create else "rw"
 
+        self._connections: dict[Engine, SqliteConnections] = {}
+
+    errors: Final = (SQLAlchemyError, sqlite3.Error)
     longest_seconds: Final = math.inf
     """No limit. A process that is stopped within a transaction keeps the write lock, so no other process can write
     before its commit.
@@ -101,6 +105,19 @@ class SqliteDialect:
         return create_engine(
             f"sqlite+{_DRIVER}://", creator=self._connect, poolclass=QueuePool, pool_size=5, max_overflow=50
         )
+
+    def begin(self, engine: Engine, *, writes: bool) -> StoreConnection:
+        """Return a connection of this engine with a new transaction. See Dialect."""
+        connections = self._connections.get(engine)
+        if connections is None:
+            connections = self._connections.setdefault(engine, SqliteConnections(engine))
+        return connections.begin(writes=writes)
+
+    def dispose(self, engine: Engine) -> None:
+        """Close all connections of this engine that have no transaction. See Dialect."""
+        if (connections := self._connections.pop(engine, None)) is not None:
+            connections.dispose()
+        engine.dispose()
 
     def options(self, *, writes: bool) -> Mapping[str, Any]:
         """Return the SQLAlchemy execution options for a connection that is used for one transaction. See Dialect."""
@@ -127,17 +144,17 @@ class SqliteDialect:
             values.append(func.json_extract(source, path, type_=column.type).label(column.name))
         return select(*values).subquery("given")
 
-    def bind_rows(
-        self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]
-    ) -> tuple[tuple[int, ...], dict[str, object]]:
+    def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
         """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields,
         shared)`: a JSON array with an array of the values for each row, and an array of the shared values. See Dialect.
 
         Speed: each value of a nested struct has a place of its own. SQLite would look for its name in the JSON object
         of each row, and values that all rows share could not be passed once.
         """
-        columns = take_columns(fields, rows)
-        alike = [at for at, values in enumerate(columns) if _is_shared(values)] if len(rows) >= LEAST_SHARED else []
+        if len(rows) < LEAST_SHARED:
+            return (), {"rows": msgspec.json.encode(bulk.read(rows)).decode()}
+        columns = take_columns(bulk.fields, rows)
+        alike = [at for at, values in enumerate(columns) if _is_shared(values)]
         # At least one value is passed for each row, because the values also count the rows.
         shared = tuple(alike[: len(columns) - 1])
         own = [values for at, values in enumerate(columns) if at not in shared]
@@ -176,12 +193,12 @@ class SqliteDialect:
         if self._clock is None:
             self._boot.prepare(engine)
 
-    def read_cluster(self, connection: Connection) -> ClusterRow:
+    def read_cluster(self, connection: StoreConnection) -> ClusterRow:
         """Return the row about the cluster with cluster time, by one statement. See Dialect."""
         stored = read_stored(connection, SELECT)
         return stored.at(self._boot.read(stored) if self._clock is None else self._clock(), stored.clock_offset)
 
-    def queue_for_events(self, connection: Connection) -> None:
+    def queue_for_events(self, connection: StoreConnection) -> None:
         """Do nothing: SQLite has one writer at a time, so numbers of events are committed in order. See Dialect."""
 
     def queue_for_migration(self, connection: Connection) -> None:
@@ -190,20 +207,21 @@ class SqliteDialect:
     def check_text(self, connection: Connection) -> None:
         """Do nothing: SQLite stores every text. See Dialect."""
 
-    def explain(self, error: SQLAlchemyError) -> Exception:
-        """Return the error of the Store port that stands for a database driver's error. Its message is one line without
+    def explain(self, error: Exception) -> Exception:
+        """Return the error of the Store port that stands for one of `errors`. Its message is one line without
         passwords. See Dialect.
         """
-        if isinstance(error, IntegrityError) and _name_of(error) != _NOT_NULL:
-            return StaleWriteError(f"a row exists already: {error.orig}")
+        error = getattr(error, "orig", None) or error
+        if isinstance(error, sqlite3.IntegrityError) and _name_of(error) != _NOT_NULL:
+            return StaleWriteError(f"a row exists already: {error}")
         line = f"{self.path}: {self._find_cause(error)}"
-        message = str(error.orig) if isinstance(error, DBAPIError) else ""
+        message = str(error) if isinstance(error, sqlite3.Error) else ""
         # The schema is of another version: a table or a column is missing, or a new column has no value.
         if message.startswith("no such table") or "column" in message or _name_of(error) == _NOT_NULL:
             return SchemaError(line)
         return NotPermittedError(line) if self._may_only_read(error) else StoreUnavailableError(line)
 
-    def _may_only_read(self, error: SQLAlchemyError) -> bool:
+    def _may_only_read(self, error: Exception) -> bool:
         """Return whether a write failed because this user has no permission to write the file. Return False if the file
         system is read-only.
         """
@@ -211,15 +229,13 @@ class SqliteDialect:
             return False
         return not os.statvfs(self.path).f_flag & os.ST_RDONLY
 
-    def _find_cause(self, error: SQLAlchemyError) -> str:
-        if not isinstance(error, DBAPIError):
-            return str(error).partition("\n")[0]
+    def _find_cause(self, error: Exception) -> str:
         name = _name_of(error)
         for prefix, cause in _CAUSES:
             if name.startswith(prefix):
                 return cause
         if not name.startswith("SQLITE_CANTOPEN"):
-            return str(error.orig).partition("\n")[0]
+            return str(error).partition("\n")[0]
         if not self.path.parent.is_dir():
             return "there is no such directory"
         return "the file cannot be opened" if self.path.exists() else f"there is no such database: {_MIGRATE}"
@@ -247,9 +263,9 @@ class SqliteDialect:
         return connection
 
 
-def _name_of(error: SQLAlchemyError) -> str:
+def _name_of(error: Exception) -> str:
     """Return SQLite's name of a database error. Return "" for an error of the driver or of SQLAlchemy."""
-    return getattr(getattr(error, "orig", None), "sqlite_errorname", "")
+    return getattr(error, "sqlite_errorname", "")
 
 
 @retry(

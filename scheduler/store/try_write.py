@@ -36,4 +36,4 @@ def try_write(url: str) -> None:
         with open_session(engine, dialect, writes=True) as session:
             session.change(delete(tables.requests).where(tables.requests.c.id == row))
     finally:
-        engine.dispose()
+        dialect.dispose(engine)

@@ -1,10 +1,14 @@
 """A reservation that no slot could fit is accepted with the reason in the answer, since it may fit later."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from scheduler.model.reservations import Reservation
+from scheduler.operations import admission
 from scheduler.operations.apply import apply_rules
+from scheduler.policy.queueing.feasibility import find_misfits
 from tests.operations.harness import Harness
 
 SIZED: dict[str, Any] = {
@@ -78,6 +82,23 @@ def test_new_rules_may_make_a_request_fit() -> None:
     harness.play_tasks()
     harness.tick()
     assert harness.phase() == "leased"
+
+
+def test_what_fitted_is_not_tested_again_under_the_same_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested: list[str] = []
+
+    def test_and_note(asked: Iterable[Reservation], *known: Any) -> Any:
+        rows = list(asked)
+        tested.extend(row.id for row in rows)
+        return find_misfits(rows, *known)
+
+    monkeypatch.setattr(admission, "find_misfits", test_and_note)
+    harness = Harness({"pools": SIZED})
+    assert [waiting_code(harness.submit(name, resources={"cpus": 4})) for name in ("r1", "r2")] == [None, None]
+    assert tested == ["r1"]
+    smaller = [{**SIZED["linux"]["offerings"][0], "resources": {"cpus": 2}}]
+    apply_rules(harness.ports, {"pools": {**SIZED, "linux": {**SIZED["linux"], "offerings": smaller}}}, source="test")
+    assert waiting_code(harness.submit("r3", resources={"cpus": 4})) == "never_fits"
 
 
 def test_each_item_of_a_list_gets_its_own_reason_and_a_repetition_gets_the_same() -> None:

@@ -40,6 +40,7 @@ print(sorted(slot.id for slot in store.find_slots()))
 
 KILLED = """
 import os, signal, sys
+from sqlalchemy import text
 from scheduler.store.opening import open_store
 from tests.builders import a_reservation, a_slot
 
@@ -47,7 +48,7 @@ store = open_store(sys.argv[1])
 with store.transaction() as transaction:
     if sys.argv[1].startswith("sqlite:"):
         # More than the page cache takes, so that part of it is in the WAL already.
-        transaction._session._connection.exec_driver_sql("PRAGMA cache_size = 10")
+        transaction._session._connection.execute(text("PRAGMA cache_size = 10"))
     transaction.insert_reservations([a_reservation(f"r{number}") for number in range(2000)])
     transaction.save([a_slot(f"linux-{number}") for number in range(1000)])
     transaction.next_tokens(10)

@@ -1,23 +1,28 @@
 """What is particular to SQLite: execution of statements, durability, and error messages."""
 
+import gc
 import json
 import signal
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Barrier
 from typing import Any
 
 import pytest
-from sqlalchemy import ClauseElement, Engine, Executable, event, text
+from sqlalchemy import ClauseElement, Engine, Executable, Select, event, select, text
 
 from scheduler.ports import EventFilter, StoreUnavailableError
+from scheduler.store import tables
 from scheduler.store.dialect import Bulk
 from scheduler.store.migrating import migrate
+from scheduler.store.session import open_session
 from scheduler.store.shapes import StoredLease
 from scheduler.store.sql import SqlStore
 from scheduler.store.sqlite import LEAST_SHARED, SqliteDialect
+from scheduler.store.sqlite_connection import MOST_IDLE, SqliteConnection, SqliteConnections
 from scheduler.store.statements import Statements
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.store.conftest import Open
@@ -49,6 +54,12 @@ def explain_plan(store: SqlStore, statement: Executable | str) -> list[str]:
     with store.engine.connect() as connection:
         rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", ("[]",) * text.count("?"))
         return [row[3] for row in rows]
+
+
+def find_connections(store: SqlStore) -> SqliteConnections:
+    """The connections that the store keeps in this process."""
+    assert isinstance(store._dialect, SqliteDialect)
+    return store._dialect._connections[store.engine]
 
 
 def _names(bulk: Bulk, shared: Sequence[int]) -> set[str]:
@@ -93,7 +104,8 @@ class TestStatements:
 
     def test_reads_of_the_store_use_their_indexes(self, sqlite: SqlStore) -> None:
         seen: list[str] = []
-        event.listen(sqlite.engine, "before_cursor_execute", lambda *given: seen.append(given[2]))
+        sqlite.close()
+        event.listen(sqlite.engine, "connect", lambda connection, _: connection.set_trace_callback(seen.append))
         list(sqlite.read_rows())
         sqlite.find_reservations(phases=["pending", "leased"])
         sqlite.find_slots(states=["ready"])
@@ -107,7 +119,7 @@ class TestStatements:
         plans = {
             statement: explain_plan(sqlite, statement)
             for statement in tuple(seen)
-            if not statement.startswith(("BEGIN", "INSERT"))
+            if not statement.startswith(("BEGIN", "COMMIT", "INSERT", "PRAGMA", "--"))
         }
         # Read as a whole, or no table.
         whole = {"SCAN slots", "SCAN holds", "SCAN accounts", "SCAN CONSTANT ROW"}
@@ -119,7 +131,7 @@ class TestStatements:
     def test_zeros_that_are_equal_and_not_the_same_are_passed_for_each_row(self, sqlite: SqlStore) -> None:
         bulk = Statements(sqlite._dialect).reservations.insert
         zero, minus = a_reservation(priority=0.0), a_reservation(priority=-0.0)
-        shared, bound = sqlite._dialect.bind_rows(bulk.fields, [zero, minus, zero] * LEAST_SHARED)
+        shared, bound = sqlite._dialect.bind_rows(bulk, [zero, minus, zero] * LEAST_SHARED)
         assert "priority" not in _names(bulk, shared)
         assert shared
         assert "-0.0" in str(bound["rows"])
@@ -129,9 +141,9 @@ class TestStatements:
         bulk = Statements(sqlite._dialect).reservations.insert
         rows = [a_reservation(priority=float("7"), principal=f"ci-{number % 1}") for number in range(LEAST_SHARED)]
         odd = a_reservation(priority=8.0, principal="ci-0")
-        shared, _ = sqlite._dialect.bind_rows(bulk.fields, rows)
+        shared, _ = sqlite._dialect.bind_rows(bulk, rows)
         assert {"priority", "principal"} <= _names(bulk, shared)
-        shared, _ = sqlite._dialect.bind_rows(bulk.fields, [*rows, odd, *rows])
+        shared, _ = sqlite._dialect.bind_rows(bulk, [*rows, odd, *rows])
         assert "principal" in _names(bulk, shared)
         assert "priority" not in _names(bulk, shared)
 
@@ -141,7 +153,7 @@ class TestStatements:
             StoredLease(f"r{number}", 0, a_lease("linux-1", token=number + 1, state="held"))
             for number in range(LEAST_SHARED)
         ]
-        shared, bound = sqlite._dialect.bind_rows(bulk.fields, rows)
+        shared, bound = sqlite._dialect.bind_rows(bulk, rows)
         assert _names(bulk, shared) >= {"slot", "state", "position"}
         own = json.loads(str(bound["rows"]))
         assert own[1][:2] == ["r1", 2]
@@ -168,6 +180,42 @@ class TestProcesses:
         (row,) = insert(sqlite, a_reservation())
         with sqlite.transaction() as transaction:
             assert (row.sequence, transaction.next_tokens(1)) == (1, range(1, 2))
+
+    def test_transactions_one_after_the_other_use_one_connection(self, sqlite: SqlStore) -> None:
+        sqlite.close()
+        opened: list[object] = []
+        event.listen(sqlite.engine, "connect", lambda connection, _: opened.append(connection))
+        for number in range(3):
+            insert(sqlite, a_reservation(f"r{number}"))
+            with pytest.raises(ZeroDivisionError), sqlite.transaction():
+                raise ZeroDivisionError
+            sqlite.now()
+        assert len(opened) == 1
+
+    def test_a_process_keeps_few_of_its_connections(self, sqlite: SqlStore) -> None:
+        sqlite.close()
+        together = 2 * MOST_IDLE
+        with ExitStack() as stack:
+            sessions = [
+                stack.enter_context(open_session(sqlite.engine, sqlite._dialect, writes=False)) for _ in range(together)
+            ]
+            assert {session.read_cluster().term for session in sessions} == {0}
+        idle = find_connections(sqlite)._idle
+        assert len(idle) == MOST_IDLE
+        sqlite.close()
+        assert idle == []
+
+    def test_a_statement_is_compiled_once_and_forgotten_with_its_last_use(self, sqlite: SqlStore) -> None:
+        statement: Select[Any] = select(tables.slots.c.id).where(tables.slots.c.state.in_(["ready", "booting"]))
+        save(sqlite, a_slot("linux-1", state="ready"), a_slot("linux-2", state="empty"))
+        with open_session(sqlite.engine, sqlite._dialect, writes=False) as session:
+            assert [*session.fetch(statement), *session.fetch(statement)] == [("linux-1",)] * 2
+        forms = find_connections(sqlite)._forms
+        assert statement in forms
+        known = len(forms)
+        del statement
+        gc.collect()
+        assert len(forms) == known - 1
 
     def test_threads_that_ask_first_at_the_same_time_share_one_engine(
         self, sqlite: SqlStore, monkeypatch: pytest.MonkeyPatch
@@ -279,7 +327,7 @@ class TestErrors:
         def fail(_: object) -> None:
             raise sqlite3.OperationalError("database or disk is full")
 
-        monkeypatch.setattr(sqlite.engine.dialect, "do_commit", fail)
+        monkeypatch.setattr(SqliteConnection, "commit", fail)
         with pytest.raises(StoreUnavailableError, match="database or disk is full"):
             insert(sqlite, a_reservation())
         monkeypatch.undo()

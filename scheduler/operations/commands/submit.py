@@ -63,7 +63,8 @@ def foresee(store: Store, known: KnownSlots, rules: Rules, items: Sequence[Item]
     """Return, by reservation id, the waiting code and sentence for each new reservation that no slot could hold at
     present.
 
-    Of several equal documents only one is tested, because lists may be long.
+    Of several equal documents only one is tested, because lists may be long. What fitted is not tested again until the
+    rules or the known slots change.
     """
     good = {item.id: item for item in reversed(items) if isinstance(item, ReservationDocument)}
     sharing: dict[int, list[str]] = {}
@@ -75,8 +76,12 @@ def foresee(store: Store, known: KnownSlots, rules: Rules, items: Sequence[Item]
         components = str(item.components) if item.components else ""
         key = item.system, item.pool, tuple(item.resources.items()), tuple(item.labels.items()), components
         alike.setdefault(key, []).extend(found_names)
-    rows = [new_reservation(good[names[0]], rules, 0.0) for names in alike.values()]
-    found = foresee_misfits(store, known, rules, rows)
+    fitting = known.fitting(rules)
+    tested = {key: names[0] for key, names in alike.items() if key not in fitting}
+    if not tested:
+        return {}
+    found = foresee_misfits(store, known, rules, [new_reservation(good[name], rules, 0.0) for name in tested.values()])
+    fitting.update(key for key, name in tested.items() if name not in found)
     return {name: found[names[0]] for names in alike.values() if names[0] in found for name in names}
 
 
