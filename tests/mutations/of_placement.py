@@ -185,12 +185,14 @@ OF_PLACEMENT: Final[Changes] = {
                 "rules.settings_of(slot.pool, None).queue != ''",
             ),
         ],
-        "_list_changes": [
+        "_find_changes": [
             Change(
                 "a claim has no part yet",
                 "[key for key, lease in leases.items() if lease.state != 'claimed']",
                 "list(leases)",
             ),
+        ],
+        "_list_staying": [
             Change(
                 "a reservation that ends in this tick counts no more",
                 "key[0] not in moves.gone and key not in moves.parted",
@@ -202,8 +204,22 @@ OF_PLACEMENT: Final[Changes] = {
                 "key[0] not in moves.gone",
             ),
         ],
+        "_decide_all": [
+            Change(
+                "the limits of one reservation stand in slot order",
+                "len(set(numbers)) < len(numbers)",
+                "False",
+            ),
+        ],
+        "_follow": [
+            Change(
+                "leases on a slot that keeps capacity for a waiting reservation share its spare cores",
+                "sum(map(len, leases)) - len(came) == sum(filled.values())",
+                "True",
+            ),
+        ],
         "share": [
-            Change("a lease of this tick counts", "moves.list_left(cycle).union(arrivals)", "moves.list_left(cycle)"),
+            Change("a lease of this tick counts", "moves.list_owns()", "{}"),
         ],
     },
 }

@@ -26,7 +26,7 @@ LEASE: Final[Rank] = 1 << 48
 NO_RANK: Final[Rank] = 1 << 96
 """A rank behind the ranks of all slots."""
 HEAPIFIED_SHARE: Final = 8
-"""A heap is made anew if more than one in this number of its entries is new: this takes less time than many pushes."""
+"""A heap is built again if more than one in this number of its entries is new: that takes less time than pushes."""
 
 
 @dataclass(slots=True, eq=False)

@@ -255,3 +255,25 @@ def test_the_cores_of_an_elastic_instance_are_shared_as_soon_as_it_ends() -> Non
     found = plan(View([a_slot("linux-1"), a_slot("linux-2"), *rows]), rules, NOW)
     limits = [each for each in found.decisions if isinstance(each, Cores)]
     assert [(each.reservation, each.slot, each.cpus) for each in limits] == [("r2", "linux-1", 4)]
+
+
+def limits_of(*rows: Any) -> list[tuple[str, str, float]]:
+    """Return the limits that a plan of these rows sets, on slots with 3 cpus."""
+    found = plan(View(rows), some_rules({"pools": {"linux": {"resources": {"cpus": 3}}}}), NOW)
+    return [(each.reservation, each.slot, each.cpus) for each in found.decisions if isinstance(each, Cores)]
+
+
+def test_the_limits_of_one_reservation_stand_in_slot_order() -> None:
+    """The first instance gets the last slot, by the labels that they require."""
+    slots = [a_slot("linux-1", labels={"zone": "b"}), a_slot("linux-2", labels={"zone": "a"})]
+    parts = tuple(a_component(f"in-{zone}", resources={"cpus": 1}, labels={"zone": zone}) for zone in ("a", "b"))
+    assert limits_of(*slots, a_reservation("r1", components=parts)) == [("r1", "linux-1", 3), ("r1", "linux-2", 3)]
+
+
+def test_capacity_that_is_kept_for_a_reservation_that_waits_is_shared_until_then() -> None:
+    """The gang waits for linux-2, and its first instance for the third cpu of linux-1."""
+    singles = [a_reservation(f"r{number}", resources={"cpus": 1}, sequence=number) for number in (1, 2)]
+    parts = (a_component("one", resources={"cpus": 1}), a_component("other", resources={"cpus": 3}))
+    gang = a_reservation("r3", components=parts, sequence=3)
+    slots = [a_slot("linux-1"), a_slot("linux-2", state="booting")]
+    assert limits_of(*slots, *singles, gang) == [("r1", "linux-1", 1.5), ("r2", "linux-1", 1.5)]
