@@ -34,8 +34,8 @@ EXPLAINED: Final[Changes] = {
         "Cascade._try": [
             Change(
                 "MORE only excludes rounding errors, and no change of the utilisation is exactly as large",
-                "assignment.use > use + MORE",
-                "assignment.use >= use + MORE",
+                "assignment.use <= use + MORE",
+                "assignment.use < use + MORE",
             ),
         ],
     },
