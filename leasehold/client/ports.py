@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class Joined(NamedTuple):
     """The row of a reservation with the machines of its leases. `missing`: the slots of leases whose machine is
-    unknown, because the view does not have the slot or has another epoch of it.
+    unknown, because the view does not have the slot, or has another epoch of it or a row from before the lease.
 
     A machine without an address is known; its `address` is None.
     """

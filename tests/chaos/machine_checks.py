@@ -13,6 +13,7 @@ INEXACT_SECONDS = 0.5
 def find_machine_violations(evidence: Evidence, uses: Sequence[Line]) -> Iterator[str]:
     """Yield a line for each broken promise about machines. `uses`: those of leases that no restore lost."""
     yield from _doubled_launches(evidence)
+    yield from _unknown_to_holders(uses)
     yield from _badly_bound(evidence, uses)
     yield from _overlapping_machines(evidence)
     yield from _broken_gangs(evidence)
@@ -21,6 +22,12 @@ def find_machine_violations(evidence: Evidence, uses: Sequence[Line]) -> Iterato
     yield from _ended_under_holders(evidence, uses)
     yield from _stopped_under_holders(evidence, uses)
     yield from _badly_booked(evidence)
+
+
+def _unknown_to_holders(uses: Iterable[Line]) -> Iterator[str]:
+    """Yield holders that used a lease without knowing its machine."""
+    for reservation, slot in sorted({(use["reservation"], use["slot"]) for use in uses if use["machine"] is None}):
+        yield f"{reservation} used slot {slot} without its machine"
 
 
 def _doubled_launches(evidence: Evidence) -> Iterator[str]:
@@ -104,7 +111,7 @@ def _list_bound(evidence: Evidence, uses: Iterable[Line] = ()) -> Iterator[tuple
     """
     seen = [(each["seen"], each["slot"], each["epoch"], each["machine"]) for each in evidence.bindings]
     for at, slot, epoch, machine in [*seen, *((use["at"], use["slot"], None, use["machine"]) for use in uses)]:
-        if not any(each.marked <= at <= each.ended for each in evidence.restores):
+        if machine is not None and not any(each.marked <= at <= each.ended for each in evidence.restores):
             yield _count_before(evidence.restores, at), slot, epoch, machine
 
 

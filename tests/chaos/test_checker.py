@@ -209,6 +209,7 @@ def test_a_run_that_kept_every_promise_has_no_violations() -> None:
         (replace(GOOD, machines=[a_machine(state="running")]), "machine i-1 of slot single-1 is running"),
         (replace(GOOD, slots={"single-1": "launching"}), "slot single-1 is launching"),
         (replace(GOOD, calls=[a_call(10.5, "TerminateInstances")]), "machine i-1 was terminated while r1 held it"),
+        (replace(GOOD, uses=[*GOOD.uses, a_use(11, machine=None)]), "r1 used slot single-1 without its machine"),
         (replace(GOOD, terms=[1, 2, 1]), "a leader of term 1 wrote after one of term 2"),
         (replace(GOOD, ticks=[a_tick(2, 9.0), a_tick(2, 8.0)]), "the last tick went back"),
         (replace(GOOD, ticks=[a_tick(2, 9.0), a_tick(1, 9.0)]), "the last tick went back"),

@@ -11,6 +11,7 @@ import redis
 
 from leasehold import Client, Ended, NotAnswered, Unavailable, Unknown
 from scheduler.model.accounts import Account
+from scheduler.model.transitions import SlotState
 from scheduler.model.waits import Waits
 from scheduler.operations.notices import describe_row
 from tests.builders import a_lease, a_slot
@@ -222,6 +223,17 @@ def test_a_wait_ends_when_the_view_contains_the_slot_of_the_lease(intake: FakeIn
     intake.publish(a_leased_row("r1"), a_slot("linux-1", version=1, epoch=0))
     threading.Timer(0.5, intake.publish_silently, [a_slot("linux-1", version=2)]).start()
     assert client.wait("r1", timeout=30).leases[0].address == "10.0.0.1"
+
+
+@pytest.mark.parametrize("state", ["launching", "booting", "binding"])
+def test_a_wait_goes_on_while_the_view_has_the_slot_as_it_was_before_the_lease(
+    state: SlotState, intake: FakeIntake, client: Client
+) -> None:
+    """The row of the lease has reached the view, and the row with the machine's address has not."""
+    intake.publish(a_leased_row("r1"), a_slot("linux-1", version=1, state=state, instance_id=None, address=None))
+    threading.Timer(0.5, intake.publish_silently, [a_slot("linux-1", version=2)]).start()
+    (lease,) = client.wait("r1", timeout=30).leases
+    assert (lease.instance_id, lease.address) == ("i-linux-1", "10.0.0.1")
 
 
 def test_a_machine_that_the_view_lacks_is_queried_from_a_worker(intake: FakeIntake, client: Client) -> None:
