@@ -47,9 +47,9 @@ class explaining:  # noqa: N801 - used like a function
     ) -> None:
         """Convert the error of the block, if it is one of the driver."""
         if isinstance(error, Exception):
-            is_driver_s = isinstance(error, self._dialect.errors)
-            self.failure = _explain(self._dialect, error) if is_driver_s else error
-            if is_driver_s:
+            is_of_driver = isinstance(error, self._dialect.errors)
+            self.failure = _explain(self._dialect, error) if is_of_driver else error
+            if is_of_driver:
                 raise self.failure from error
 
 

@@ -7,7 +7,6 @@ import pytest
 from scheduler.simulation.runner import play as play_lines
 from scheduler.simulation.scenario import read_scenario
 from tests.rules.playing import SYSTEM, Cases, a_holder, a_pool, a_scenario, a_slot, act, play_out, submit, tick
-from tests.rules.zoe import a_lab, an_application, component, on_slot, submitted
 
 Line = dict[str, Any]
 
@@ -330,56 +329,6 @@ def test_without_backfill_reservations_behind_a_gang_take_none_of_the_capacity_t
     assert [each["slot"] for each in played.decisions("launch")] == ["linux-4"]
     assert played.reservations["gang"]["phase"] == "leased"
     assert played.codes == {"r1": "at_max_slots", "r2": "behind_queue", "r3": "behind_queue"}
-
-
-@pytest.mark.parametrize("before", [(), (an_application("wide", 3),)], ids=["alone", "behind a wider gang in vain"])
-def test_a_gang_for_which_elastic_instances_were_reclaimed_is_kept_out_by_the_guard(before: tuple[Line, ...]) -> None:
-    """`small` takes one of two units that `more` gives back. The other unit and the one that is kept for `big` would
-    suffice for the gang, although an earlier, larger gang found too little.
-    """
-    gpu = {"labels": {"gpu": "yes"}}
-    played = play_out(
-        a_lab(
-            submitted(0, {"id": "big", "system": "sim", "resources": {"units": 4}, **gpu}),
-            submitted(99, *before, an_application("small", 1), an_application("gang", 2)),
-            tick(99),
-            kicks=False,
-            scheduler=GUARD,
-            slots=[on_slot("lab-1", 4, ("old", "core"), **gpu), on_slot("lab-2", 4, ("r1", "core"), ("r1", "more"))],
-            reservations=[
-                an_application("old", 1, units=3, phase="leased"),
-                an_application("r1", 1, 1, units=2, phase="leased"),
-            ],
-        )
-    )
-    [reported] = played.ticks
-    assert reported[:3] == ["revoke r1 more lab-2 reclaimed", "assign small lab-2", "big waits no_capacity"]
-    assert reported[-1] == "gang waits behind_queue"
-
-
-def test_a_gang_of_two_kinds_is_kept_out_by_the_guard_after_a_reclaim() -> None:
-    """`small` leaves two of three units that `more` gives back. They suffice for each component of the gang alone, and
-    with the kept one for both. The earlier gang `wide` found only one.
-    """
-    gpu = {"labels": {"gpu": "yes"}}
-    gang = {"id": "gang", "system": "sim", "components": [component("core", 2, 1), component("side", 1, 0.5)]}
-    played = play_out(
-        a_lab(
-            submitted(0, {"id": "big", "system": "sim", "resources": {"units": 4}, **gpu}),
-            submitted(99, an_application("wide", 5), an_application("small", 1), gang),
-            tick(99),
-            kicks=False,
-            scheduler=GUARD,
-            slots=[on_slot("lab-1", 4, ("old", "core"), **gpu), on_slot("lab-2", 6, ("r1", "core"), ("r1", "more"))],
-            reservations=[
-                an_application("old", 1, units=3, phase="leased"),
-                an_application("r1", 1, 1, units=3, phase="leased"),
-            ],
-        )
-    )
-    [reported] = played.ticks
-    assert reported[:2] == ["revoke r1 more lab-2 reclaimed", "assign small lab-2"]
-    assert reported[-1] == "gang waits behind_queue"
 
 
 def test_a_slot_that_one_reservation_declined_is_kept_for_the_next_one() -> None:

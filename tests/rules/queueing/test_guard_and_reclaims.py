@@ -82,3 +82,36 @@ def test_a_request_that_only_a_reclaim_on_a_kept_slot_could_serve_waits_behind_t
 
     assert play(50) == ["wide waits no_capacity", f"late waits {code}"]
     assert (late == LARGE) != ("assign late" in " ".join(play(0)))
+
+
+@pytest.mark.parametrize("before", [(), (an_application("wide", 5),)], ids=["alone", "behind a wider gang in vain"])
+@pytest.mark.parametrize(
+    "components",
+    [[component("core", 3, 1)], [component("core", 2, 1), component("side", 1, 0.5)]],
+    ids=["one kind", "two kinds, each of which would fit alone"],
+)
+def test_a_gang_for_which_elastic_instances_were_reclaimed_is_kept_out_by_the_guard(
+    components: list[Document], before: tuple[Document, ...]
+) -> None:
+    """`small` leaves two of three units that `more` gives back. With the one that is kept for `big` they would suffice
+    for the gang, although an earlier, larger gang found too little.
+    """
+    gpu: Document = {"labels": {"gpu": "yes"}}
+    gang = {"id": "gang", "system": "sim", "components": components}
+    played = play_out(
+        a_lab(
+            submitted(0, {"id": "big", "system": "sim", "resources": {"units": 4}, **gpu}),
+            submitted(99, *before, an_application("small", 1), gang),
+            tick(99),
+            kicks=False,
+            scheduler={"starvation_guard": 50},
+            slots=[on_slot("lab-1", 4, ("old", "core"), **gpu), on_slot("lab-2", 6, ("r1", "core"), ("r1", "more"))],
+            reservations=[
+                an_application("old", 1, units=3, phase="leased"),
+                an_application("r1", 1, 1, units=3, phase="leased"),
+            ],
+        )
+    )
+    [reported] = played.ticks
+    assert reported[:3] == ["revoke r1 more lab-2 reclaimed", "assign small lab-2", "big waits no_capacity"]
+    assert reported[-1] == "gang waits behind_queue"
