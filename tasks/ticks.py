@@ -52,6 +52,12 @@ def _log(ticked: Ticked) -> None:
         log.warning(
             "A tick took too long and was cut; the next tick does the rest.", action="tick.cut", left=ticked.cut
         )
+    if ticked.outdated:
+        log.info(
+            "Other rules came into force during a tick; the next tick plans again.",
+            action="tick.outdated",
+            left=ticked.outdated,
+        )
     if ticked.plan.decisions:
         log.info(
             "A tick is done.",

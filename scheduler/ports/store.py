@@ -60,7 +60,11 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """
 
     def rules_version(self) -> int:
-        """Return the version of the scheduling rules in force when the transaction began. Needs no statement."""
+        """Return the version of the scheduling rules in force when the transaction began. Needs no statement.
+
+        After `note_tick` it is the version in force then, and no other transaction changes the rules before this
+        one ends.
+        """
 
     def take_term(self, holder: str) -> LeaderTerm:
         """Make the process `holder` the leader: increase the stored term by one. Return the new term with the old
@@ -206,7 +210,9 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """
 
     def load_rules(self) -> StoredRules:
-        """Return the scheduling rules in force, as this transaction sees them."""
+        """Return the scheduling rules in force, as this transaction sees them. Until it ends, no other transaction
+        passes `note_tick`, so no tick writes decisions. Call it before any row is locked.
+        """
 
     def save_rules(self, document: Mapping[str, Any], version: int, images: Mapping[str, str] | None = None) -> int:
         """Store this document as the rules in force, if the version in force is still `version`. `images`: the ids of

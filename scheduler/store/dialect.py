@@ -139,6 +139,12 @@ class Dialect(Protocol):
         """
 
     @property
+    def has_one_writer(self) -> bool:
+        """Whether a transaction that writes ends before another one begins, so that what it read at its begin stays
+        true until its end.
+        """
+
+    @property
     def errors(self) -> tuple[type[Exception], ...]:
         """The errors that connections and statements raise, which `explain` takes."""
 

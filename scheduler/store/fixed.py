@@ -43,6 +43,7 @@ RUNNING = (
 )
 HOLDERS = select(_LEASE.reservation).distinct().order_by(_LEASE.reservation)
 SAVE_RULES = insert(tables.rules)
+LOCK_LEADER = select(_LEADER.term).with_for_update()
 NOTE_TICK = (
     update(tables.leader)
     .where(_LEADER.term == bindparam("my_term"), _LEADER.holder == bindparam("me"))

@@ -112,6 +112,7 @@ class PostgresDialect:
     """
 
     errors: Final = (SQLAlchemyError,)
+    has_one_writer: Final = False
     longest_seconds: Final = LONGEST_SECONDS
 
     def __init__(self, url: URL, clock: Callable[[], float] | None = None, *, migrates: bool = False) -> None:

@@ -81,7 +81,9 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return self._now
 
     def rules_version(self) -> int:
-        """Return the version of the scheduling rules that was in force when the transaction began. See Transaction."""
+        """Return the version of the scheduling rules that was in force at the begin, or at `note_tick`. See
+        Transaction.
+        """
         return self._rules_version
 
     def take_term(self, holder: str) -> LeaderTerm:
@@ -101,6 +103,9 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         """Lock the row of the leader term and store `now` as the time of the term's last tick. See Transaction."""
         if self._session.change(fixed.NOTE_TICK, my_term=leader_term.term, me=leader_term.holder, now=now) != 1:
             raise self._lose(DeposedError(f"term {leader_term.term} is over"))
+        if not self._session.dialect.has_one_writer:
+            # Other rules may have been stored since this transaction began. None can be from now on: see `load_rules`.
+            self._rules_version = read_rules_version(self._session)
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
         """Lock the reservations with these ids and return them by id, with their leases. See Transaction."""
@@ -327,7 +332,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         self._session.write(self._statements.put_balances, [by_key[key] for key in sorted(by_key)])
 
     def load_rules(self) -> StoredRules:
-        """Return the scheduling rules in force, as this transaction sees them. See Transaction."""
+        """Lock the row of the leader term, and return the scheduling rules in force. See Transaction."""
+        self._session.fetch(fixed.LOCK_LEADER)
         return self._rules.load(self._session)
 
     def save_rules(self, document: Mapping[str, Any], version: int, images: Mapping[str, str] | None = None) -> int:

@@ -95,6 +95,7 @@ class SqliteDialect:
         self._connections: dict[Engine, SqliteConnections] = {}
 
     errors: Final = (SQLAlchemyError, sqlite3.Error)
+    has_one_writer: Final = True
     longest_seconds: Final = math.inf
     """No limit. A process that is stopped within a transaction keeps the write lock, so no other process can write
     before its commit.

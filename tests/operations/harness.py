@@ -21,6 +21,7 @@ from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports
+from scheduler.operations.tick.commit import PlannedRules
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.tick.tick import Ticked, tick
 from scheduler.ports import BatchAnswer, BatchOrder, CloudError, EventFilter, LaunchOrder, OutboxMessage, Refusal, Store
@@ -338,6 +339,11 @@ class Harness:
         with self.store.transaction() as transaction:
             saved = transaction.save(rows)
         self.ports.view_cache.publish(saved)
+
+    @property
+    def planned_rules(self) -> PlannedRules:
+        """The rules in force, for decisions that a test commits without a plan."""
+        return PlannedRules(self.ports.rules(), self.store.rules_version())
 
     def phase(self, name: str = "r1") -> str:
         """Return the phase of a reservation."""

@@ -87,7 +87,7 @@ def write_all(rows: list[Row], decisions: list[Decision]) -> tuple[list[str], bo
         leader_term = transaction.take_term("me")
     before = len(harness.events)
     ((skipped, change_set, _),) = commit(
-        harness.store, decisions, harness.ports.rules(), leader_term, lambda: "launch-x", NOW
+        harness.store, decisions, harness.planned_rules, leader_term, lambda: "launch-x", NOW
     )
     assert (len(harness.events) > before) == bool(change_set.events)
     return [each.reason for each in skipped], change_set.is_change, harness
@@ -289,7 +289,16 @@ def test_a_deposed_leader_writes_nothing() -> None:
     with harness.store.transaction() as transaction:
         transaction.take_term("another")
     with pytest.raises(DeposedError):
-        list(commit(harness.store, [EXPIRE], harness.ports.rules(), LeaderTerm(0, "me"), lambda: "x", NOW))
+        list(
+            commit(
+                harness.store,
+                [EXPIRE],
+                harness.planned_rules,
+                LeaderTerm(0, "me"),
+                lambda: "x",
+                NOW,
+            )
+        )
     assert harness.phase() == "pending"
 
 
@@ -302,7 +311,7 @@ def test_skipped_decisions_do_not_prevent_the_rest_of_the_chunk() -> None:
     with harness.store.transaction() as transaction:
         leader_term = transaction.take_term("me")
     decisions = [Expire(reservation=name) for name in ("r1", "r2", "r3")]
-    ((skipped, *_),) = commit(harness.store, decisions, harness.ports.rules(), leader_term, lambda: "x", NOW)
+    ((skipped, *_),) = commit(harness.store, decisions, harness.planned_rules, leader_term, lambda: "x", NOW)
     assert [(each.decision, each.reason) for each in skipped] == [(decisions[1], "the reservation was renewed")]
     assert [harness.phase(name) for name in ("r1", "r2", "r3")] == ["expired", "pending", "expired"]
 

@@ -34,7 +34,13 @@ def write(harness: QuotaHarness, *decisions: Decision, charged: tuple[str, ...] 
     """Commit the decisions; return the reasons of the skipped ones."""
     leader_term = take_leader_term(harness.ports, harness.leader)
     done = commit(
-        harness.store, decisions, harness.ports.rules(), leader_term, harness.ports.new_id, harness.store.now(), charged
+        harness.store,
+        decisions,
+        harness.planned_rules,
+        leader_term,
+        harness.ports.new_id,
+        harness.store.now(),
+        charged,
     )
     return [each.reason for skipped, *_ in done for each in skipped]
 
@@ -147,7 +153,7 @@ def test_no_chunk_ends_between_a_preemption_and_its_assignment(before: int) -> N
     phases = [
         (harness.phase("old"), harness.phase("new"))
         for _ in commit(
-            harness.store, [*others, *TAKE], harness.ports.rules(), leader_term, harness.ports.new_id, harness.now
+            harness.store, [*others, *TAKE], harness.planned_rules, leader_term, harness.ports.new_id, harness.now
         )
     ]
     assert phases[-1] == ("pending", "leased")
@@ -297,7 +303,7 @@ class TestNotices:
         leader_term = take_leader_term(harness.ports, harness.leader)
         harness.notifier.notices.clear()
         for skipped, change_set, _ in commit(
-            harness.store, decisions, harness.ports.rules(), leader_term, harness.ports.new_id, harness.now
+            harness.store, decisions, harness.planned_rules, leader_term, harness.ports.new_id, harness.now
         ):
             assert skipped == []
             announce(harness.ports, change_set, kick=False)

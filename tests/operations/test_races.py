@@ -13,13 +13,14 @@ from sqlalchemy import event
 
 from scheduler.model.decisions import Assign, Placement, Terminate
 from scheduler.model.slots import Slot
+from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.intake import accept
 from scheduler.operations.commands.submit import Answer
 from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.ports import Ports
 from scheduler.operations.retry import repeated_if_overtaken
-from scheduler.operations.tick.commit import commit
+from scheduler.operations.tick.commit import PlannedRules, commit
 from scheduler.operations.tick.leader import take_leader_term
 from scheduler.operations.tick.tick import carry_out, decide, tick
 from scheduler.ports import CloudError, DeposedError, Store
@@ -40,6 +41,7 @@ CONFIG: dict[str, Any] = {
         }
     }
 }
+OTHER_RULES: dict[str, Any] = {**CONFIG, "accounts": {"A": {}}}
 Open = Callable[[], Store]
 
 
@@ -128,7 +130,15 @@ def write(harness: Harness, *decisions: object) -> list[str]:
     """Commit decisions under the term of this process; return the reasons of the skipped ones."""
     ports, leader_term = harness.ports, harness.leader.leader_term
     assert leader_term is not None
-    done = commit(ports.store, decisions, ports.rules(), leader_term, ports.new_id, ports.store.now())  # type: ignore[arg-type]
+    found = ports.stored_rules()
+    done = commit(
+        ports.store,
+        decisions,  # type: ignore[arg-type]
+        PlannedRules(found.rules, found.version),
+        leader_term,
+        ports.new_id,
+        ports.store.now(),
+    )
     return [each.reason for skipped, *_ in done for each in skipped]
 
 
@@ -150,6 +160,38 @@ def test_a_leader_deposed_between_plan_and_commit_writes_nothing(rivals: Rivals)
         carry_out(slow.ports, slow.leader, leader_term, ticked)
     assert (quick.store.find_reservations(), quick.store.load_leader_term(), quick.events) == before
     assert quick.phase() == "leased"
+
+
+def test_a_plan_that_was_made_under_other_rules_is_not_written(rivals: Rivals) -> None:
+    planner = rivals.first
+    rivals.make_ready()
+    planner.submit("r1")
+    leader_term = take_leader_term(planner.ports, planner.leader)
+    ticked = decide(planner.ports, planner.leader, leader_term)
+    assert [type(each) for each in ticked.plan.decisions] == [Assign]
+    apply_rules(rivals.second.ports, OTHER_RULES)
+    kicks = planner.notifier.kicks
+    carry_out(planner.ports, planner.leader, leader_term, ticked)
+    assert (ticked.outdated, ticked.cut, planner.phase("r1")) == (1, 0, "pending")
+    assert planner.notifier.kicks == kicks + 1
+    (done,) = tick(planner.ports, planner.leader)
+    assert (done.outdated, planner.phase("r1")) == (0, "leased")
+
+
+def test_a_lease_costs_something_exactly_under_the_queue_quota_if_the_rules_change_meanwhile(rivals: Rivals) -> None:
+    """A tick commits leases while the rules change to or from `quota`."""
+    slot = rivals.make_ready()
+    lead(rivals.first)
+    for number in range(2 * ROUNDS):
+        name, queue = f"r{number}", ("quota", "fifo")[number % 2]
+        rivals.first.submit(name, account="A")
+        race(
+            partial(write, rivals.first, assign(name, slot)),
+            partial(apply_rules, rivals.second.ports, {**OTHER_RULES, "scheduler": {"queue": queue}}),
+        )
+        (row,) = rivals.store.find_reservations(ids=[name])
+        assert [lease.charged_at is not None for lease in row.leases] in ([], [queue == "quota"])
+        ask(rivals.first.ports, "cancel", request=f"end-{number}", reservation=name)
 
 
 def test_a_leader_writes_nothing_after_its_successor_took_the_term(rivals: Rivals) -> None:

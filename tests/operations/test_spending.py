@@ -10,7 +10,7 @@ from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt
 from scheduler.model.view import View
 from scheduler.model.waits import Waits
 from scheduler.operations.ports import announce
-from scheduler.operations.tick.commit import commit
+from scheduler.operations.tick.commit import PlannedRules, commit
 from scheduler.operations.tick.wait_figures import WaitFigures
 from scheduler.ports import DeposedError
 from scheduler.view.memory_meter import MemoryMeter
@@ -48,7 +48,15 @@ def carry_out(harness: Harness, *decisions: Decision, charged: tuple[str, ...] =
     with harness.store.transaction() as transaction:
         leader_term = transaction.take_term("me")
     rules = harness.store.load_rules().rules
-    for skipped, change_set, _ in commit(harness.store, decisions, rules, leader_term, str, harness.now, charged):
+    for skipped, change_set, _ in commit(
+        harness.store,
+        decisions,
+        PlannedRules(rules, harness.store.rules_version()),
+        leader_term,
+        str,
+        harness.now,
+        charged,
+    ):
         assert skipped == []
         announce(harness.ports, change_set, kick=False)
 
@@ -102,7 +110,17 @@ class TestCharges:
         harness.now += 60
         rules = harness.store.load_rules().rules
         with pytest.raises(DeposedError):
-            next(commit(harness.store, (), rules, deposed, str, harness.now, ("ci", "lab")))
+            next(
+                commit(
+                    harness.store,
+                    (),
+                    PlannedRules(rules, harness.store.rules_version()),
+                    deposed,
+                    str,
+                    harness.now,
+                    ("ci", "lab"),
+                )
+            )
         assert counts_of(harness) == {}
         assert harness.store.read_balances("lab") == []
 

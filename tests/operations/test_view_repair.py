@@ -303,7 +303,7 @@ def test_a_deleted_row_that_the_view_never_had_is_not_published() -> None:
     sequence = harness.redis.sequence
     drain = Drain(slot="nowhere-1", reason="requested")
     leader_term = take_leader_term(harness.ports, harness.leader)
-    ((skipped, *_),) = commit(harness.store, [drain], harness.ports.rules(), leader_term, lambda: "x", harness.now)
+    ((skipped, *_),) = commit(harness.store, [drain], harness.planned_rules, leader_term, lambda: "x", harness.now)
     assert [each.decision for each in skipped] == [drain]
     assert harness.redis.sequence == sequence
     assert Gone("slots", "nowhere-1", 1) not in harness.redis.deltas_after(0)  # type: ignore[operator]

@@ -1,7 +1,7 @@
 """The contract of terms and of races: only the holder of the present term writes, and only one of two writers wins."""
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Barrier, Event
 
 import msgspec
 import pytest
@@ -57,6 +57,34 @@ def test_the_time_of_a_tick_does_not_change_the_leader(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.note_tick(leader_term, NOW)
     assert store.load_leader_term() == LeaderTerm(leader_term.term, "a", NOW)
+
+
+def test_no_other_rules_come_into_force_after_the_begin_of_a_commit(reopen: Opener) -> None:
+    """A tick's transaction sees the rules of a change that came before, and a later change waits for its end."""
+    ticking, applying = reopen(), reopen()
+    leader_term = take_term(ticking, "a")
+    began, order = Event(), []
+
+    def apply() -> None:
+        began.wait()
+        with applying.transaction() as transaction:
+            version = transaction.load_rules().version
+            order.append("rules are locked")
+            transaction.save_rules({"scheduler": {"queue": "size"}}, version)
+
+    with ThreadPoolExecutor(1) as threads:
+        with ticking.transaction() as transaction:
+            transaction.note_tick(leader_term, NOW)
+            applied = threads.submit(apply)
+            began.set()
+            assert transaction.rules_version() == 0
+            assert wait([applied], timeout=0.3).not_done
+            order.append("the tick ends")
+        applied.result()
+    assert order == ["the tick ends", "rules are locked"]
+    with ticking.transaction() as transaction:
+        transaction.note_tick(leader_term, NOW)
+        assert transaction.rules_version() == 1
 
 
 def test_of_two_writers_with_one_picture_one_wins(reopen: Opener) -> None:

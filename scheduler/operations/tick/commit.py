@@ -9,7 +9,7 @@ that no longer holds changes nothing and is returned as `Skipped(reason)`; the r
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from scheduler.model.command_schemas import MOST_INSTANCES
 from scheduler.model.decisions import (
@@ -63,10 +63,17 @@ or skipped by itself.
 """
 
 
+class PlannedRules(NamedTuple):
+    """The rules under which a plan was made, with the values of schedules and budgets, and their stored version."""
+
+    rules: Rules
+    version: int
+
+
 def commit(
     store: Store,
     decisions: Sequence[Decision],
-    rules: Rules,
+    planned_under: PlannedRules,
     leader_term: LeaderTerm,
     new_id: Callable[[], str],
     planned_at: float,
@@ -78,15 +85,18 @@ def commit(
 
     Yields after each chunk its skipped decisions, its changes, and the number of decisions that are left: a caller may
     stop there, and the rest is not written. Each chunk stores `planned_at` as the time of the
-    last tick. `seen`: the slots by id, as the plan saw them. Raises DeposedError as soon as another process has taken
+    last tick. `seen`: the slots by id, as the plan saw them. If other rules came into force since the plan, nothing
+    further is written, because the decisions may break them. Raises DeposedError as soon as another process has taken
     over as leader; chunks that were committed before stay written.
     """
-    left = len(decisions)
+    rules, left = planned_under.rules, len(decisions)
     for chunk in _cut(decisions) or ([[]] if charged else []):
         each = [decision for unit in chunk for decision in unit]
         left -= len(each)
         with store.transaction() as transaction:
             transaction.note_tick(leader_term, planned_at)  # promise: term-checked
+            if transaction.rules_version() != planned_under.version:  # promise: rules-of-the-plan
+                return
             work = UnitOfWork(transaction, "tick", leader_term.term, tick=leader_term.tick)
             work.load(
                 reservations=[

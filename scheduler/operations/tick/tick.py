@@ -23,7 +23,7 @@ from scheduler.operations.membership import check_membership, keep_record
 from scheduler.operations.paused_gc import PausedGC, put_many_away
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.spending import BudgetStatus
-from scheduler.operations.tick.commit import commit, reservations_of, slots_of
+from scheduler.operations.tick.commit import PlannedRules, commit, reservations_of, slots_of
 from scheduler.operations.tick.heartbeat_intake import forgive_outage, hear_before_judging
 from scheduler.operations.tick.leader import Leader, take_leader_term
 from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh, repair_keys
@@ -48,12 +48,16 @@ class Ticked:
 
     plan: Plan
     rules: Rules
+    rules_version: int
+    """The version of the rules that are stored. `rules` may differ from them by schedules and budgets."""
     term: int
     now: float
     view: View
     skipped: list[Skipped] = field(default_factory=list)
     cut: int = 0
     """Number of the plan's decisions that were not tried, because the commit had lasted too long."""
+    outdated: int = 0
+    """Number of the plan's decisions that were not tried, because other rules came into force since the plan."""
     seconds: float = 0.0
     mended: list[RepairResult] = field(default_factory=list)
     """The results of the comparisons of the view with SQL that this tick made; empty if none was due."""
@@ -150,7 +154,8 @@ def decide(
         outcome = msgspec.structs.replace(
             outcome, wake_at=min(until, inf if outcome.wake_at is None else outcome.wake_at)
         )
-    return Ticked(outcome, rules, leader_term.term, now, view, mended=mended, crossed=crossed)
+    version = cluster.rules_version
+    return Ticked(outcome, rules, version, leader_term.term, now, view, mended=mended, crossed=crossed)
 
 
 def load_view(ports: Ports, leader: Leader) -> View:
@@ -213,21 +218,26 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
 
     A commit that has lasted for the whole time of the leader lock, or whose lock may run out, stops after its present
     chunk and requests another tick. That tick plans the rest again, with what has come meanwhile: interruptions first.
+    The same happens if other rules came into force since the plan.
     If decisions were skipped, publish their current rows and request another tick, but not twice for the same versions
     of these rows.
     """
     decisions, now, began = ticked.plan.decisions, ticked.now, leader.clock()
     charged, seen = ticked.plan.charged, ticked.view.slots
+    planned_under = PlannedRules(ticked.rules, ticked.rules_version)
+    left = len(decisions)
     with _Announcer(ports) as announcer:
         for skipped, change_set, left in commit(
-            ports.store, decisions, ticked.rules, leader_term, ports.new_id, now, charged, seen
+            ports.store, decisions, planned_under, leader_term, ports.new_id, now, charged, seen
         ):
             ticked.skipped += skipped
             announcer.announce(change_set, is_last=not left)
             if left and (leader.clock() - began >= leader.lock_seconds or not leader.trusts(ports.lock)):
                 ticked.cut = left
-                ports.notifier.kick()  # promise: long-commit-cut
                 break
+    ticked.outdated = left - ticked.cut
+    if left:
+        ports.notifier.kick()  # promise: long-commit-cut
     if not decisions and not charged and now - leader_term.ticked_at >= leader.interval / 2:
         with ports.store.transaction() as transaction:
             transaction.note_tick(leader_term, now)
