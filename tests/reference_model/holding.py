@@ -30,10 +30,12 @@ class Answered(Counted):
     """How many ticks were played before the answer."""
     quota_hold: float
 
-    @property
-    def occasion(self) -> tuple[str, float, int]:
-        """Answers are of the same time if no tick was played between them."""
-        return self.pool, self.at, self.ticks
+    def is_like(self, other: "Answered") -> bool:
+        """Whether two answers of a pool are of the same time, with no tick played between them, or answer what one tick
+        decided: a start is refused at once, and a launch of the same tick later.
+        """
+        one_time = (self.at, self.ticks) == (other.at, other.ticks)
+        return self.pool == other.pool and (one_time or 0 != self.decided_in == other.decided_in)
 
 
 History = Sequence[Counted]
@@ -58,7 +60,7 @@ def find_refusal_for_quota(history: History, pool: str, market: str) -> int | No
 def is_lasting(history: History, index: int, now: float) -> bool:
     """Whether the hold of that refusal lasts: "60 s, or until fewer slots are active than at the refusal, if sooner;
     … with none active only the 60 s count". "Active at the refusal" is the pool's count "without the launches refused
-    at that time", whatever they were refused for.
+    at that time", whatever they were refused for, and without the others that the same tick decided and EC2 refused.
     """
     refusal = history[index]
     if not isinstance(refusal, Answered) or now >= refusal.at + refusal.quota_hold:
@@ -66,7 +68,7 @@ def is_lasting(history: History, index: int, now: float) -> bool:
     last = index
     for later in range(index, len(history)):
         each = history[later]
-        if isinstance(each, Answered) and each.result in REFUSED and each.occasion == refusal.occasion:
+        if isinstance(each, Answered) and each.result in REFUSED and each.is_like(refusal):
             last = later
     active = history[last].active.get(refusal.pool, 0)
     return not active or all(each.active.get(refusal.pool, 0) >= active for each in history[last:])

@@ -54,7 +54,7 @@ def confirm(world: World, name: str, slot: str) -> None:
     if known and known.place is not place:
         end_lease(world, job)
         count_cost(known, world.now)
-        job.lease = Lease(place, known.level, known.cost, world.now, world.now)
+        job.lease = Lease(place, known.level, known.cost, world.now, known.assigned_at)
     elif known is None:
         job.lease = Lease(place, level_of(world, job), read_levels(None), world.now, world.now)
     assert job.lease
