@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import chain
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
@@ -21,7 +23,7 @@ import redis
 from leasehold.common.heartbeats import Heartbeat, read_heartbeat
 from leasehold.common.names import DEFAULT_PREFIX, TICKS, RedisNames
 from scheduler.ports import Heard, LeaderLock, Remembered, ViewUnavailableError, check_reply_address
-from scheduler.view.connection import load_script, redis_errors
+from scheduler.view.connection import NO_READS, Bundle, Command, EarlyRead, ask, load_script, name_script, redis_errors
 
 KICK_SECONDS = 2.0
 """Seconds during which all kicks (requests for a tick) together send one message, unless a tick begins earlier."""
@@ -49,7 +51,9 @@ class RedisNotifier:
         *,
         kick_seconds: float = KICK_SECONDS,
         write_tick: Callable[[], str | None] | None = None,
+        bundle: Bundle | None = None,
     ) -> None:
+        self._bundle = bundle or Bundle(client)
         self._client, self._send_tick, self._write_tick = client, send_tick, write_tick
         self._names, self._kick_ms = RedisNames(prefix), int(kick_seconds * 1000)
         self._flag = f"{prefix}kick"
@@ -61,6 +65,14 @@ class RedisNotifier:
         one. See Notifier.
         """
         message = None if self._write_tick is None else self._write_tick()
+        if message is None:
+            self._bundle.send()
+            self._kick_alone(None)
+            return
+        command = name_script(self._kick, [self._flag, TICKS], [self._kick_ms, message])
+        self._bundle.add(command, lambda: self._kick_alone(message))
+
+    def _kick_alone(self, message: str | None) -> None:
         if message is not None and self._kick_at_once(message):
             return
         if not self._raise_flag():
@@ -118,10 +130,13 @@ class RedisNotifier:
         # As text, because the MessagePack of Redis 6 has no bytes.
         pairs = [(channel, msgspec.json.encode(message).decode()) for channel, message in messages.items()]
         if len(pairs) == 1:
-            self._client.publish(*pairs[0])
+            channel, message = pairs[0]
+            self._bundle.add(("PUBLISH", channel, message), lambda: self._client.publish(channel, message))
             return
         for start in range(0, len(pairs), MESSAGES_A_CALL):
-            self._publish_messages([], [msgspec.msgpack.encode(pairs[start : start + MESSAGES_A_CALL])])
+            arguments = [msgspec.msgpack.encode(pairs[start : start + MESSAGES_A_CALL])]
+            command = name_script(self._publish_messages, [], arguments)
+            self._bundle.add(command, partial(self._publish_messages, [], arguments))
 
     @redis_errors()
     def _kick_at_once(self, message: str) -> bool:
@@ -209,6 +224,7 @@ class RedisRecord:
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self._client, self._cluster, self._highest = client, RedisNames(prefix).cluster, f"{prefix}highest"
+        self._early: Sequence[Any] | None = None
         self._keep = load_script(client, "keep_record")
 
     @redis_errors()
@@ -216,11 +232,13 @@ class RedisRecord:
         """Return what Redis remembers of the cluster: its identity and its highest numbers. A value that cannot be read
         counts as missing. See ClusterRecord.
         """
-        with self._client.pipeline(transaction=False) as pipeline:
-            pipeline.get(self._cluster)
-            pipeline.hmget(self._highest, ["term", "token", RESTORING])
-            # A key of another type answers with an error instead of its contents.
-            found = pipeline.execute(raise_on_error=False)
+        found, self._early = self._early, None
+        if found is None:
+            with self._client.pipeline(transaction=False) as pipeline:
+                pipeline.get(self._cluster)
+                pipeline.hmget(self._highest, ["term", "token", RESTORING])
+                # A key of another type answers with an error instead of its contents.
+                found = pipeline.execute(raise_on_error=False)
         identity, numbers = (None if isinstance(each, redis.ResponseError) else each for each in found)
         term, token, restoring = cast("list[bytes | None]", numbers or [None, None, None])
         return Remembered(
@@ -229,6 +247,14 @@ class RedisRecord:
             token=_read_number(token),
             is_restoring=restoring is not None,
         )
+
+    def list_commands(self) -> Sequence[Command]:
+        """Return the commands of `read`. See EarlyRead."""
+        return [("GET", self._cluster), ("HMGET", self._highest, "term", "token", RESTORING)]
+
+    def keep_replies(self, replies: Sequence[Any] | None) -> None:
+        """Keep the replies to `list_commands` for the next `read`. See EarlyRead."""
+        self._early = replies
 
     @redis_errors()
     def keep(self, identity: str, term: int, token: int) -> str:
@@ -263,7 +289,8 @@ def _read_number(text: bytes | None) -> int:
 
 class RedisLeaderLock:
     """The LeaderLock port on Redis, under the keys `<prefix>leader` and `<prefix>again`. Each process has one object.
-    A `take` that succeeds deletes the flag `<prefix>kick` of the notifier in the same round trip.
+    A `take` that succeeds deletes the flag `<prefix>kick` of the notifier in the same round trip. It also makes the
+    reads `early`, which a tick makes next, right after the take.
 
     Every `take` has its own random token; a `take` without an answer is repeated with the same token. `clock` is a
     monotonic clock in seconds. `renew` and `seconds_left` may be called by another thread than the other methods.
@@ -276,7 +303,9 @@ class RedisLeaderLock:
         *,
         lock_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
+        early: Sequence[EarlyRead] = NO_READS,
     ) -> None:
+        self._early = early
         self._client, self._keys = client, [RedisNames(prefix).leader, f"{prefix}again"]
         self._kick = f"{prefix}kick"
         self._lock_ms, self._clock = int(lock_seconds * 1000), clock
@@ -293,10 +322,25 @@ class RedisLeaderLock:
         token = self._unanswered or secrets.token_hex(16)
         self._unanswered = token
         began = self._clock()
-        is_taken = bool(self._take([*self._keys, self._kick], [token, self._lock_ms]))
+        is_taken = self._take_and_read([*self._keys, self._kick], [token, self._lock_ms])
         self._unanswered = None
         if is_taken:
             self._token, self._held_since = token, began
+        return is_taken
+
+    def _take_and_read(self, keys: Sequence[str], arguments: Sequence[str | int]) -> bool:
+        reads = [each.list_commands() for each in self._early]
+        replies: list[Any] = []
+        if any(reads):
+            with suppress(redis.RedisError):
+                replies = ask(self._client, [name_script(self._take, keys, arguments), *chain.from_iterable(reads)])
+        # A take whose reply was lost is repeated with the same token.
+        is_taken = bool(replies[0] if replies else self._take(keys, arguments))
+        start = 1
+        for early, commands in zip(self._early, reads, strict=True):
+            part = replies[start : start + len(commands)]
+            early.keep_replies(part if is_taken and commands and len(part) == len(commands) else None)
+            start += len(commands)
         return is_taken
 
     @redis_errors()
@@ -311,6 +355,8 @@ class RedisLeaderLock:
     def release(self) -> bool:
         """Release the leader lock if this process has it. Return whether another `take` left a mark. See LeaderLock."""
         self._held_since = None
+        for early in self._early:
+            early.keep_replies(None)
         return bool(self._release(self._keys, [self._token]))
 
     @redis_errors()
