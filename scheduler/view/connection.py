@@ -89,7 +89,7 @@ class Ahead:
         self._pool.release(self._connection)
 
 
-Command = tuple[bytes | str | int, ...]
+Command = tuple[bytes | str | int | float, ...]
 """A command for Redis with its arguments."""
 
 
@@ -117,6 +117,14 @@ def ask(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
             connection.disconnect()
         client.connection_pool.release(connection)
     return replies
+
+
+def run_script(client: redis.Redis, script: Script, keys: Sequence[str], arguments: Sequence[bytes | str | int]) -> Any:
+    """Return what a script returns that may be run twice. Raises RedisError."""
+    replies: list[Any] = []
+    with suppress(redis.RedisError):
+        replies = ask(client, [name_script(script, keys, arguments)])
+    return replies[0] if replies else script(list(keys), list(arguments), client)
 
 
 class Bundle:

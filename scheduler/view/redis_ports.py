@@ -23,7 +23,17 @@ import redis
 from leasehold.common.heartbeats import Heartbeat, read_heartbeat
 from leasehold.common.names import DEFAULT_PREFIX, TICKS, RedisNames
 from scheduler.ports import Heard, LeaderLock, Remembered, ViewUnavailableError, check_reply_address
-from scheduler.view.connection import NO_READS, Bundle, Command, EarlyRead, ask, load_script, name_script, redis_errors
+from scheduler.view.connection import (
+    NO_READS,
+    Bundle,
+    Command,
+    EarlyRead,
+    ask,
+    load_script,
+    name_script,
+    redis_errors,
+    run_script,
+)
 
 KICK_SECONDS = 2.0
 """Seconds during which all kicks (requests for a tick) together send one message, unless a tick begins earlier."""
@@ -225,6 +235,8 @@ class RedisRecord:
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self._client, self._cluster, self._highest = client, RedisNames(prefix).cluster, f"{prefix}highest"
         self._early: Sequence[Any] | None = None
+        self._last: Remembered | None = None
+        """What the last `read` found, until the next `keep`."""
         self._keep = load_script(client, "keep_record")
 
     @redis_errors()
@@ -241,12 +253,13 @@ class RedisRecord:
                 found = pipeline.execute(raise_on_error=False)
         identity, numbers = (None if isinstance(each, redis.ResponseError) else each for each in found)
         term, token, restoring = cast("list[bytes | None]", numbers or [None, None, None])
-        return Remembered(
+        self._last = remembered = Remembered(
             identity=identity.decode(errors="replace") if identity else None,
             term=_read_number(term),
             token=_read_number(token),
             is_restoring=restoring is not None,
         )
+        return remembered
 
     def list_commands(self) -> Sequence[Command]:
         """Return the commands of `read`. See EarlyRead."""
@@ -259,9 +272,12 @@ class RedisRecord:
     @redis_errors()
     def keep(self, identity: str, term: int, token: int) -> str:
         """Store the cluster's identity if Redis has none, and increase the stored term and token to at least these
-        values. Return the stored identity. See ClusterRecord.
+        values. Return the stored identity. Nothing is sent if the last `read` found them all. See ClusterRecord.
         """
-        kept = cast("bytes", self._keep([self._cluster, self._highest], [identity, term, token]))
+        last, self._last = self._last, None
+        if last is not None and last.identity == identity and last.term >= term and last.token >= token:
+            return identity
+        kept: bytes = run_script(self._client, self._keep, [self._cluster, self._highest], [identity, term, token])
         return kept.decode(errors="replace")
 
     @redis_errors()
@@ -357,7 +373,7 @@ class RedisLeaderLock:
         self._held_since = None
         for early in self._early:
             early.keep_replies(None)
-        return bool(self._release(self._keys, [self._token]))
+        return bool(run_script(self._client, self._release, self._keys, [self._token]))
 
     @redis_errors()
     def seconds_until_free(self) -> float:
