@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from scheduler.operations.ports import Ports
     from scheduler.operations.tick.leader import Leader
     from scheduler.ports import ClusterNumbers, ClusterSource
+    from scheduler.view.lock_renewal import Renewal
     from scheduler.view.redis_clock import RedisClock
-    from scheduler.view.redis_ports import Renewal
     from workers.ec2.budget import CallBudget
     from workers.ec2.clients import Ec2Access
 
@@ -54,9 +54,8 @@ ADAPTERS: Final = (
     "scheduler.view.redis_ports",
     "scheduler.view.redis_view_cache",
     "scheduler.view.redis_clock",
-    "scheduler.view.redis_ports",
+    "scheduler.view.lock_renewal",
     "scheduler.view.redis_meter",
-    "scheduler.view.redis_ports",
     "workers.probes",
 )
 
@@ -226,7 +225,7 @@ class Services:
     @once_per_process
     def renewal(self) -> "Renewal":
         """The thread that renews the leader lock while a tick of this process runs."""
-        from scheduler.view.redis_ports import Renewal
+        from scheduler.view.lock_renewal import Renewal
 
         return Renewal(self.ports.lock, self.settings.ticks.lock_seconds)
 
