@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from leasehold import Client, Ended, NotAnswered, Unavailable, Unknown
+from leasehold.client.redis_connection import make_redis
 from leasehold.client.transport import MOST_SUBSCRIBERS, RequestTransport
 from scheduler.model.accounts import Account
 from scheduler.model.transitions import SlotState
@@ -185,19 +186,32 @@ def test_a_subscription_takes_the_connection_of_the_one_before_and_none_of_its_n
     def count_opened() -> int:
         return int(redis_client.info("stats")["total_connections_received"])
 
-    intake.publish(a_row("r1"), a_row("r2"))
-    with closing(Client(redis_url)) as client:
-        with client.watch("r1") as watch:
+    with closing(RequestTransport(redis_url)) as wire:
+        with closing(wire.hint_row("r1")) as first:
+            first.listen()
             wait_for(lambda: intake.count_listeners("r1"), "a subscription")
+        wait_for(lambda: not intake.count_listeners("r1"), "its end")
         opened = count_opened()
-        with client.watch("r2") as watch:
+        with closing(wire.hint_row("r2")) as second:
+            second.listen()
             wait_for(lambda: intake.count_listeners("r2"), "the next subscription")
-            wait_for(lambda: not intake.count_listeners("r1"), "the end of the first subscription")
-            redis_client.publish("leasehold:notice:r1", b"{}")
-            assert not watch.wait_for_hint(0.05)
             redis_client.publish("leasehold:notice:r2", b"{}")
-            assert watch.wait_for_hint(30)
+            assert second.wait(30)
         assert count_opened() == opened
+
+
+def test_a_kept_connection_gives_no_notice_of_the_subscription_before(redis_url: str) -> None:
+    with closing(RequestTransport(redis_url)) as wire:
+        kept = wire.take_subscriber()
+        for name in ("r1", "r2"):  # as if the end of the first subscription had not arrived yet
+            kept.subscribe(wire.names.notice(name))  # type: ignore[no-untyped-call]
+        wire.keep_subscriber(kept)
+        with closing(wire.hint_row("r2")) as hints, closing(make_redis(redis_url)) as sender:
+            hints.listen()
+            wait_for(lambda: sender.publish(wire.names.notice("r1"), b"{}"), "a subscription")
+            assert not hints.wait(0.05)
+            sender.publish(wire.names.notice("r2"), b"{}")
+            assert hints.wait(30)
 
 
 def test_a_forked_process_opens_connections_of_its_own(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +233,8 @@ def test_a_closed_client_keeps_no_connection(redis_url: str, redis_client: redis
         each.listen()
     for each in many[:-1]:
         each.close()
-    assert len(redis_client.client_list()) == before + MOST_SUBSCRIBERS + 1
+    left = before + MOST_SUBSCRIBERS + 1
+    wait_for(lambda: len(redis_client.client_list()) == left, "the end of one connection")
     wire.close()
     many[-1].close()
     wait_for(lambda: len(redis_client.client_list()) == before, "the end of the connections")
