@@ -204,7 +204,7 @@ def test_a_kept_connection_gives_no_notice_of_the_subscription_before(redis_url:
     with closing(RequestTransport(redis_url)) as wire:
         kept = wire.take_subscriber()
         for name in ("r1", "r2"):  # as if the end of the first subscription had not arrived yet
-            kept.subscribe(wire.names.notice(name))  # type: ignore[no-untyped-call]
+            kept.subscribe(wire.names.notice(name))
         wire.keep_subscriber(kept)
         with closing(wire.hint_row("r2")) as hints, closing(make_redis(redis_url)) as sender:
             hints.listen()
