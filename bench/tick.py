@@ -34,7 +34,7 @@ from scheduler.ports import OutboxMessage
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.store.sqlite_connection import SqliteConnection
-from scheduler.view.connection import make_redis
+from scheduler.view.connection import Bundle, make_redis
 from scheduler.view.memory_meter import MemoryMeter
 from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisNotifier, RedisRecord
 from scheduler.view.redis_view_cache import RedisViewCache
@@ -124,18 +124,21 @@ class Fleet:
         self.client = make_redis(redis_url)
         self.store = open_store(database_url)
         self.dispatcher = CountingDispatcher()
+        bundle, record = Bundle(self.client), RedisRecord(self.client)
+        view_cache = RedisViewCache(self.client, bundle=bundle)
         self.ports = Ports(
             store=self.store,
-            view_cache=RedisViewCache(self.client),
-            lock=RedisLeaderLock(self.client, lock_seconds=600),
-            notifier=RedisNotifier(self.client, lambda: None),
+            view_cache=view_cache,
+            lock=RedisLeaderLock(self.client, lock_seconds=600, early=[view_cache, record]),
+            notifier=RedisNotifier(self.client, lambda: None, write_tick=lambda: "a tick", bundle=bundle),
             heartbeats=RedisHeartbeats(self.client),
             dispatcher=self.dispatcher,
             meter=MemoryMeter(),
             fleet=None,  # type: ignore[arg-type]
             probe=None,  # type: ignore[arg-type]
             new_id=lambda: uuid4().hex,
-            record=RedisRecord(self.client),
+            record=record,
+            together=bundle.open,
         )
         self.leader = self.make_leader()
         self.submitted = 0
@@ -199,6 +202,7 @@ class Fleet:
     def be_new_leader(self) -> None:
         """Continue as another process, which has no view yet."""
         self.ports.view_cache = RedisViewCache(self.client)
+        self.ports.lock = RedisLeaderLock(self.client, lock_seconds=600)
         self.leader = self.make_leader()
 
 

@@ -3,17 +3,19 @@ many of them a worker may have.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 import msgspec
 from kombu.asynchronous import get_event_loop
 from kombu.transport import redis
 from kombu.utils.json import dumps
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError  # noqa: A004 - not those of Python
 
 from leasehold.common.names import RESERVATIONS, TICKS
+from scheduler.view.connection import ask
 from scheduler.view.set_aside import UNACKED
 from tasks.messages import expired
 from tasks.queues import HELD_A_PROCESS, is_gatherable
@@ -36,6 +38,33 @@ def _is_readable(note: bytes | None) -> bool:
         return note is None or bool(_NOTE.decode(note))
     except msgspec.DecodeError:
         return False
+
+
+class _Written:
+    """Takes the methods of a pipeline that store and remove records, and keeps their commands."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[Any, ...]] = []
+
+    def zadd(self, key: str, scores: Mapping[str, float]) -> Self:
+        """Set the scores of members."""
+        return self._add("ZADD", key, *(part for name, score in scores.items() for part in (score, name)))
+
+    def hset(self, key: str, field: str, value: str) -> Self:
+        """Set a field of a hash."""
+        return self._add("HSET", key, field, value)
+
+    def zrem(self, key: str, name: str) -> Self:
+        """Remove a member."""
+        return self._add("ZREM", key, name)
+
+    def hdel(self, key: str, field: str) -> Self:
+        """Remove a field of a hash."""
+        return self._add("HDEL", key, field)
+
+    def _add(self, *command: Any) -> Self:
+        self.commands.append(command)
+        return self
 
 
 def read_clock() -> float:
@@ -95,6 +124,14 @@ class QoS(redis.QoS):
             self._repair_and_retry(lambda: self._execute(commands))
 
     def _execute(self, commands: Sequence[Command]) -> None:
+        written = _Written()
+        for command in commands:
+            command(written)
+        # Speed: this takes less than half of the CPU time of a pipeline. It is sent again as one if anything fails.
+        with suppress(ConnectionError, TimeoutError), self.channel.conn_or_acquire() as client:
+            replies = ask(client, [("MULTI",), *written.commands, ("EXEC",)])
+            if len(replies) == len(written.commands) + 2 and not any(isinstance(r, Exception) for r in replies[-1]):
+                return
         with self.pipe_or_acquire() as pipe:
             for command in commands:
                 command(pipe)

@@ -25,6 +25,7 @@ from tasks.admission import ARRIVAL, find_admission, read_arrival
 from tasks.held_messages import QoS, read_clock
 from tasks.messages import check_message, describe_message, expired, find_defect, is_expired, report_refused
 from tasks.queues import GATHERED_TASKS, MOST_BYTES
+from workers.access import is_signed
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -205,7 +206,8 @@ class Transport(redis.Transport):
             # A sender's limits would override those of the task.
             message["headers"].pop("timelimit", None)
             # The process that runs the task verifies the signature, but gets only the decoded body.
-            message["headers"][BODY_SHA256] = hash_body(body)
+            if is_signed(message["headers"]):
+                message["headers"][BODY_SHA256] = hash_body(body)
             message["headers"][ARRIVAL] = next(_NUMBERS)
             if queue == RESERVATIONS and not _admit(message, body):
                 return

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from scheduler.operations.ports import Ports
     from scheduler.operations.tick.leader import Leader
     from scheduler.ports import ClusterNumbers, ClusterSource
+    from scheduler.view.lock_renewal import Renewal
     from scheduler.view.redis_clock import RedisClock
-    from scheduler.view.redis_ports import Renewal
     from workers.ec2.budget import CallBudget
     from workers.ec2.clients import Ec2Access
 
@@ -54,9 +54,8 @@ ADAPTERS: Final = (
     "scheduler.view.redis_ports",
     "scheduler.view.redis_view_cache",
     "scheduler.view.redis_clock",
-    "scheduler.view.redis_ports",
+    "scheduler.view.lock_renewal",
     "scheduler.view.redis_meter",
-    "scheduler.view.redis_ports",
     "workers.probes",
 )
 
@@ -145,22 +144,26 @@ class Services:
         # Beat, Flower and the metrics process run no operation, so they need not import the operations and the rules.
         from scheduler.operations.heartbeats import HostKeys
         from scheduler.operations.ports import Ports
+        from scheduler.view.connection import Bundle
         from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisNotifier, RedisRecord
         from scheduler.view.redis_view_cache import RedisViewCache
         from workers.probes import Probes
 
         view, ticks, prefix = self.settings.view, self.settings.ticks, self.settings.view.prefix
         client, dispatcher = self.redis, self._make_dispatcher()
+        bundle, record = Bundle(client), RedisRecord(client, prefix)
+        view_cache = RedisViewCache(client, prefix, kept_seconds=view.tombstones, bundle=bundle)
         return Ports(
             store=self.open_store(),
-            view_cache=RedisViewCache(client, prefix, kept_seconds=view.tombstones),
-            lock=RedisLeaderLock(client, prefix, lock_seconds=ticks.lock_seconds),
+            view_cache=view_cache,
+            lock=RedisLeaderLock(client, prefix, lock_seconds=ticks.lock_seconds, early=[view_cache, record]),
             notifier=RedisNotifier(
                 client,
                 dispatcher.send_tick,
                 prefix,
                 kick_seconds=ticks.kick_seconds,
                 write_tick=dispatcher.write_tick if self.settings.view_url == self.settings.broker_url else None,
+                bundle=bundle,
             ),
             heartbeats=RedisHeartbeats(client, prefix),
             dispatcher=dispatcher,
@@ -169,7 +172,8 @@ class Services:
             fleet=cast("Fleet", _OnDemand(self._open_fleet)),
             probe=Probes(),
             new_id=lambda: uuid4().hex,
-            record=RedisRecord(client, prefix),
+            record=record,
+            together=bundle.open,
             host_keys=HostKeys(self.settings.access.mode),
         )
 
@@ -221,7 +225,7 @@ class Services:
     @once_per_process
     def renewal(self) -> "Renewal":
         """The thread that renews the leader lock while a tick of this process runs."""
-        from scheduler.view.redis_ports import Renewal
+        from scheduler.view.lock_renewal import Renewal
 
         return Renewal(self.ports.lock, self.settings.ticks.lock_seconds)
 

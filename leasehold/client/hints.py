@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import redis
-from redis.client import PubSub
 
 from leasehold.client.ports import Joined
 
@@ -32,7 +31,7 @@ class RedisHints:
 
     def __init__(self, wire: "RequestTransport", channel: str) -> None:
         self._wire, self._name = wire, channel
-        self._channel = PubSub(wire.redis.connection_pool, ignore_subscribe_messages=True)
+        self._channel = wire.take_subscriber()
         self._subscribed = False
         self.expected: frozenset[str] = frozenset()
         """The slots that the newest notice named. The next read of the row reads them, too."""
@@ -53,7 +52,8 @@ class RedisHints:
                 if not self._subscribed:
                     self.listen()
                 message = self._channel.get_message(timeout=left) if self._subscribed else None
-                if message is not None:
+                # A kept connection may still have notices of the channel before.
+                if message is not None and message["channel"] == self._name.encode():
                     self.expected = _list_slots(message["data"])
                     return True
             except redis.RedisError:
@@ -72,7 +72,12 @@ class RedisHints:
                 pass
 
     def close(self) -> None:
-        """Close the connection to Redis."""
+        """End the subscription. Its connection to Redis is kept for the next one."""
+        with suppress(redis.RedisError):
+            if self._subscribed:
+                self._channel.unsubscribe(self._name)  # type: ignore[no-untyped-call]
+                self._wire.keep_subscriber(self._channel)
+                return
         self._channel.close()
 
 

@@ -6,6 +6,7 @@ before its commit or its answer, the request is delayed and no reservation is lo
 "Answers").
 """
 
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
 import redis
+from redis.client import PubSub
 
 from leasehold.client import exchange
 from leasehold.client.cluster_time import ClientClock
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from leasehold.common.task_messages import MessageWriter
 
 _PAUSE_SECONDS: Final = 0.2
+MOST_SUBSCRIBERS: Final = 4
+"""The most connections without a subscription that a client keeps for the next subscriptions."""
 HEARTBEAT_SECONDS: Final = 86400
 """Seconds after which a heartbeat's key in Redis expires. All hosts use the same value, because the age of a heartbeat
 is computed from it.
@@ -71,6 +75,8 @@ class RequestTransport:
         self._closed = threading.Event()
         self._rows = ViewReader(self.redis, prefix, self.view_url)
         self._writer: MessageWriter | None = None
+        self._subscribers: list[tuple[int, PubSub]] = []
+        """Connections that subscriptions have left, each with the process that opened it."""
         self._other: redis.Redis | None = None
         """The connection to the broker's Redis, if it is another one than that of the view."""
 
@@ -223,6 +229,30 @@ class RequestTransport:
             raise explain_redis(error, self.view_url, "write heartbeats", "takes no heartbeat") from error
         return beat.counter or 0
 
+    def take_subscriber(self) -> PubSub:
+        """Return a connection for subscriptions, one that an earlier subscription of this process has left if
+        possible: a new one takes four round trips.
+        """
+        with suppress(IndexError):
+            pid, kept = self._subscribers.pop()
+            if pid == os.getpid():
+                return kept
+        return PubSub(self.redis.connection_pool, ignore_subscribe_messages=True)
+
+    def keep_subscriber(self, subscriber: PubSub) -> None:
+        """Keep a connection whose subscription has ended, at most MOST_SUBSCRIBERS."""
+        if len(self._subscribers) >= MOST_SUBSCRIBERS:
+            subscriber.close()
+            return
+        self._subscribers.append((os.getpid(), subscriber))
+        if self.is_closed:
+            self._close_subscribers()
+
+    def _close_subscribers(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._subscribers.pop()[1].close()
+
     def hint_row(self, reservation: str) -> RedisHints:
         """Return a subscription to the notices about this reservation."""
         return RedisHints(self, self.names.notice(reservation))
@@ -266,6 +296,7 @@ class RequestTransport:
         """Close all connections. Calls that wait for an answer raise an error."""
         self._closed.set()
         # Connections that another thread reads from stay open: that thread checks the flag soon.
+        self._close_subscribers()
         self.redis.connection_pool.disconnect(inuse_connections=False)
         if self._other is not None:
             self._other.connection_pool.disconnect(inuse_connections=False)

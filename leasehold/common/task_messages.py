@@ -31,15 +31,15 @@ class MessageWriter:
         self, write_form: Callable[[str, str], Mapping[str, Any]], dumps: Callable[[Any], str], signer: Signer | None
     ) -> None:
         self._write_form, self._dumps, self._signer = write_form, dumps, signer
-        self._forms: dict[tuple[str, str], tuple[Mapping[str, Any], Any]] = {}
+        self._forms: dict[tuple[str, str], tuple[Mapping[str, Any], Any, bytes]] = {}
 
     def write(self, task: str, queue: str, argument: object, shown: str | None, headers: Mapping[str, Any]) -> str:
         """Return the message of a task with one argument, or without arguments if `argument` is None. `shown`: the text
         that Flower shows in place of the argument; None: that of the form. `headers` are added to Celery's own headers.
         """
-        form, links = self._forms.get((task, queue)) or self._learn(task, queue)
+        form, links, empty = self._forms.get((task, queue)) or self._learn(task, queue)
         message_id = str(uuid4())
-        content = self._dumps([[] if argument is None else [argument], {}, links]).encode()
+        content = empty if argument is None else self._dumps([[argument], {}, links]).encode()
         text = {} if shown is None else {"argsrepr": shown}
         own = {**form["headers"], **text, "id": message_id, "root_id": message_id, **headers}
         if self._signer is not None:
@@ -49,8 +49,10 @@ class MessageWriter:
         body = base64.b64encode(content).decode()
         return json.dumps({**form, "body": body, "headers": own, "properties": properties})
 
-    def _learn(self, task: str, queue: str) -> tuple[Mapping[str, Any], Any]:
-        """Keep and return the form of a task, with the third part of its body: the links to other tasks."""
+    def _learn(self, task: str, queue: str) -> tuple[Mapping[str, Any], Any, bytes]:
+        """Keep and return the form of a task, the third part of its body (the links to other tasks), and the body
+        without arguments.
+        """
         form = self._write_form(task, queue)
         _, _, links = json.loads(base64.b64decode(form["body"]))
-        return self._forms.setdefault((task, queue), (form, links))
+        return self._forms.setdefault((task, queue), (form, links, self._dumps([[], {}, links]).encode()))

@@ -3,6 +3,7 @@ committed change.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -86,6 +87,10 @@ class Ports:
     known_slots: KnownSlots = field(default_factory=KnownSlots)
     host_keys: HostKeys = field(default_factory=HostKeys)
     admission: Admission = field(default_factory=Admission)
+    together: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Function that returns a context manager, in which publishes, notices and kicks of this thread may be delayed: all
+    are sent at its end, in their order and in one round trip.
+    """
     is_observed: bool = True
     """Whether anything reads notices, hints to hosts and metrics. False in a simulation, which makes none of them."""
     is_bounded: bool = True
@@ -133,17 +138,21 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
     (launches, terminations) and callbacks again. Notices and requested ticks are only hints.
     """
     changes: Sequence[Change] = [*change_set.rows, *change_set.gone]
-    if changes:
-        ports.view_cache.publish(changes)
-    if ports.is_observed:
-        _send_notices(ports, change_set)
-    _send_slow_work(ports, change_set)
-    # A lease that comes or goes on a static host also changes the slot, so its host gets a hint.
-    if change_set.hosts and ports.is_observed:
-        hint_to_hosts(ports, change_set.hosts)
-    send_callbacks(ports, change_set.outgoing)
-    if kick:
-        ports.notifier.kick()
+    has_more = bool(change_set.outgoing or any(event.slot for event in change_set.events))
+    with ports.together():
+        if changes:
+            ports.view_cache.publish(changes)
+        if ports.is_observed:
+            _send_notices(ports, change_set)
+            # A lease that comes or goes on a static host also changes the slot, so its host gets a hint.
+            hint_to_hosts(ports, change_set.hosts)
+        if kick and not has_more:
+            ports.notifier.kick()
+    if has_more:
+        _send_slow_work(ports, change_set)
+        send_callbacks(ports, change_set.outgoing)
+        if kick:
+            ports.notifier.kick()
     if ports.is_observed:
         _count_boots(ports.meter, change_set)
         _observe_times(ports.meter, change_set)
@@ -183,7 +192,9 @@ def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
 
 def hint_to_hosts(ports: Ports, slots: Iterable[Slot]) -> None:
     """Send a hint to the hosts of these slots, so that they ask for their leases."""
-    ports.notifier.push({slot.id: {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned} for slot in slots})
+    hints = {slot.id: {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned} for slot in slots}
+    if hints:
+        ports.notifier.push(hints)
 
 
 def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:

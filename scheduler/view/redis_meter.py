@@ -15,7 +15,7 @@ import redis
 from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.ports import RefusedMessage
 from scheduler.ports.view import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
-from scheduler.view.connection import redis_errors
+from scheduler.view.connection import Command, ask, redis_errors
 from scheduler.view.metric_table import METRICS, REFUSED, find_label_values
 
 Labels = tuple[str, ...]
@@ -155,11 +155,13 @@ class RedisMeter:
 
     def add(self, sums: Mapping[str, float]) -> None:
         """Add these amounts (field -> amount) to the hash of metrics, in one round trip."""
+        commands: list[Command] = [("HINCRBYFLOAT", self._key, field, amount) for field, amount in sums.items()]
         # A lost count is acceptable: the operation that counts must not fail because of it.
-        with suppress(redis.RedisError), self._client.pipeline(transaction=False) as pipeline:
-            for field, amount in sums.items():
-                pipeline.hincrbyfloat(self._key, field, amount)
-            pipeline.execute()
+        with suppress(redis.RedisError):
+            try:
+                ask(self._client, commands)
+            except redis.ConnectionError:  # a connection of the pool fails once if Redis restarted
+                ask(self._client, commands)
 
     def _add(self, name: str, values: list[str], parts: Mapping[str, float]) -> None:
         sums = {msgspec.json.encode((name, values, part)).decode(): amount for part, amount in parts.items()}

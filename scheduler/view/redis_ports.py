@@ -1,4 +1,4 @@
-"""The smaller ports on Redis: leader lock with its renewal, notifier, heartbeats and cluster record.
+"""The smaller ports on Redis: leader lock, notifier, heartbeats and cluster record.
 
     <prefix>heartbeat:<slot>    string  see leasehold/common/heartbeats.py; expires after KEPT_SECONDS
     <prefix>heartbeats:since    string  "<run id of the server> <its time>": heartbeats are kept here since then
@@ -8,28 +8,36 @@ remaining time to live, so only the clock of the Redis server counts.
 """
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Final, Self, cast
+from functools import partial
+from itertools import chain
+from typing import Any, Final, cast
 
 import msgspec
 import redis
 
 from leasehold.common.heartbeats import Heartbeat, read_heartbeat
 from leasehold.common.names import DEFAULT_PREFIX, TICKS, RedisNames
-from scheduler.ports import Heard, LeaderLock, Remembered, ViewUnavailableError, check_reply_address
-from scheduler.view.connection import load_script, redis_errors
+from scheduler.ports import Heard, Remembered, ViewUnavailableError, check_reply_address
+from scheduler.view.connection import (
+    NO_READS,
+    Bundle,
+    Command,
+    EarlyRead,
+    ask,
+    load_script,
+    name_script,
+    redis_errors,
+    run_script,
+)
 
 KICK_SECONDS = 2.0
 """Seconds during which all kicks (requests for a tick) together send one message, unless a tick begins earlier."""
 REPLY_SECONDS = 60
 MESSAGES_A_CALL: Final = 1000
 """The most notices or hints that are published in one round trip."""
-IDLE_SHARES: Final = 12
-"""After this many thirds of the lock's duration without a tick, the thread that renews the lock ends."""
 
 
 class RedisNotifier:
@@ -49,7 +57,9 @@ class RedisNotifier:
         *,
         kick_seconds: float = KICK_SECONDS,
         write_tick: Callable[[], str | None] | None = None,
+        bundle: Bundle | None = None,
     ) -> None:
+        self._bundle = bundle or Bundle(client)
         self._client, self._send_tick, self._write_tick = client, send_tick, write_tick
         self._names, self._kick_ms = RedisNames(prefix), int(kick_seconds * 1000)
         self._flag = f"{prefix}kick"
@@ -61,6 +71,14 @@ class RedisNotifier:
         one. See Notifier.
         """
         message = None if self._write_tick is None else self._write_tick()
+        if message is None:
+            self._bundle.send()
+            self._kick_alone(None)
+            return
+        command = name_script(self._kick, [self._flag, TICKS], [self._kick_ms, message])
+        self._bundle.add(command, lambda: self._kick_alone(message))
+
+    def _kick_alone(self, message: str | None) -> None:
         if message is not None and self._kick_at_once(message):
             return
         if not self._raise_flag():
@@ -118,10 +136,13 @@ class RedisNotifier:
         # As text, because the MessagePack of Redis 6 has no bytes.
         pairs = [(channel, msgspec.json.encode(message).decode()) for channel, message in messages.items()]
         if len(pairs) == 1:
-            self._client.publish(*pairs[0])
+            channel, message = pairs[0]
+            self._bundle.add(("PUBLISH", channel, message), lambda: self._client.publish(channel, message))
             return
         for start in range(0, len(pairs), MESSAGES_A_CALL):
-            self._publish_messages([], [msgspec.msgpack.encode(pairs[start : start + MESSAGES_A_CALL])])
+            arguments = [msgspec.msgpack.encode(pairs[start : start + MESSAGES_A_CALL])]
+            command = name_script(self._publish_messages, [], arguments)
+            self._bundle.add(command, partial(self._publish_messages, [], arguments))
 
     @redis_errors()
     def _kick_at_once(self, message: str) -> bool:
@@ -209,6 +230,9 @@ class RedisRecord:
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self._client, self._cluster, self._highest = client, RedisNames(prefix).cluster, f"{prefix}highest"
+        self._early: Sequence[Any] | None = None
+        self._last: Remembered | None = None
+        """What the last `read` found, until the next `keep`."""
         self._keep = load_script(client, "keep_record")
 
     @redis_errors()
@@ -216,26 +240,40 @@ class RedisRecord:
         """Return what Redis remembers of the cluster: its identity and its highest numbers. A value that cannot be read
         counts as missing. See ClusterRecord.
         """
-        with self._client.pipeline(transaction=False) as pipeline:
-            pipeline.get(self._cluster)
-            pipeline.hmget(self._highest, ["term", "token", RESTORING])
-            # A key of another type answers with an error instead of its contents.
-            found = pipeline.execute(raise_on_error=False)
+        found, self._early = self._early, None
+        if found is None:
+            with self._client.pipeline(transaction=False) as pipeline:
+                pipeline.get(self._cluster)
+                pipeline.hmget(self._highest, ["term", "token", RESTORING])
+                # A key of another type answers with an error instead of its contents.
+                found = pipeline.execute(raise_on_error=False)
         identity, numbers = (None if isinstance(each, redis.ResponseError) else each for each in found)
         term, token, restoring = cast("list[bytes | None]", numbers or [None, None, None])
-        return Remembered(
+        self._last = remembered = Remembered(
             identity=identity.decode(errors="replace") if identity else None,
             term=_read_number(term),
             token=_read_number(token),
             is_restoring=restoring is not None,
         )
+        return remembered
+
+    def list_commands(self) -> Sequence[Command]:
+        """Return the commands of `read`. See EarlyRead."""
+        return [("GET", self._cluster), ("HMGET", self._highest, "term", "token", RESTORING)]
+
+    def keep_replies(self, replies: Sequence[Any] | None) -> None:
+        """Keep the replies to `list_commands` for the next `read`. See EarlyRead."""
+        self._early = replies
 
     @redis_errors()
     def keep(self, identity: str, term: int, token: int) -> str:
         """Store the cluster's identity if Redis has none, and increase the stored term and token to at least these
-        values. Return the stored identity. See ClusterRecord.
+        values. Return the stored identity. Nothing is sent if the last `read` found them all. See ClusterRecord.
         """
-        kept = cast("bytes", self._keep([self._cluster, self._highest], [identity, term, token]))
+        last, self._last = self._last, None
+        if last is not None and last.identity == identity and last.term >= term and last.token >= token:
+            return identity
+        kept: bytes = run_script(self._client, self._keep, [self._cluster, self._highest], [identity, term, token])
         return kept.decode(errors="replace")
 
     @redis_errors()
@@ -263,7 +301,8 @@ def _read_number(text: bytes | None) -> int:
 
 class RedisLeaderLock:
     """The LeaderLock port on Redis, under the keys `<prefix>leader` and `<prefix>again`. Each process has one object.
-    A `take` that succeeds deletes the flag `<prefix>kick` of the notifier in the same round trip.
+    A `take` that succeeds deletes the flag `<prefix>kick` of the notifier in the same round trip. It also makes the
+    reads `early`, which a tick makes next, right after the take.
 
     Every `take` has its own random token; a `take` without an answer is repeated with the same token. `clock` is a
     monotonic clock in seconds. `renew` and `seconds_left` may be called by another thread than the other methods.
@@ -276,7 +315,9 @@ class RedisLeaderLock:
         *,
         lock_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
+        early: Sequence[EarlyRead] = NO_READS,
     ) -> None:
+        self._early = early
         self._client, self._keys = client, [RedisNames(prefix).leader, f"{prefix}again"]
         self._kick = f"{prefix}kick"
         self._lock_ms, self._clock = int(lock_seconds * 1000), clock
@@ -293,10 +334,25 @@ class RedisLeaderLock:
         token = self._unanswered or secrets.token_hex(16)
         self._unanswered = token
         began = self._clock()
-        is_taken = bool(self._take([*self._keys, self._kick], [token, self._lock_ms]))
+        is_taken = self._take_and_read([*self._keys, self._kick], [token, self._lock_ms])
         self._unanswered = None
         if is_taken:
             self._token, self._held_since = token, began
+        return is_taken
+
+    def _take_and_read(self, keys: Sequence[str], arguments: Sequence[str | int]) -> bool:
+        reads = [each.list_commands() for each in self._early]
+        replies: list[Any] = []
+        if any(reads):
+            with suppress(redis.RedisError):
+                replies = ask(self._client, [name_script(self._take, keys, arguments), *chain.from_iterable(reads)])
+        # A take whose reply was lost is repeated with the same token.
+        is_taken = bool(replies[0] if replies else self._take(keys, arguments))
+        start = 1
+        for early, commands in zip(self._early, reads, strict=True):
+            part = replies[start : start + len(commands)]
+            early.keep_replies(part if is_taken and commands and len(part) == len(commands) else None)
+            start += len(commands)
         return is_taken
 
     @redis_errors()
@@ -311,7 +367,9 @@ class RedisLeaderLock:
     def release(self) -> bool:
         """Release the leader lock if this process has it. Return whether another `take` left a mark. See LeaderLock."""
         self._held_since = None
-        return bool(self._release(self._keys, [self._token]))
+        for early in self._early:
+            early.keep_replies(None)
+        return bool(run_script(self._client, self._release, self._keys, [self._token]))
 
     @redis_errors()
     def seconds_until_free(self) -> float:
@@ -327,55 +385,3 @@ class RedisLeaderLock:
         """
         since = self._held_since
         return 0.0 if since is None else max(0.0, since + self._lock_ms / 1000 - self._clock())
-
-
-class Renewal:
-    """A `with` block during which a thread renews the leader lock, each time after a third of `lock_seconds`.
-
-    The renewals end when another process has the lock or it has expired; `LeaderLock.seconds_left` shows this. While
-    Redis cannot be reached, they are tried again until the lock expires. Leaving the block waits for a renewal that is
-    under way. The block may be entered again: the thread stays for IDLE_SHARES thirds of the duration, because starting
-    a thread in every tick would cost most of a millisecond.
-    """
-
-    def __init__(self, lock: LeaderLock, lock_seconds: float) -> None:
-        self._lock, self._every_seconds = lock, lock_seconds / 3
-        self._guard = threading.Condition()
-        self._due: float | None = None
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        with self._guard:
-            # The thread needs no signal: it wakes at least once in the time after which the renewal is due.
-            self._due = time.monotonic() + self._every_seconds
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="lock-renewal", daemon=True)
-                self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._guard:
-            self._due = None
-
-    def _run(self) -> None:
-        idle = 0
-        with self._guard:
-            while self._due is not None or idle < IDLE_SHARES:
-                left = self._every_seconds if self._due is None else self._due - time.monotonic()
-                if left > 0:
-                    idle = idle + 1 if self._due is None else 0
-                    self._guard.wait(left)
-                else:
-                    self._due = time.monotonic() + self._every_seconds if self._is_held() else None
-            self._thread = None
-
-    def _is_held(self) -> bool:
-        try:
-            return self._lock.renew()
-        except ViewUnavailableError:
-            return self._lock.seconds_left() > 0

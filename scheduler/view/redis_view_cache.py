@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 import redis
@@ -23,7 +23,7 @@ from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import SetAside, ViewUnavailableError
 from scheduler.view.codec import decode_deltas, pack_changes
-from scheduler.view.connection import Ahead, load_script, redis_errors
+from scheduler.view.connection import Ahead, Bundle, Command, load_script, name_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
 from scheduler.view.wait_blocks import WaitBlocks
 
@@ -33,6 +33,10 @@ number, that takes some milliseconds.
 """
 ENTRIES_A_CALL = 100
 """The most entries of the view's stream of changes that one call reads. An entry has up to CHANGES_A_CALL changes."""
+EARLY_ENTRIES: Final = 10
+"""The most of these entries that the take of the leader lock reads: a process that does not get the lock reads them in
+vain.
+"""
 ROWS_A_CALL = 1000
 START = b"0"
 """The cursor of a scan before its first and after its last call."""
@@ -60,12 +64,18 @@ class RedisViewCache:
         kept_seconds: float = 600,
         deltas_kept: int = 50_000,
         make_view: Callable[[], View] = View,
+        bundle: Bundle | None = None,
     ) -> None:
+        self._bundle = bundle or Bundle(client)
         self._client, self._prefix = client, prefix
         self._kept_ms, self._deltas_kept = int(kept_seconds * 1000), deltas_kept
         self._view: View | None = None
         self._make_view = make_view
         self._generation, self._sequence = b"", 0
+        self._early: tuple[bytes, int, list[Any] | None] | None = None
+        """The generation and the sequence of this copy when its changes were read with the leader lock, and the
+        answer.
+        """
         self._names, self._keys = RedisNames(prefix), _ScriptKeys(prefix)
         self._contents, self._blocks = ContentCheck(client, prefix), WaitBlocks()
         self._publish = load_script(client, "validity", "publish")
@@ -81,6 +91,12 @@ class RedisViewCache:
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
         """Write changed rows into the view; a row that is older than its copy in the view is ignored. See ViewCache."""
+        if changes and len(changes) <= CHANGES_A_CALL:
+            command = name_script(self._publish, self._keys.all, self._list_arguments(changes, b""))
+            found: list[bool] = []
+            self._bundle.add(command, lambda: found.append(self._send(changes)))
+            return all(found)
+        self._bundle.send()
         # The first call sends the script to Redis, so that its hash is known there.
         is_valid = not changes or self._send(changes[:CHANGES_A_CALL])
         if not is_valid or len(changes) <= CHANGES_A_CALL:
@@ -98,6 +114,15 @@ class RedisViewCache:
         if self._view is not None and not self._apply_deltas(self._view):  # promise: gap-reloads
             self._view = None
         return self._view
+
+    def list_commands(self) -> Sequence[Command]:
+        """Return the command that reads the changes for `catch_up`; none without a copy. See EarlyRead."""
+        arguments: list[bytes | int] = [self._generation, self._sequence, EARLY_ENTRIES]
+        return [] if self._view is None else [name_script(self._catch_up, self._keys.catch_up, arguments)]
+
+    def keep_replies(self, replies: Sequence[Any] | None) -> None:
+        """Keep the reply to `list_commands` for the next `catch_up`. See EarlyRead."""
+        self._early = None if replies is None else (self._generation, self._sequence, replies[0])
 
     @redis_errors()
     def load(self) -> View | None:
@@ -262,8 +287,7 @@ class RedisViewCache:
         """
         is_done = False
         while not is_done:
-            arguments: list[bytes | int] = [self._generation, self._sequence, ENTRIES_A_CALL]
-            answer = cast("list[Any] | None", self._catch_up(self._keys.catch_up, arguments))
+            answer = self._read_deltas()
             if answer is None:
                 return False
             try:
@@ -273,6 +297,13 @@ class RedisViewCache:
                 return False
             is_done, self._sequence = bool(answer[0]), answer[1]
         return True
+
+    def _read_deltas(self) -> list[Any] | None:
+        early, self._early = self._early, None
+        if early is not None and early[:2] == (self._generation, self._sequence):
+            return early[2]
+        arguments: list[bytes | int] = [self._generation, self._sequence, ENTRIES_A_CALL]
+        return cast("list[Any] | None", self._catch_up(self._keys.catch_up, arguments))
 
     def _scan(self) -> View | None:
         """Return a copy of the view; each row is as it was at some moment during the scan. Return None if some rows are

@@ -17,15 +17,15 @@ from tests.builders import NOW, a_reservation, a_slot, some_rules
 from tests.servers import start_own_redis
 
 LEASES = 1000
-MOST_FOR_A_CHUNK = 28
+MOST_FOR_A_CHUNK = 26
 """SQL statements and Redis round trips together for a tick that leases 1,000."""
 MOST_FOR_A_FURTHER_CHUNK = 17
 """The same for a further 1,000 leases in a tick."""
 MOST_COMMANDS_FOR_A_LEASE = 4
 """The Redis commands for one of 1,000 leases: two for each row that changes, and one for the notice."""
-MOST_FOR_A_TICK = 26
+MOST_FOR_A_TICK = 20
 """The same for a tick that leases one reservation or none."""
-MOST_FOR_A_SUBMISSION = 12
+MOST_FOR_A_SUBMISSION = 11
 """The same for one submission, without its answer."""
 
 

@@ -1,6 +1,7 @@
 """When a worker sends its events about tasks."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,3 +87,46 @@ def test_a_consumer_that_stops_sends_its_events_first(consumer: Any, monkeypatch
     monkeypatch.setattr(CeleryConsumer, "stop", lambda self: sent.append(self.event_dispatcher.sent))
     consumer.stop()
     assert sent == [1]
+
+
+class Pool:
+    """The part of Celery's pool of processes that the consumer reads."""
+
+    def __init__(self, waiting: list[str], busy: set[int], active: set[int]) -> None:
+        self.outbound_buffer, self._all_inqueues = waiting, {11, 13, 12}
+        self._busy_workers, self._active_writes = busy, active
+
+
+@pytest.mark.parametrize(
+    ("pool", "written"),
+    [
+        (Pool(["job"], set(), set()), [[11, 12, 13]]),
+        (Pool(["job"], {11}, {13}), [[12]]),
+        (Pool(["job"], {11, 12, 13}, set()), []),
+        (Pool([], set(), set()), []),
+        (object(), []),
+    ],
+)
+def test_a_job_is_written_to_an_idle_process_at_once(
+    monkeypatch: pytest.MonkeyPatch, pool: object, written: list[list[int]]
+) -> None:
+    steps: list[Any] = []
+
+    def keep(consumer: Any, on_task_request: Callable[[Any], object], **_options: object) -> None:
+        consumer.on_task_request = on_task_request
+
+    monkeypatch.setattr(CeleryConsumer, "__init__", keep)
+    consumer: Any = Consumer(steps.append, hub=None)
+    consumer.pool = SimpleNamespace(_pool=pool)
+    consumer.hub = SimpleNamespace(consolidate_callback=steps.append)
+    consumer.on_task_request("request")
+    assert steps == ["request", *written]
+
+
+def test_a_consumer_without_a_loop_leaves_the_writing_to_celery(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[Any] = []
+    monkeypatch.setattr(CeleryConsumer, "__init__", lambda consumer, act: setattr(consumer, "on_task_request", act))
+    consumer: Any = Consumer(steps.append)
+    consumer.pool, consumer.hub = SimpleNamespace(_pool=Pool(["job"], set(), set())), None
+    consumer.on_task_request("request")
+    assert steps == ["request"]
