@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf, nextafter
+from typing import Final
 
 import msgspec
 
@@ -27,7 +28,7 @@ from scheduler.model.reservations import Lease, Reservation, is_claimant
 from scheduler.model.rules import Rules, SchedulerKeys, Terms
 from scheduler.model.transitions import IN_FLIGHT, SlotState
 from scheduler.model.view import View
-from scheduler.policy.capacity.requests import Demand, Demands
+from scheduler.policy.capacity.requests import Demand, LastDemands
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.balances import NO_BALANCES
@@ -36,6 +37,8 @@ from scheduler.policy.cycle.queue import Queue, WaitReasons
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
+UNUSED_DEMANDS: Final = 1000
+"""How many demands that no pending reservation has may be kept for the next cycle, beside one for each pending one."""
 _STATE_AFTER: dict[type, SlotState] = {Drain: "draining", Terminate: "terminating", Reset: "empty", Stop: "stopped"}
 
 
@@ -91,7 +94,7 @@ class CycleState:
         self._launched: SlotIndex | None = None
         self.have_cpus: bool | None = None
         """Whether the step `share` has work, because slots have cpus to share; None until the step has looked."""
-        self.demands = Demands(rules)
+        self.demands = self.cache.recall(LastDemands).find(rules, 2 * len(view.waiters) + UNUSED_DEMANDS)
         """The demands by shape, for reservations whose shape alone decides what they request: see `demand_of`."""
         self.begin(now)
 
