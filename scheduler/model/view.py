@@ -47,7 +47,7 @@ def is_newer(row: Row, known: Row | None) -> bool:
 
     If version and time stamp are both equal but the content differs, the row that arrives later counts as newer.
     """
-    if known is None:
+    if known is None or row.version > known.version:
         return True
     newer, older = (row.version, row.marked_at), (known.version, known.marked_at)
     return newer > older or (newer == older and row != known)

@@ -306,8 +306,10 @@ class UnitOfWork:
             if slot is None:
                 continue
             # Speed: of many leases on the slot, mostly the first one belongs to another reservation.
-            there = self.leases.list_all(slot.id).items()
-            others = any(lease.epoch == slot.epoch and owner != reservation.id for (owner, _), lease in there)
+            there = self.leases.list_all(slot.id)
+            others = bool(there) and any(
+                lease.epoch == slot.epoch and owner != reservation.id for (owner, _), lease in there.items()
+            )
             idle = slot.state in HOLDING and not others
             self.put(msgspec.structs.replace(slot, idle_since=self.now if idle else slot.idle_since))
 

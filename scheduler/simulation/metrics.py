@@ -53,7 +53,7 @@ class CurveRecorder:
         if not value:
             return
         for index in range(first, last + 1):
-            inside = min(end, (index + 1) * self._width) - max(begin, index * self._width)
+            inside = (end if index == last else (index + 1) * self._width) - max(begin, index * self._width)
             if inside > 0:
                 self._sums[index] += value * inside
                 self._peaks[index] = max(self._peaks[index], value)

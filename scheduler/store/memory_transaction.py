@@ -176,7 +176,10 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         written = {key[1]: row for key, row in self._rows.items() if key[0] is Reservation}
         found: dict[str, list[tuple[str, Lease]]] = {}
         for slot in slots:
-            held = self._world.occupants.get(slot, {})
+            held = self._world.occupants.get(slot)
+            if held is None:
+                found[slot] = []
+                continue
             others = [owner for owner in sorted(held) if owner not in written and owner not in without]
             found[slot] = [(owner, lease) for owner in others for lease in held[owner]]
         for owner, row in written.items():

@@ -237,7 +237,9 @@ class LeaseWriter:
         # Each claim is one use of the machine, which is counted here until the claim becomes a lease. At the time `now`
         # a claim becomes a lease: the limit of uses was tested when the claim was made, so it is not tested again.
         has_limit = bool(pool.max_uses) and moment != "now"  # speed: most pools have none, and no claims are counted
-        if moment == "always" and not absent and not parting:
+        if not self.work.leases.list_all(slot.id):
+            usage, claims = Usage(), 0  # speed: without leases there is nothing to sum up
+        elif moment == "always" and not absent and not parting:
             there = self.work.leases.sum_on(slot)
             usage, claims = there.sum(), there.claims if has_limit else 0
         else:

@@ -41,20 +41,22 @@ class OpenedSlots:
         `cached`: the cached facts by slot id (`PlanCache.slots`). Facts that are missing there are added.
         """
         is_known = view is self._view and _are_same(rules.pools, self._pools)
-        if not is_known or not all(self._reread(view, name, cached) for name in list_touched(view, self._revision)):
+        if not is_known or not self._reread(view, cached):
             self._read_all(view, rules.pools, cached)
         self._revision = view.revision
 
-    def _reread(self, view: View, name: str, cached: dict[str, CachedSlot]) -> bool:
-        """Read a slot that changed. Return False if it is not in its place any more, or has none."""
-        slot, (pool, place) = view.slots.get(name), self._places.get(name, ("", 0))
-        if slot is None or slot.pool != pool:
-            return False
-        old = self._slots[pool][place]
-        new = self._find(view, slot, old.slot_info.order, cached)
-        self._slots[pool][place] = new
-        if not (old.is_at_rest and new.is_at_rest and old.is_sound and new.is_sound):
-            self._note(new)
+    def _reread(self, view: View, cached: dict[str, CachedSlot]) -> bool:
+        """Read the slots that changed. Return False if one of them is not in its place any more, or has none."""
+        slots, places = view.slots, self._places
+        for name in list_touched(view, self._revision):
+            slot, place = slots.get(name), places.get(name)
+            if slot is None or place is None or slot.pool != place[0]:
+                return False
+            there = self._slots[place[0]]
+            old = there[place[1]]
+            new = there[place[1]] = self._find(view, slot, old.slot_info.order, cached)
+            if not (old.is_at_rest and new.is_at_rest and old.is_sound and new.is_sound):
+                self._note(new)
         return True
 
     def _find(self, view: View, slot: Slot, order: int, cached: dict[str, CachedSlot]) -> CachedSlot:
