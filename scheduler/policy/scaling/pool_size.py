@@ -168,6 +168,8 @@ def scale_in(cycle: Tiered, to_stop: ToStop) -> ScaledIn:
     for name, pool in cycle.rules.pools.items():
         slot_infos = cycle.pools[name] if pool.is_elastic else []
         idle = [slot_info for slot_info in slot_infos if slot_info.is_idle]
+        if not idle:
+            continue
         idle.sort(key=lambda slot_info: (slot_info.idle_since, slot_info.order))
         for slot_info in idle[: max(0, count_spare(slot_infos, pool) - to_stop.get(name, 0))]:
             if cycle.is_past(slot_info.idle_since, pool.idle_scale_down):
