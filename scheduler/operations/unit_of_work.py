@@ -227,6 +227,13 @@ class UnitOfWork:
         if self._marked:
             self._marked.pop(key, None)
 
+    def put_slots(self, rows: Sequence[Slot]) -> None:
+        """Stage changed slots, as `put` does with one after the other. Speed: a gang changes many slots."""
+        self.slots.update([(row.id, row) for row in rows])
+        self._changed.update([((Slot, row.id), row) for row in rows])
+        for row in rows if self._marked else ():
+            self._marked.pop((Slot, row.id), None)
+
     def change(self, row: Changed, **fields: Any) -> Changed:
         """Stage a row with these fields, and return it. A row that has them already is not staged."""
         changed = msgspec.structs.replace(row, **fields)
@@ -301,17 +308,19 @@ class UnitOfWork:
 
     def free_slots(self, reservation: Reservation) -> None:
         """Stage the slots of a reservation whose leases have ended. A slot without other leases is idle from now on."""
-        for slot_id in dict.fromkeys(lease.slot for lease in reservation.leases):
+        freed: list[Slot] = []
+        for slot_id in dict.fromkeys([lease.slot for lease in reservation.leases]):
             slot = self.slots.get(slot_id)
             if slot is None:
                 continue
             # Speed: of many leases on the slot, mostly the first one belongs to another reservation.
-            there = self.leases.list_all(slot.id)
+            there = self.leases.list_all(slot_id)
             others = bool(there) and any(
                 lease.epoch == slot.epoch and owner != reservation.id for (owner, _), lease in there.items()
             )
             idle = slot.state in HOLDING and not others
-            self.put(msgspec.structs.replace(slot, idle_since=self.now if idle else slot.idle_since))
+            freed.append(msgspec.structs.replace(slot, idle_since=self.now if idle else slot.idle_since))
+        self.put_slots(freed)
 
     def free_slot(self, lease: Lease) -> None:
         """Stage the slot of one lease that has ended. If the slot has no other leases, it is idle from now on."""

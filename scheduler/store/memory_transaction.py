@@ -225,11 +225,14 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         Transaction.
         """
         saved: list[Row] = []
-        now, kept, replace = self._now, self._rows, msgspec.structs.replace
+        now, kept, known, replace = self._now, self._rows, self._world.rows, msgspec.structs.replace
         for row in rows:
-            self._guard(row)
+            key = kind, name = type(row), row.id
+            current = kept[key] if key in kept else known[kind].get(name)
+            if current is None or current.version != row.version:
+                self._guard(row)
             version = row.version + 1 if row.version else self._buried + 1
-            stored = kept[type(row), row.id] = replace(row, version=version, marked_at=now)
+            stored = kept[key] = replace(row, version=version, marked_at=now)
             saved.append(stored)
         return saved
 

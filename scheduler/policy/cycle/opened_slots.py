@@ -54,7 +54,11 @@ class OpenedSlots:
                 return False
             there = self._slots[place[0]]
             old = there[place[1]]
-            new = there[place[1]] = self._find(view, slot, old.slot_info.order, cached)
+            new = cached.get(name)
+            if new is None:
+                new = cached[name] = make_cached_slot(view, slot, self._pools[place[0]])
+            new.slot_info.order = old.slot_info.order
+            there[place[1]] = new
             if not (old.is_at_rest and new.is_at_rest and old.is_sound and new.is_sound):
                 self._note(new)
         return True

@@ -112,8 +112,11 @@ class OldestHeartbeats:
         """Update the heartbeats by the changes of the view."""
         if cycle.rules is not self._rules:
             self._oldest = {}
+        slots, noted = cycle.view.slots, {oldest[1] for oldest in self._oldest.values() if oldest}
         for name in list_touched(cycle.view, self._revision) if self._oldest else ():
-            self._note(name, cycle.view.slots.get(name))
+            slot = slots.get(name)
+            if slot is None or slot.last_seen is not None or name in noted:  # speed: launched machines send none
+                self._note(name, slot)
         self._rules, self._revision = cycle.rules, cycle.view.revision
 
     def _note(self, name: str, slot: Slot | None) -> None:
