@@ -47,7 +47,7 @@ def is_newer(row: Row, known: Row | None) -> bool:
 
     If version and time stamp are both equal but the content differs, the row that arrives later counts as newer.
     """
-    if known is None:
+    if known is None or row.version > known.version:
         return True
     newer, older = (row.version, row.marked_at), (known.version, known.marked_at)
     return newer > older or (newer == older and row != known)
@@ -132,7 +132,7 @@ class View:
                     self._take(change, known)
             case Slot():
                 stood = self.slots.get(change.id)
-                if is_newer(change, stood):
+                if stood is None or change.version > stood.version or is_newer(change, stood):
                     self._place(change, stood)
             case Hold():
                 if is_newer(change, self.holds.get(change.id)):
@@ -166,14 +166,13 @@ class View:
         self.revision += 1
         self.recent_writes.note(kind, row.id, row.version, row.marked_at)
 
-    def _touch(self, slot_id: str) -> None:
-        self.touched.pop(slot_id, None)
-        self.touched[slot_id] = self.revision
-
     def _place(self, slot: Slot, known: Slot | None) -> None:
-        self.slots[slot.id] = slot
-        self._count("slots", slot)
-        self._touch(slot.id)
+        name = slot.id
+        self.slots[name] = slot
+        self.revision += 1  # speed: this is `_count`, without the call
+        self.recent_writes.note("slots", name, slot.version, slot.marked_at)
+        self.touched.pop(name, None)
+        self.touched[name] = self.revision
         if known is None or known.pool != slot.pool:
             self._displace(known)
         if slot.pool not in self.pools:
@@ -223,9 +222,12 @@ class View:
             self._list_leases(row)
 
     def _list_leases(self, reservation: Reservation) -> None:
+        leases_on, touched, revision = self.leases_on, self.touched, self.revision
         for lease in reservation.leases:
-            self.leases_on.setdefault(lease.slot, {})[reservation.id, lease.component] = lease
-            self._touch(lease.slot)
+            name = lease.slot
+            leases_on.setdefault(name, {})[reservation.id, lease.component] = lease
+            touched.pop(name, None)
+            touched[name] = revision
             if lease.cores is not None:
                 self.has_limits = True
 
@@ -279,12 +281,16 @@ class View:
         self.unconfirmed.pop(reservation.id, None)
         self.timed.pop(reservation.id, None)
         self.stretching.pop(reservation.id, None)
+        leases_on, touched, revision = self.leases_on, self.touched, self.revision
         for lease in reservation.leases:
-            held = self.leases_on.get(lease.slot, {})
-            held.pop((reservation.id, lease.component), None)
-            self._touch(lease.slot)
-            if not held:
-                self.leases_on.pop(lease.slot, None)
+            name = lease.slot
+            held = leases_on.get(name)
+            if held is not None:
+                held.pop((reservation.id, lease.component), None)
+                if not held:
+                    del leases_on[name]
+            touched.pop(name, None)
+            touched[name] = revision
 
     def _drop(self, gone: Gone) -> None:
         rows: dict[str, Row] = getattr(self, gone.kind)
@@ -299,7 +305,8 @@ class View:
             return
         del rows[gone.id]
         if isinstance(known, Slot):
-            self._touch(known.id)
+            self.touched.pop(known.id, None)
+            self.touched[known.id] = self.revision
             self._displace(known)
 
 

@@ -52,11 +52,12 @@ class CurveRecorder:
             self._peaks.extend(missing)
         if not value:
             return
+        sums, peaks, width = self._sums, self._peaks, self._width
         for index in range(first, last + 1):
-            inside = min(end, (index + 1) * self._width) - max(begin, index * self._width)
+            inside = (end if index == last else (index + 1) * width) - max(begin, index * width)
             if inside > 0:
-                self._sums[index] += value * inside
-                self._peaks[index] = max(self._peaks[index], value)
+                sums[index] += value * inside
+                peaks[index] = max(peaks[index], value)
 
     def _double(self) -> None:
         """Merge the bins of the curve in pairs, so that each bin covers twice the time."""

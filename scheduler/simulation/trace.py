@@ -203,7 +203,7 @@ class TracePlay:
         spot interruptions and to the metrics. Return whether there were any.
         """
         store = self.cluster.store
-        events = store.events[self._seen :] if len(store.events) > self._seen else []
+        events = store.events[self._seen :]
         if not events:
             return False
         self._seen += len(events)

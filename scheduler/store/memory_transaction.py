@@ -176,7 +176,10 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         written = {key[1]: row for key, row in self._rows.items() if key[0] is Reservation}
         found: dict[str, list[tuple[str, Lease]]] = {}
         for slot in slots:
-            held = self._world.occupants.get(slot, {})
+            held = self._world.occupants.get(slot)
+            if held is None:
+                found[slot] = []
+                continue
             others = [owner for owner in sorted(held) if owner not in written and owner not in without]
             found[slot] = [(owner, lease) for owner in others for lease in held[owner]]
         for owner, row in written.items():
@@ -222,11 +225,14 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         Transaction.
         """
         saved: list[Row] = []
-        now, kept, replace = self._now, self._rows, msgspec.structs.replace
+        now, kept, known, replace = self._now, self._rows, self._world.rows, msgspec.structs.replace
         for row in rows:
-            self._guard(row)
+            key = kind, name = type(row), row.id
+            current = kept[key] if key in kept else known[kind].get(name)
+            if current is None or current.version != row.version:
+                self._guard(row)
             version = row.version + 1 if row.version else self._buried + 1
-            stored = kept[type(row), row.id] = replace(row, version=version, marked_at=now)
+            stored = kept[key] = replace(row, version=version, marked_at=now)
             saved.append(stored)
         return saved
 

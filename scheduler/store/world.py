@@ -73,20 +73,22 @@ class World:
         """Store the rows that a transaction has written, and delete those that it has deleted (None)."""
         for key, row in rows.items():
             if row is not None:
-                self.put(row)
+                self._put(key, row)
             elif key[1] in self.rows[key[0]]:
                 self.drop(key)
 
     def put(self, row: Row) -> None:
         """Store a committed row in the memory store, and update its indexes."""
+        self._put((type(row), row.id), row)
+
+    def _put(self, key: Key, row: Row) -> None:
         if isinstance(row, Reservation):
             self._unlink(self.reservations.get(row.id), row)
             self.phases[row.phase][row.id] = None
             for lease in row.leases:
                 self.occupants.setdefault(lease.slot, {}).setdefault(row.id, []).append(lease)
-        self.rows[type(row)][row.id] = row
+        self.rows[key[0]][key[1]] = row
         # Move the row to the end of the order of writes. The times never decrease, even if the clock does.
-        key = (type(row), row.id)
         self._stamp = max(self._stamp, row.marked_at)
         self.written.pop(key, None)
         self.written[key] = self._stamp

@@ -84,7 +84,7 @@ def hear_before_judging(ports: Ports, view: View, rules: Rules, leader_term: Lea
     """
     if not _static_pools(rules):
         return
-    known = (slot for slot in view.slots.values() if slot.last_seen is not None)
+    known = [slot for slot in view.slots.values() if slot.last_seen is not None]
     silent = [slot for slot in known if is_silent(slot, rules.pools.get(slot.pool), now)]
     if not silent:
         return

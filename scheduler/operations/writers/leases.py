@@ -115,6 +115,8 @@ class LeaseWriter:
         absent = {current.id, *leaving} if current.leases or leaving else frozenset[str]()
         claimed = {(each.slot, each.epoch) for each in current.leases}
         occupied: dict[str, _SlotUsage] = {}
+        added: dict[str, Mapping[str, float]] = {}
+        """By slot: the resources of its last instance, which count when the slot comes again. Speed: few come twice."""
         for run in self._list_runs(current, placements):
             slot = self.work.slots.get(run.slot)
             if slot is None:
@@ -127,13 +129,15 @@ class LeaseWriter:
                 # lease `now` was tested beside other claims when it was made, so only the present leases count.
                 moment: Moment = "later" if is_claim else "now" if is_redeemed else "always"
                 occupied[slot.id] = self._measure(slot, moment, absent, parting)
+            else:
+                occupied[slot.id].add(added[slot.id])
             # All instances of a run need the same resources: if the last one fits, all fit.
             for amounts in run.given[:-1]:
                 occupied[slot.id].add(amounts)
             reason = self._object_to_instance(slot, occupied[slot.id], current.request, run.component)
             if reason is not None:
                 return reason
-            occupied[slot.id].add(run.given[-1])
+            added[slot.id] = run.given[-1]
         return None
 
     def _list_runs(self, current: Reservation, placements: Sequence[Placement]) -> Iterator[_Run]:
@@ -237,7 +241,9 @@ class LeaseWriter:
         # Each claim is one use of the machine, which is counted here until the claim becomes a lease. At the time `now`
         # a claim becomes a lease: the limit of uses was tested when the claim was made, so it is not tested again.
         has_limit = bool(pool.max_uses) and moment != "now"  # speed: most pools have none, and no claims are counted
-        if moment == "always" and not absent and not parting:
+        if not self.work.leases.list_all(slot.id):
+            usage, claims = Usage(), 0  # speed: without leases there is nothing to sum up
+        elif moment == "always" and not absent and not parting:
             there = self.work.leases.sum_on(slot)
             usage, claims = there.sum(), there.claims if has_limit else 0
         else:
@@ -253,7 +259,7 @@ class LeaseWriter:
         obstacle = find_obstacle_on(slot, self.rules.pools[slot.pool], component, there.usage, there.uses)
         if obstacle is not None:
             return f"{slot.id} {_OBSTACLES[obstacle]}"
-        if not has_labels(slot.labels, asked.labels, component.labels):
+        if (asked.labels or component.labels) and not has_labels(slot.labels, asked.labels, component.labels):
             return f"{slot.id} does not have the required labels"
         return (
             f"{slot.id} was registered again with other resources or labels" if slot.id in self.work.altered else None
@@ -333,9 +339,11 @@ class LeaseWriter:
         """Add new leases to the number of uses of their slots' machines. These slots are no longer idle."""
         names = [lease.slot for lease in leases]
         # Speed: most reservations have one lease, and a Counter takes as long as a tenth of its write.
-        for slot_id, count in Counter(names).items() if len(names) != 1 else [(names[0], 1)]:
-            slot = self.work.slots[slot_id]
-            self.work.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))
+        counts = Counter(names).items() if len(names) != 1 else [(names[0], 1)]
+        slots, replace = self.work.slots, msgspec.structs.replace
+        self.work.put_slots(
+            [replace(slot := slots[name], idle_since=None, uses=slot.uses + count) for name, count in counts]
+        )
 
     def claim(
         self, current: Reservation, placements: Sequence[Placement], level: int | None, cost: Levels = NOTHING

@@ -235,6 +235,13 @@ class CandidateQueue:
             heappush(self.entered, self._rank(first))
         self.advance()
 
+    def fill_first(self, first: SlotInfo) -> None:
+        """Note that more instances are on `first`, the best slot of a queue that does not spread."""
+        if first.remaining.after[self.step] is None:
+            self.advance()
+        else:
+            self.rank = self._rank(first)  # a slot with more leases stays the best one
+
     def enter(self, slot_info: SlotInfo) -> None:
         """Add a slot other than `first` that changed and can take the request."""
         rank = self._rank(slot_info)

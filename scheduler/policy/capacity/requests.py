@@ -148,7 +148,7 @@ class Demand:
 
 
 class Demands(dict[Shape, Demand]):
-    """The demands of a cycle by shape; a demand is made when its shape is looked up for the first time."""
+    """The demands by shape under some rules; a demand is made when its shape is looked up for the first time."""
 
     def __init__(self, rules: Rules) -> None:
         super().__init__()
@@ -173,6 +173,22 @@ class Demands(dict[Shape, Demand]):
             needs += elastic
         demand = self[shape] = Demand(shape, pools, queue, settings, needs, elastic)
         return demand
+
+
+class LastDemands:
+    """The demands of the last cycle. The next one under the same rules uses them again."""
+
+    def __init__(self) -> None:
+        self._rules: Rules | None = None
+        self._demands = Demands(Rules())
+
+    def find(self, rules: Rules, most: int) -> Demands:
+        """Return the demands under these rules. They are made again if there are more than `most` shapes, of which many
+        may be in use no longer.
+        """
+        if rules is not self._rules or len(self._demands) > most:
+            self._rules, self._demands = rules, Demands(rules)
+        return self._demands
 
 
 Needs = tuple[InstanceRequest, ...]

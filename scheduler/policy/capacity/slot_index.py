@@ -52,8 +52,37 @@ class SlotIndex:
         """The number of changes of slots that queues read before a search."""
         self.steps = 0
         """The counted work of searches for several instances (`policy/cycle/work_budget.py`)."""
+        self._insert_all(slot_infos)
+
+    def _insert_all(self, slot_infos: Iterable[SlotInfo]) -> None:
+        """Put slots into the index.
+
+        Speed: most slots are as the cycle found them, and share their keys with others. Shared keys are looked up by
+        identity, because to hash them takes as long as the rest.
+        """
+        by_order, known, kept = self._slot_infos, dict[int, _Alike](), list[object]()
         for slot_info in slot_infos:
-            self._insert(slot_info)
+            opened = slot_info.opened
+            if (
+                opened is None
+                or slot_info.leases is not (first := opened.slot_info).leases
+                or slot_info.free is not first.free
+                or slot_info.labels is not first.labels
+                or slot_info.given
+                or slot_info.lifted
+            ):
+                self._insert(slot_info)
+                continue
+            found = known.get(id(opened.marks))
+            if found is None:
+                marks = find_marks(slot_info)
+                kept.append(marks)  # so that no other object gets its identity
+                found = known[id(marks)] = self._alike.get(marks) or self._add_marks(marks, slot_info)
+                opened.marks = found[0]  # the equal keys of most slots are freed
+            _, slot_class, remaining = found
+            by_order[slot_info.order] = slot_info
+            slot_class.slot_infos.append(slot_info)
+            slot_info.slot_class, slot_info.remaining, slot_info.free = slot_class, remaining, remaining.free
 
     def add(self, slot_info: SlotInfo, need: InstanceRequest | None = None) -> None:
         """Let searches find this slot. With `need`, one instance is placed there first."""
@@ -168,7 +197,14 @@ class SlotIndex:
         before: RemainingCapacity = slot_info.remaining
         count, remaining = before.take_often(need.steps[slot_info.slot_class.pool], most)
         slot_info.given += count
-        self._put(slot_info, remaining)
+        queues = slot_info.slot_class.candidate_queues
+        if len(queues) == 1 and queues[0].first is slot_info and queues[0].read_at == self.changes:
+            # Speed: the only queue reads the change here. It would examine one slot in its next search.
+            slot_info.free, slot_info.remaining = remaining.free, remaining
+            self.steps += 1
+            queues[0].fill_first(slot_info)
+        else:
+            self._put(slot_info, remaining)
         return count
 
     def take_each(self, need: InstanceRequest, give: Callable[[SlotInfo], Given]) -> Iterator[Given]:

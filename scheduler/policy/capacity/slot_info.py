@@ -146,7 +146,7 @@ class CachedSlot(msgspec.Struct, eq=False):
     """A slot at the beginning of a cycle, with the facts that follow from its row and its leases."""
 
     slot_info: SlotInfo
-    """The slot at the beginning of a cycle, of which each cycle makes its scratch copy. Its `order` is 0."""
+    """The slot at the beginning of a cycle, of which each cycle makes its scratch copy."""
     is_at_rest: bool
     """Whether no rule of the slot's lifecycle applies while its row does not change in this cycle."""
     is_sound: bool
@@ -254,23 +254,6 @@ def _keys_of(offering: Offering) -> tuple[str, str, str]:
 
 AT_REST: Final = frozenset({"ready", "empty"})
 """Slot states without a timeout: a slot may stay in them for any time."""
-
-
-def open_slots(
-    view: View, name: str, pool: Pool, cached: dict[str, CachedSlot], first: int
-) -> tuple[list[SlotInfo], list[CachedSlot]]:
-    """Return scratch copies of a pool's slots, in slot order, and the cached facts of which they are copies.
-
-    Slots that are not in `cached`, or were cached under other rules, are added to `cached`. `first`: the position in
-    slot order of the pool's first slot.
-    """
-    found: list[CachedSlot] = []
-    for slot in view.pools[name].list() if name in view.pools else ():
-        known = cached.get(slot.id)
-        if known is None or known.slot_info.pool is not pool:
-            known = cached[slot.id] = make_cached_slot(view, slot, pool)
-        found.append(known)
-    return [copy_slot(each, order) for order, each in enumerate(found, first)], found
 
 
 def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:

@@ -4,7 +4,9 @@ decisions so far.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import inf, nextafter
+from typing import Final
 
 import msgspec
 
@@ -24,17 +26,19 @@ from scheduler.model.decisions import (
 )
 from scheduler.model.reservations import Lease, Reservation, is_claimant
 from scheduler.model.rules import Rules, SchedulerKeys, Terms
-from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, SlotState
 from scheduler.model.view import View
-from scheduler.policy.capacity.requests import Demand, Demands
+from scheduler.policy.capacity.requests import Demand, LastDemands
 from scheduler.policy.capacity.slot_index import SlotIndex
-from scheduler.policy.capacity.slot_info import SlotInfo, is_sound, open_slots
+from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.balances import NO_BALANCES
+from scheduler.policy.cycle.opened_slots import OpenedSlots
 from scheduler.policy.cycle.queue import Queue, WaitReasons
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
+UNUSED_DEMANDS: Final = 1000
+"""How many demands that no pending reservation has may be kept for the next cycle, beside one for each pending one."""
 _STATE_AFTER: dict[type, SlotState] = {Drain: "draining", Terminate: "terminating", Reset: "empty", Stop: "stopped"}
 
 
@@ -74,14 +78,14 @@ class CycleState:
     def __init__(self, view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> None:
         self.view, self.rules = view, rules
         self.cache = PlanCache() if cache is None else cache
-        self.slot_infos: dict[str, SlotInfo] = {}
-        """All slots of the configured pools, by id: pools in configured order, slots in slot order."""
-        self.pools: dict[str, list[SlotInfo]] = {}
-        self._restless: dict[int, SlotInfo] = {}
-        self.unsound: set[str] = set()
+        self._opened = self.cache.recall(OpenedSlots)
+        self._opened.follow(view, rules, self.cache.slots)
+        self.unsound = set(self._opened.unsound)
         """Ids of slots that a lease names although the lease belongs to another machine; the slot may not exist."""
-        self.vanished: list[Slot] = []
+        self.vanished = self._opened.vanished
         """Slots with EC2 machines whose pool the rules no longer list, in slot order."""
+        restless = self._opened.restless
+        self._restless: dict[int, SlotInfo] = {order: self.slot_infos[name] for order, name in restless.items()}
         self._indexes: list[SlotIndex] = []
         self.ready: SlotIndex
         """The index of ready slots that take instances; this and the other indexes exist from `open_indexes` on."""
@@ -90,10 +94,9 @@ class CycleState:
         self._launched: SlotIndex | None = None
         self.have_cpus: bool | None = None
         """Whether the step `share` has work, because slots have cpus to share; None until the step has looked."""
-        self.demands = Demands(rules)
+        self.demands = self.cache.recall(LastDemands).find(rules, 2 * len(view.waiters) + UNUSED_DEMANDS)
         """The demands by shape, for reservations whose shape alone decides what they request: see `demand_of`."""
         self.begin(now)
-        self._open_pools()
 
     def begin(self, now: float) -> None:
         """Start the cycle without decisions. A kept cycle (`policy/replan`) calls it again for a later tick."""
@@ -119,21 +122,20 @@ class CycleState:
         self.turns = WorkBudget(self.cache.turns, self.rules.limits.work_per_tick)
         """The work budgets of this cycle for gangs and elastic components."""
 
-    def _open_pools(self) -> None:
-        for name, pool in self.rules.pools.items():
-            slot_infos, opened = open_slots(self.view, name, pool, self.cache.slots, len(self.slot_infos))
-            self.pools[name] = slot_infos
-            self.slot_infos.update({slot_info.slot.id: slot_info for slot_info in slot_infos})
-            for slot_info, each in zip(slot_infos, opened, strict=True):
-                if not each.is_at_rest:
-                    self.note_restless(slot_info)
-                if not each.is_sound:
-                    self.unsound.add(slot_info.slot.id)
-        for name in sorted(set(self.view.pools).difference(self.rules.pools)):
-            slots = self.view.pools[name].list()
-            self.vanished += [slot for slot in slots if slot.machine is None and slot.state != "empty"]
-            self.unsound.update(slot.id for slot in slots if not is_sound(self.view, slot))
-        self.unsound.update(self.view.leases_on.keys() - self.view.slots.keys())
+    @cached_property
+    def _copies(self) -> tuple[dict[str, list[SlotInfo]], dict[str, SlotInfo]]:
+        """The scratch copies of the slots. Speed: a cycle in which no step examines a slot makes none."""
+        return self._opened.copy()
+
+    @property
+    def pools(self) -> dict[str, list[SlotInfo]]:
+        """The slots of each configured pool, in slot order. Pools are in configured order."""
+        return self._copies[0]
+
+    @property
+    def slot_infos(self) -> dict[str, SlotInfo]:
+        """All slots of the configured pools, by id: pools in configured order, slots in slot order."""
+        return self._copies[1]
 
     def note_restless(self, slot_info: SlotInfo) -> None:
         """Add a slot that this cycle has changed to the slots that `list_restless` returns."""

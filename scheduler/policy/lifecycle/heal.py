@@ -325,7 +325,7 @@ def requeue_unconfirmed(cycle: CycleState) -> None:
     if not any(settings.confirm_timeout for settings in every):
         return
     # Machines that were found running: adopted ones that still boot, and machines that belong to no slot.
-    adopted = [slot_info.slot for slot_info in cycle.slot_infos.values() if slot_info.state in IN_FLIGHT]
+    adopted = [slot_info.slot for slot_info in cycle.list_restless() if slot_info.state in IN_FLIGHT]
     seen = [slot.last_seen for slot in adopted if slot.launch_reason == ADOPTED and slot.last_seen is not None]
     seen += [hold.refused_at for hold in cycle.view.holds.values() if hold.kind == "strangers"]
     if seen and not cycle.is_due(adopted_by := max(seen) + cycle.rules.scheduler.adoption_timeout):

@@ -5,7 +5,7 @@ The slot of each static pool that was heard longest ago is kept between cycles, 
 changed. Source: the autoscaler's tick.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Final
 
@@ -30,7 +30,6 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules, Terms, expiry_of_pending, list_deadlines_of_lease
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, SlotState
-from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Shared, Unexpired
 from scheduler.policy.plan_cache import list_touched
@@ -113,8 +112,11 @@ class OldestHeartbeats:
         """Update the heartbeats by the changes of the view."""
         if cycle.rules is not self._rules:
             self._oldest = {}
+        slots, noted = cycle.view.slots, {oldest[1] for oldest in self._oldest.values() if oldest}
         for name in list_touched(cycle.view, self._revision) if self._oldest else ():
-            self._note(name, cycle.view.slots.get(name))
+            slot = slots.get(name)
+            if slot is None or slot.last_seen is not None or name in noted:  # speed: launched machines send none
+                self._note(name, slot)
         self._rules, self._revision = cycle.rules, cycle.view.revision
 
     def _note(self, name: str, slot: Slot | None) -> None:
@@ -125,13 +127,13 @@ class OldestHeartbeats:
         if slot is not None and heard is not None and slot.pool in self._oldest:
             self._oldest[slot.pool] = min(heard, self._oldest[slot.pool] or heard)
 
-    def find(self, pool: str, slot_infos: Iterable[SlotInfo]) -> float | None:
+    def find(self, pool: str, cycle: CycleState) -> float | None:
         """Return the time (seconds) of the last heartbeat that is longest ago; None if no slot of the pool was heard.
 
-        `slot_infos`: the slots of the pool. They are examined if the slot that was heard longest ago has changed.
+        The slots of the pool are examined only if the slot that was heard longest ago has changed.
         """
         if pool not in self._oldest:
-            found = (_find_heard(each.slot) for each in slot_infos)
+            found = (_find_heard(each.slot) for each in cycle.pools[pool])
             self._oldest[pool] = min(filter(None, found), default=None)
         oldest = self._oldest[pool]
         return None if oldest is None else oldest[0]
@@ -146,14 +148,13 @@ def find_silent(cycle: CycleState) -> set[str]:
     heartbeats.follow(cycle)
     moved = {each.slot.pool for each in cycle.list_restless() if each.state != each.slot.state}
     for name, pool in static:
-        slot_infos = cycle.pools[name]
-        oldest = heartbeats.find(name, slot_infos)
+        oldest = heartbeats.find(name, cycle)
         if oldest is None:
             continue
         if name not in moved and not cycle.is_past(oldest, pool.offline_timeout):  # the others are not silent either
             cycle.timers.add_after(oldest, pool.offline_timeout)
             continue
-        heard = [each for each in slot_infos if each.state in HOLDING]
+        heard = [each for each in cycle.pools[name] if each.state in HOLDING]
         for slot_info in [each for each in heard if is_silent(each.slot, pool, cycle.now)]:
             slot_info.stuck = True
             silent.add(slot_info.slot.id)

@@ -59,9 +59,10 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
     end, then the slot that was idle longest, then slot order. `idle_scale_down`, `min_slots` and `target_warm_slots`
     protect no slot. Slots that drain or terminate already count.
     """
-    for name, slot_infos in cycle.pools.items():
+    for name in cycle.rules.pools:
         if not (count := headroom.launches.get(name, 0)):
             continue
+        slot_infos = cycle.pools[name]
         under_way = sum(slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
         unneeded = [each for each in slot_infos if _is_unneeded(each) and each.slot.id not in headroom.spared]
         unneeded.sort(key=lambda each: (not each.is_coming, 0.0 if each.is_coming else each.idle_since, each.order))

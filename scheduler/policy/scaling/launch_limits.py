@@ -48,7 +48,7 @@ class LaunchLimits:
         """Launches that this cycle has decided so far."""
         self.next_end = inf
         """When the first of the back-offs ends that held a launch back in this cycle; infinity if there is none."""
-        self.pools = {name: PoolLaunches(cycle, name) for name in cycle.pools}
+        self.pools = {name: PoolLaunches(cycle, name) for name in cycle.rules.pools}
         self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
@@ -58,7 +58,7 @@ class LaunchLimits:
         self._knows_refusals = bool(cycle.view.holds or failed_boots or self.budgets.limiting)
         """Whether anything except `max_slots` may hold a launch back."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
-        self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.pools}
+        self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.rules.pools}
 
     @cached_property
     def _has_mix(self) -> bool:
@@ -71,7 +71,7 @@ class LaunchLimits:
         pool, own = rules.pools[name], rules.scheduler.system.get(rules.pools[name].system)
         yield pool.max_slots or 0, (name,)
         if rules.scheduler.max_slots:
-            yield rules.scheduler.max_slots, tuple({**self._cycle.pools, **self._strangers})
+            yield rules.scheduler.max_slots, tuple({**rules.pools, **self._strangers})
         if own is not None and own.max_slots:
             yield own.max_slots, rules.pools_of_system[pool.system]
 

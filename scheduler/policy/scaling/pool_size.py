@@ -165,9 +165,9 @@ def scale_in(cycle: Tiered, to_stop: ToStop) -> ScaledIn:
     A pool keeps `min_slots` slots in service, `target_warm_slots` in reserve, and those that are to be stopped later
     (`to_stop`). The slot that was idle longest goes first; of equal ones the first in slot order.
     """
-    for name, slot_infos in cycle.pools.items():
-        pool = cycle.rules.pools[name]
-        idle = [slot_info for slot_info in slot_infos if slot_info.is_idle] if pool.is_elastic else []
+    for name, pool in cycle.rules.pools.items():
+        slot_infos = cycle.pools[name] if pool.is_elastic else []
+        idle = [slot_info for slot_info in slot_infos if slot_info.is_idle]
         if not idle:
             continue
         idle.sort(key=lambda slot_info: (slot_info.idle_since, slot_info.order))

@@ -43,10 +43,10 @@ def list_replaceable(cycle: CycleState, limits: LaunchLimits) -> list[Due]:
     offering can replace. Of the first ones, idle slots go before others, then the oldest machine, then slot order.
     """
     found: list[Due] = []
-    for name, slot_infos in cycle.pools.items():
-        pool = cycle.rules.pools[name]
+    for name, pool in cycle.rules.pools.items():
         if not (pool.is_elastic and pool.replacement.is_on):
             continue
+        slot_infos = cycle.pools[name]
         due = sorted(_list_due(cycle, slot_infos, pool), key=_rank)
         stopped = [each for each in due if each[0].state == "stopped"]
         due = [each for each in due if each[0].state != "stopped"]

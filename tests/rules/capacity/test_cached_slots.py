@@ -5,7 +5,7 @@ import pytest
 from scheduler.model.decisions import Assign, Expire
 from scheduler.model.transitions import SlotState
 from scheduler.model.view import Row, View
-from scheduler.policy.capacity.slot_info import open_slots
+from scheduler.policy.capacity.slot_info import make_cached_slot
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
@@ -32,7 +32,8 @@ def test_a_slot_has_the_leases_of_its_present_machine(
         for number, epoch in enumerate(epochs)
     ]
     view = View([a_slot(state=state, epoch=2), *holders])
-    _, [opened] = open_slots(view, "linux", some_rules().pools["linux"], {}, 0)
+    [slot] = view.slots.values()
+    opened = make_cached_slot(view, slot, some_rules().pools["linux"])
     assert [owner for owner, _ in opened.slot_info.leases] == found
     assert opened.is_sound is is_sound
 
