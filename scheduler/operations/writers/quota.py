@@ -80,6 +80,8 @@ class QuotaWriter:
         The account of the newcomer pays what the victims have cost, and their accounts get it back. The newcomer's
         lease starts with that cost.
         """
+        if decision.revoke_by is None and assignment is None:
+            return "no assignment follows the preemption"
         current = self.work.reservations.get(decision.reservation)
         if current is None:
             return "the reservation does not exist any more"

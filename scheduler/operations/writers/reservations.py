@@ -223,10 +223,14 @@ class ReservationWriter:
             self._take_back(current, partings)
         return lost
 
-    def make_way(self, revokes: Sequence[Revoke], newcomer: Assign | Claim) -> str | None:
+    def make_way(self, revokes: Sequence[Revoke], newcomer: Decision) -> str | None:
         """Write the assignment or claim of a reservation (`newcomer`) together with the revokes that make capacity for
         it, or nothing. Return as text why nothing was written, or None.
+
+        `newcomer`: the decision that follows the revokes. Nothing is written if it is of another kind.
         """
+        if not isinstance(newcomer, Assign | Claim):
+            return "no assignment or claim follows the revokes"
         current = self.work.reservations.get(newcomer.reservation)
         if current is None:
             return "the reservation does not exist any more"
