@@ -299,7 +299,7 @@ class Services:
         """Return what is wrong with the schema of the database, with a remedy; None if the schema is correct or cannot
         be read.
         """
-        from scheduler.store.schema import find_fault
+        from scheduler.store.opening import find_fault
 
         return find_fault(self.settings.database_url)
 

@@ -19,8 +19,7 @@ from leasehold.client.own_transport import open_wire
 from leasehold.errors import LeaseholdError
 from leasehold.stack.preparation import QuietDispatcher
 from leasehold.texts.values import show_levels
-from scheduler.model.images import list_sources
-from scheduler.model.rules import read_rules
+from scheduler.model.rules import list_image_sources, read_rules
 from scheduler.operations.apply import RulesChangedError, apply_rules
 from scheduler.operations.images import Found, find_images
 from scheduler.operations.preview import Preview, preview_rules
@@ -116,7 +115,7 @@ def _find_images(services: Services, document: Mapping[str, Any]) -> dict[str, s
     no image.
     """
     rules = read_rules(dict(document), "")
-    found = find_images(services.images, rules) if list_sources(rules) else Found({}, {})
+    found = find_images(services.images, rules) if list_image_sources(rules) else Found({}, {})
     for source, error in found.errors.items():
         print_error(f"{source} was not looked up ({error.category}: {error.code}); the health worker does it later")
     return found.images

@@ -138,7 +138,7 @@ def _find_schema_fault() -> str | None:
     if (file := find_sqlite_file(url)) is not None:
         return find_fault_of_file(file)
     try:
-        from scheduler.store.schema import find_fault
+        from scheduler.store.opening import find_fault
     except ImportError:
         # SQLAlchemy is there, but not the rest of the extra `server`.
         return None

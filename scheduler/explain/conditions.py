@@ -2,7 +2,7 @@
 pool, and what a quota account has and when it can pay again. Source for accounts: qscheduler.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from math import ceil
 from typing import Final
 
@@ -101,12 +101,6 @@ def describe_subject(hold: Hold) -> str:
     if hold.kind == "unhealthy" or not hold.subject:
         return pool
     return f"{hold.subject} of {pool}"
-
-
-def is_at_quota(holds: Iterable[Hold], pool: str, active: int, now: float) -> bool:
-    """Return whether EC2's quota pauses the launches of a pool that has `active` active slots."""
-    found = (each for each in holds if each.pool == pool and each.kind == "quota" and now < each.until)
-    return any(not each.active or active >= each.active for each in found)
 
 
 def _describe_way(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from scheduler.model.accounts import NOTHING
 from scheduler.model.budgets import NO_SPENDING, Budget, Spent, list_budget_faults
+from scheduler.model.images import is_source
 from scheduler.model.pools import Pool, list_slot_faults
 from scheduler.model.reservations import Request, Reservation
 from scheduler.model.validation import (
@@ -350,3 +351,21 @@ def merge_rules(rules: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
         known = merged.get(key)
         merged[key] = merge_rules(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
     return merged
+
+
+def list_image_sources(rules: Rules) -> dict[str, str]:
+    """Return the sources of images that the rules name, each with the path of the first key that has it."""
+    found: dict[str, str] = {}
+    for name, pool in rules.pools.items():
+        if pool.ec2.image is not None and is_source(pool.ec2.image):
+            found.setdefault(pool.ec2.image, f"pools.{name}.ec2.image")
+    return found
+
+
+def with_images(rules: Rules, images: Mapping[str, str]) -> Rules:
+    """Return the rules with ids in place of the sources of images. A source that `images` lacks stays."""
+    changed: dict[str, Any] = {}
+    for name, pool in rules.pools.items():
+        if (image := images.get(pool.ec2.image or "")) is not None:
+            changed[name] = pool.model_copy(update={"ec2": pool.ec2.model_copy(update={"image": image})})
+    return rules.model_copy(update={"pools": {**rules.pools, **changed}}) if changed else rules

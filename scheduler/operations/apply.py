@@ -7,20 +7,19 @@ import msgspec
 
 from scheduler.model.accounts import Account
 from scheduler.model.events import Event
-from scheduler.model.images import list_sources
 from scheduler.model.pools import slot_ids
 from scheduler.model.principals import Principal
-from scheduler.model.rules import Rules, read_rules
+from scheduler.model.rules import Rules, list_image_sources, read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
 from scheduler.operations.change_set import ChangeSet
-from scheduler.operations.commands.accounts import drop_account, put_account
 from scheduler.operations.market.resolve import check_requirements
 from scheduler.operations.membership import check_membership
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.leases import LeaseWriter
+from scheduler.operations.writers.quota import drop_account, put_account
 from scheduler.policy.quota.accounting import stop
 from scheduler.ports import Transaction
 
@@ -105,7 +104,7 @@ def write_rules(
     stored = transaction.load_rules()
     if expected is not None and stored.version != expected:
         raise RulesChangedError(stored.version, expected)
-    kept = {source: stored.images[source] for source in list_sources(rules) if source in stored.images}
+    kept = {source: stored.images[source] for source in list_image_sources(rules) if source in stored.images}
     found = kept | dict(images or {})
     if stored.version and (stored.document, stored.images) == (document, found):
         return Applied(stored.version, None)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -134,48 +134,9 @@ def end_instances(
     for lease in leases:
         work.free_slot(lease)
         if not clean:
-            _note_unclean(work, rules, lease)
+            note_unclean(work, rules, lease)
         add_instance_event(work, REVOKED, current.id, msgspec.structs.replace(lease, revoke_by=None), reason)
     return left
-
-
-class Parting(NamedTuple):
-    """A lease of an elastic instance that is taken back: at once (`revoke_by` None), or at the end of a
-    grace period.
-    """
-
-    lease: Lease
-    reason: str
-    revoke_by: float | None
-
-
-def take_back_instances(
-    work: UnitOfWork, rules: Rules, current: Reservation, partings: Sequence[Parting], died: Iterable[str] = ()
-) -> None:
-    """Take elastic leases of one reservation back, at once or with a deadline. `died`: the instances that died, whose
-    restarts are counted.
-
-    The row of the reservation is changed once for all of these leases. Copying 10,000 leases for each of them would
-    take minutes.
-    """
-    by_component = {each.lease.component: each for each in partings}
-    left = []
-    for lease in current.leases:
-        parting = by_component.get(lease.component)
-        if parting is None:
-            left.append(lease)
-        elif parting.revoke_by is not None:
-            left.append(msgspec.structs.replace(parting.lease, state="revoking", revoke_by=parting.revoke_by))
-    if died := list(died):
-        current = count_restarts(current, died)
-    work.put(msgspec.structs.replace(current, leases=tuple(left)))
-    for lease, reason, revoke_by in partings:
-        if revoke_by is None:
-            work.free_slot(lease)
-            _note_unclean(work, rules, lease)
-        else:
-            work.put(work.slots[lease.slot])
-        add_instance_event(work, REVOKED, current.id, msgspec.structs.replace(lease, revoke_by=revoke_by), reason)
 
 
 def count_restarts(current: Reservation, died: Iterable[str]) -> Reservation:
@@ -211,10 +172,13 @@ def _free_slots(work: UnitOfWork, rules: Rules, current: Reservation, *, clean: 
     """
     work.free_slots(current)
     for lease in () if clean else held_of(current):
-        _note_unclean(work, rules, lease)
+        note_unclean(work, rules, lease)
 
 
-def _note_unclean(work: UnitOfWork, rules: Rules, lease: Lease) -> None:
+def note_unclean(work: UnitOfWork, rules: Rules, lease: Lease) -> None:
+    """Have the slot of a lease that its holder did not clean up drained, if the rule `recycle_unclean` of its pool is
+    set.
+    """
     slot, pool = work.slots.get(lease.slot), None
     if slot is not None and slot.epoch == lease.epoch and slot.state == "ready":
         pool = rules.pools.get(slot.pool)

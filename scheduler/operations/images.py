@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from scheduler.model.images import list_sources
-from scheduler.model.rules import Rules, read_rules
+from scheduler.model.rules import Rules, list_image_sources, read_rules
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.operations.apply import RulesChangedError, write_rules
 from scheduler.operations.ports import Ports
@@ -27,7 +26,7 @@ def find_images(images: Images, rules: Rules, prefix: str = "") -> Found:
     Raises InvalidInputError with a line for each source that has no image. Other errors of the cloud are returned.
     """
     found, faults = Found({}, {}), []
-    for source, key in list_sources(rules).items():
+    for source, key in list_image_sources(rules).items():
         try:
             found.images[source] = images.find(source)
         except CloudError as error:
@@ -56,7 +55,7 @@ def refresh_images(ports: Ports, images: Images) -> Refreshed:
     stored = ports.store.load_rules()
     rules = read_rules(stored.document)
     found, failed = dict[str, str](), dict[str, str]()
-    for source in list_sources(rules):
+    for source in list_image_sources(rules):
         try:
             found[source] = images.find(source)
         except CloudError as error:

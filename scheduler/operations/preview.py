@@ -18,10 +18,9 @@ from scheduler.model.decisions import (
     Revoke,
     Terminate,
 )
-from scheduler.model.images import with_images
 from scheduler.model.reservations import Lease
 from scheduler.model.rule_changes import RuleChange, list_changes
-from scheduler.model.rules import Rules, read_rules
+from scheduler.model.rules import Rules, read_rules, with_images
 from scheduler.model.rules_in_force import find_rules_in_force
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View

@@ -13,10 +13,9 @@ import msgspec
 from scheduler.model.accounts import NOTHING, Account, BalanceSample, Levels, add, find_account
 from scheduler.model.costs import Cost, book
 from scheduler.model.events import Event
-from scheduler.model.images import with_images
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.rules import read_rules
+from scheduler.model.rules import read_rules, with_images
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import INACTIVE
 from scheduler.model.view import KINDS, Gone, Row

@@ -1,4 +1,4 @@
-"""Opens the store for a database URL from the configuration."""
+"""Opens the store for a database URL from the configuration, and checks the schema of its database."""
 
 import time
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from leasehold.common.masking import mask_url
 from scheduler.model.validation import fault
 from scheduler.ports import Store
 from scheduler.store.dialect import Dialect
+from scheduler.store.schema import find_schema_fault
 from scheduler.store.sql import SqlStore
 from scheduler.store.sqlite import SqliteDialect
 
@@ -54,3 +55,10 @@ def choose_dialect(url: str, clock: Callable[[], float] | None = None, *, create
     if not is_file:
         raise fault("database.url", _EXPECTED, mask_url(url))
     return SqliteDialect(Path(str(parsed.database)), clock, create=create)
+
+
+def find_fault(url: str) -> str | None:
+    """Return a text about why the tables of the database at `url` do not fit this program and what to do. Return None
+    if they fit, or if the database cannot be reached. Raises InvalidInputError for an unknown kind of URL.
+    """
+    return None if url == MEMORY else find_schema_fault(choose_dialect(url))

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from sqlalchemy import func, select
 
-from scheduler.model.images import with_images
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.rules import Rules, read_rules
+from scheduler.model.rules import Rules, read_rules, with_images
 from scheduler.ports import (
     LeaderTerm,
     StoredPrincipal,

@@ -20,16 +20,6 @@ class SchemaError(StoreUnavailableError):
     """
 
 
-def find_fault(url: str) -> str | None:
-    """Return a text about why the tables of the database at `url` do not fit this program and what to do. Return None
-    if they fit, or if the database cannot be reached. Raises InvalidInputError for an unknown kind of URL.
-    """
-    # Imported here, because the modules of the dialects import this one.
-    from scheduler.store.opening import MEMORY, choose_dialect  # noqa: PLC0415
-
-    return None if url == MEMORY else find_schema_fault(choose_dialect(url))
-
-
 def find_schema_fault(dialect: Dialect) -> str | None:
     """Return a text about why the tables of this dialect's database do not fit this program and what to do. Return None
     if they fit, or if the database cannot be reached.

@@ -4,15 +4,17 @@ import random
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.accounts import FREE, Account, level_of
 from scheduler.model.decisions import Plan
+from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.view import View
 from scheduler.model.waits import Waits
 from scheduler.operations.tick.wait_figures import NOT_A_WAIT, WaitFigures
-from tests.builders import NOW, a_reservation, some_rules
+from tests.builders import NOW, a_reservation, a_slot, some_rules
 from tests.rules.fleets import QUICKLY
 
 RULES = some_rules({"pools": {"linux": {}}})
@@ -63,3 +65,31 @@ def _walk(waits: Waits, view: View) -> dict[str, Any]:
         "at_quota": [],
         "accounts": accounts,
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "until", "refused_at_active", "active", "expected"),
+    [
+        ("quota", NOW + 40, 2, 2, ["linux"]),
+        # fewer than at the refusal end it
+        ("quota", NOW + 40, 2, 1, []),
+        # with none active then, only the time counts
+        ("quota", NOW + 40, 0, 0, ["linux"]),
+        ("quota", NOW, 2, 5, []),
+        ("capacity", NOW + 40, 2, 5, []),
+    ],
+)
+def test_a_pool_is_at_quota_while_the_back_off_lasts(
+    kind: Kind, until: float, refused_at_active: int, active: int, expected: list[str]
+) -> None:
+    hold = Hold(
+        id=hold_id("linux", kind, "spot"),
+        pool="linux",
+        kind=kind,
+        subject="spot",
+        refused_at=NOW,
+        until=until,
+        active=refused_at_active,
+    )
+    slots = [a_slot("linux-0", state="empty"), *(a_slot(f"linux-{number}") for number in range(1, active + 1))]
+    assert WaitFigures().describe(Plan((), Waits(), None), View([hold, *slots]), RULES, NOW)["at_quota"] == expected

@@ -8,9 +8,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
 from scheduler.ports import StoredAnswer, StoreUnavailableError
-from scheduler.store.opening import open_store
+from scheduler.store.opening import find_fault, open_store
 from scheduler.store.revisions import find_fault_of_file, find_sqlite_file, judge_revision, list_revisions
-from scheduler.store.schema import find_fault
 from tests.store.conftest import SQL_KINDS
 
 SCRIPTS = Path(__file__).parents[2] / "scheduler" / "store" / "migrations"

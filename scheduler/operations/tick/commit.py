@@ -131,22 +131,8 @@ def commit(
 
 
 def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
-    """Group decisions into units, which are written together or not at all, and the units into chunks of about CHUNK
-    decisions.
-    """
-    chunks: list[list[Unit]] = []
-    left = 0
-    for unit in _list_units(decisions):
-        if left <= 0:
-            chunks.append([])
-            left = CHUNK
-        chunks[-1].append(unit)
-        left -= len(unit)
-    return chunks
-
-
-def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
-    """Group consecutive decisions of a plan into units, which are written together or not at all.
+    """Group consecutive decisions of a plan into units, which are written together or not at all, and the units into
+    chunks of about CHUNK decisions.
 
     A preemption without a grace period, and revokes of elastic instances that make capacity for a reservation, form a
     unit with the assignment or claim that follows them. Other grants, revokes or cpu limits of one reservation form a
@@ -159,7 +145,15 @@ def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
             units[-1].append(decision)
         else:
             units.append([decision])
-    return [tuple(unit) for unit in units]
+    chunks: list[list[Unit]] = []
+    left = 0
+    for unit in units:
+        if left <= 0:
+            chunks.append([])
+            left = CHUNK
+        chunks[-1].append(tuple(unit))
+        left -= len(unit)
+    return chunks
 
 
 def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
@@ -225,13 +219,13 @@ def slots_of(decision: Decision) -> list[str]:
 class _Writer:
     """Writes the decisions of a plan: passes each decision to the writer for reservations, slots or quota accounts.
 
-    Most chunks need only the first writer. The others are made when a decision needs them.
+    Most chunks need only the writer of leases. The others are made when a decision needs them. `likely`: how many
+    reservations will probably get leases.
     """
 
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str], likely: int) -> None:
         self._work, self._rules, self._new_id = work, rules, new_id
-        self._leases = LeaseWriter(work, rules)
-        self._leases.likely = likely
+        self._leases = LeaseWriter(work, rules, likely)
 
     @cached_property
     def _reservations(self) -> ReservationWriter:
@@ -246,54 +240,45 @@ class _Writer:
     def _quota(self) -> QuotaWriter:
         return QuotaWriter(self._leases)
 
-    def write_unit(self, unit: Unit) -> list[tuple[Decision, str]]:
+    def write_unit(self, unit: Unit) -> Sequence[tuple[Decision, str]]:
         """Write the decisions of one unit; return those that were skipped, each with the reason.
 
         A state transition that the tables of moves forbid is a bug. It is found before any row of the unit changes, and
         only this unit is skipped, so that one row never stops the whole fleet.
         """
         try:
-            if len(unit) == 1 and isinstance(unit[0], Assign):
-                reason = self._leases.assign(unit[0])
-                return [] if reason is None else [(unit[0], reason)]
-            if isinstance(unit[0], Grant):
-                return [*self._reservations.grant([each for each in unit if isinstance(each, Grant)])]
-            if isinstance(unit[0], Cores):
-                return [*self._reservations.write_cores([each for each in unit if isinstance(each, Cores)])]
-            if isinstance(unit[0], Revoke) and unit[0].room_for is None:
-                return self._reservations.revoke([each for each in unit if isinstance(each, Revoke)])
-            reason = self._write(unit)
+            match first := unit[0]:
+                case Assign():  # speed: most units of a large plan
+                    reason = self._leases.assign(first)
+                case Grant():
+                    return self._reservations.grant([each for each in unit if isinstance(each, Grant)])
+                case Cores():
+                    return self._reservations.write_cores([each for each in unit if isinstance(each, Cores)])
+                case Revoke(room_for=None):
+                    return self._reservations.revoke([each for each in unit if isinstance(each, Revoke)])
+                case Revoke():
+                    reason = self._reservations.make_way([each for each in unit if isinstance(each, Revoke)], unit[-1])
+                case _:
+                    reason = self._write(first, unit[-1])
         except IllegalMoveError as error:
             reason = str(error)
         return [] if reason is None else [(decision, reason) for decision in unit]
 
-    def _write(self, unit: Unit) -> str | None:
-        match unit:
-            case (Preempt() as preemption, Assign() as assignment):
-                return self._quota.preempt(preemption, assignment)
-            case (Preempt(revoke_by=None),):
-                return "no assignment follows the preemption"
-            case (Revoke(room_for=str()), *_, Assign() | Claim() as newcomer):
-                return self._reservations.make_way([each for each in unit if isinstance(each, Revoke)], newcomer)
-            case (Revoke(room_for=str()), *_):
-                return "no assignment or claim follows the revokes"
-            case _:
-                return self._write_one(unit[0])
-
-    def _write_one(self, decision: Decision) -> str | None:
+    def _write(self, decision: Decision, last: Decision) -> str | None:
+        """Write a decision. Return as text why it was skipped, or None. `last`: the last decision of its unit."""
         match decision:
+            case Claim():
+                # Leases that an earlier tick revoked make the capacity.
+                return self._reservations.make_way([], decision)
+            case Preempt():
+                return self._quota.preempt(decision, last if isinstance(last, Assign) else None)
+            case Relevel():
+                return self._quota.relevel(decision)
             case Expire() | Fail() | Requeue() | Restart():
                 return self._reservations.write(decision)
             case Launch() | Start() | Stop() | Drain() | Terminate() | Reset():
                 return self.slots.write(decision)
-            case Claim():
-                # Leases that an earlier tick revoked make the capacity.
-                return self._reservations.make_way([], decision)
             case Assign() | Grant() | Cores() | Revoke():
                 raise AssertionError("write_unit writes assignments, grants, revokes and cpu limits")
-            case Relevel():
-                return self._quota.relevel(decision)
-            case Preempt():
-                return self._quota.preempt(decision, None)
             case _:
                 assert_never(decision)

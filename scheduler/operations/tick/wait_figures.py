@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final
 
-from scheduler.explain.conditions import is_at_quota
 from scheduler.model.accounts import FREE, find_account, level_of
 from scheduler.model.decisions import Plan
 from scheduler.model.rules import Rules
@@ -103,8 +102,9 @@ def _examine(block: WaitBlock, view: View) -> _BlockFigures:
 
 
 def _is_at_quota(view: View, pool: str, now: float) -> bool:
-    holds = [each for each in view.holds.values() if each.pool == pool and each.kind == "quota"]
+    """Return whether EC2's quota pauses the launches of a pool at present."""
+    holds = [each for each in view.holds.values() if each.pool == pool and each.kind == "quota" and now < each.until]
     if not holds:
         return False
     active = sum(slot.pool == pool and slot.state not in INACTIVE for slot in view.slots.values())
-    return is_at_quota(holds, pool, active, now)
+    return any(not each.active or active >= each.active for each in holds)

@@ -60,12 +60,14 @@ class _SlotUsage:
 
 
 class LeaseWriter:
-    """Tests the placements of a plan on the current rows of a transaction, and writes them as leases or claims."""
+    """Tests the placements of a plan on the current rows of a transaction, and writes them as leases or claims.
 
-    def __init__(self, work: UnitOfWork, rules: Rules) -> None:
+    `likely`: how many reservations will probably get leases in this transaction.
+    """
+
+    def __init__(self, work: UnitOfWork, rules: Rules, likely: int = 1) -> None:
         self.work, self.rules, self.now = work, rules, work.now
-        self.likely = 1
-        """How many reservations will probably get leases in this transaction from now on."""
+        self._likely = likely
         self._components: dict[tuple[int, ComponentKind], tuple[Request, dict[str, Component]]] = {}
         """(identity of a request object, kind of component) -> (the request object, its components by name of the
         instance). The object is kept, because Python may give the identity of a deleted object to a new one.
@@ -296,8 +298,8 @@ class LeaseWriter:
         A placement that the reservation has claimed keeps the level, cost and `charged_at` of the claim. Otherwise the
         lease of the first placement starts with `cost`. `details`: additional details of the event.
         """
-        token = self.work.transaction.next_tokens(1, self.likely)[0]  # promise: new-token
-        self.likely -= 1
+        token = self.work.transaction.next_tokens(1, self._likely)[0]  # promise: new-token
+        self._likely -= 1
         claimed = {(each.component, each.slot, each.epoch): each for each in current.leases}
         leases = tuple(
             [

@@ -1,9 +1,10 @@
-"""Writes charges of quota accounts, preemptions and changes of level, after it has tested each on the current rows.
+"""Writes quota accounts and their charges, and preemptions and changes of level, after it has tested each of these on
+the current rows.
 
 Sources: the steps charge, preempt and relevel of qscheduler.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,6 +39,47 @@ def charge_accounts(work: UnitOfWork, names: Iterable[str], now: float) -> None:
             work.put(charged)
             work.spent[account.id] = add(account.due, running.get(account.id, NOTHING))
     work.transaction.save_balances(find_samples(before, after))
+
+
+def put_account(work: UnitOfWork, name: str, settings: Mapping[str, Any], balance: Levels | None) -> Account:
+    """Store a quota account with these settings and return it. `balance` None: the present balance stays.
+
+    A new or forgotten account starts at the present time with a balance of 0, unless one is given. Reservations that
+    were submitted before the account was forgotten still have no account.
+    """
+    known = work.accounts.get(name)
+    if known is None or known.forgotten:
+        version, upto = (known.version, known.forgotten_upto) if known else (0, 0)
+        fresh = Account(version=version, id=name, charged_at=work.now, forgotten_upto=upto)
+    else:
+        fresh = known
+    changed = msgspec.structs.replace(fresh, **settings, balance=fresh.balance if balance is None else balance)
+    if changed != known:
+        work.put(changed)
+        note_account(work, "account_set", name)
+    return changed
+
+
+def drop_account(work: UnitOfWork, known: Account) -> Account:
+    """Mark a quota account as forgotten, and delete its balance and settings.
+
+    The row stays, because it records which reservations were submitted before the account was forgotten.
+    """
+    changed = Account(
+        version=known.version,
+        id=known.id,
+        charged_at=work.now,
+        forgotten=True,
+        forgotten_upto=work.submitted,
+    )
+    work.put(changed)
+    note_account(work, "account_forgotten", known.id)
+    return changed
+
+
+def note_account(work: UnitOfWork, name: str, account: str) -> None:
+    """Stage the event `name` of a quota account: it was set, reset or forgotten."""
+    work.add_event(Event(at=work.now, name=name, cause=work.cause, detail={"account": account}))
 
 
 class QuotaWriter:
@@ -80,6 +122,8 @@ class QuotaWriter:
         The account of the newcomer pays what the victims have cost, and their accounts get it back. The newcomer's
         lease starts with that cost.
         """
+        if decision.revoke_by is None and assignment is None:
+            return "no assignment follows the preemption"
         current = self.work.reservations.get(decision.reservation)
         if current is None:
             return "the reservation does not exist any more"

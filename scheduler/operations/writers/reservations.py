@@ -28,16 +28,17 @@ from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import SchedulerKeys
 from scheduler.model.transitions import ENDED
 from scheduler.operations.ending_leases import (
-    Parting,
+    REVOKED,
     add_instance_event,
+    count_restarts,
     drop_claims,
     end_failed,
     end_reservation,
+    note_unclean,
     note_unconfirmed,
     return_to_queue,
     revoke,
     shorten_grace,
-    take_back_instances,
 )
 from scheduler.operations.writers.leases import LeaseWriter
 from scheduler.policy.lifecycle.timers import find_end_of_grace, is_silent
@@ -223,10 +224,14 @@ class ReservationWriter:
             self._take_back(current, partings)
         return lost
 
-    def make_way(self, revokes: Sequence[Revoke], newcomer: Assign | Claim) -> str | None:
+    def make_way(self, revokes: Sequence[Revoke], newcomer: Decision) -> str | None:
         """Write the assignment or claim of a reservation (`newcomer`) together with the revokes that make capacity for
         it, or nothing. Return as text why nothing was written, or None.
+
+        `newcomer`: the decision that follows the revokes. Nothing is written if it is of another kind.
         """
+        if not isinstance(newcomer, Assign | Claim):
+            return "no assignment or claim follows the revokes"
         current = self.work.reservations.get(newcomer.reservation)
         if current is None:
             return "the reservation does not exist any more"
@@ -269,13 +274,35 @@ class ReservationWriter:
         return None if self._leases.is_lost(lease, decision.reason) else "the slot of the lease is not lost"
 
     def _take_back(self, current: Reservation, partings: Sequence[tuple[Lease, Revoke]]) -> None:
+        """Take elastic leases of one reservation back, at once or with the deadline of the decision. Restarts of
+        instances that died are counted.
+
+        The row of the reservation is changed once for all of these leases. Copying 10,000 leases for each of them would
+        take minutes.
+        """
+        by_component = {lease.component: (lease, decision.revoke_by) for lease, decision in partings}
+        left = []
+        for each in current.leases:
+            lease, revoke_by = by_component.get(each.component, (None, None))
+            if lease is None:
+                left.append(each)
+            elif revoke_by is not None:
+                left.append(msgspec.structs.replace(lease, state="revoking", revoke_by=revoke_by))
         died = [
             lease.component
             for lease, decision in partings
             if decision.revoke_by is None and decision.reason in DEATHS and lease.state == "held"
         ]
-        found = [Parting(lease, decision.reason, decision.revoke_by) for lease, decision in partings]
-        take_back_instances(self.work, self.rules, current, found, died)
+        current = count_restarts(current, died) if died else current
+        self.work.put(msgspec.structs.replace(current, leases=tuple(left)))
+        for lease, decision in partings:
+            if decision.revoke_by is None:
+                self.work.free_slot(lease)
+                note_unclean(self.work, self.rules, lease)
+            else:
+                self.work.put(self.work.slots[lease.slot])
+            parted = msgspec.structs.replace(lease, revoke_by=decision.revoke_by)
+            add_instance_event(self.work, REVOKED, current.id, parted, decision.reason)
 
     def write_cores(self, decisions: Sequence[Cores]) -> list[tuple[Cores, str]]:
         """Write the new CPU limits of leases of one reservation that are still right by the current rows. Return the

@@ -21,9 +21,8 @@ from scheduler.model.resources import Resources, has_labels
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState, name_placements
 from scheduler.policy.quota.group_table import Candidates
-from scheduler.policy.quota.idle_slots import serves_quota
 from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
-from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases
+from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases, serves_quota
 from scheduler.policy.quota.running import RunningIndex, RunningWork
 
 OVERDRAWN: Final = -600.0

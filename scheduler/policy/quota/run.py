@@ -1,32 +1,98 @@
 """One pass of the placing by quota: the state that its steps share, and the assignment of leases.
 
-The state consists of the pending groups by level, the idle slots, the running work and the limits of accounts.
+The state consists of the pending groups by level, the idle slots, the running work and the limits of accounts. Much of
+it follows from the rows of the view and is kept between cycles: a cycle updates it by the slots that changed.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
+from operator import attrgetter
 
 from scheduler.model.accounts import FREE, PAID, Levels
 from scheduler.model.reservations import Lease, Reservation, Shape
 from scheduler.model.resources import Resources, subtract, total
+from scheduler.model.rules import Rules
 from scheduler.policy.capacity.fits import Usage, find_obstacle, measure
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.plan_cache import list_touched
 from scheduler.policy.quota.account_limits import AccountLimits
 from scheduler.policy.quota.accounting import weigh
-from scheduler.policy.quota.group_table import Candidates, GroupTable
-from scheduler.policy.quota.idle_slots import serves_quota, sort_slots
-from scheduler.policy.quota.memory import QuotaMemory
+from scheduler.policy.quota.group_table import Candidates, GroupTable, KnownRequests
 from scheduler.policy.quota.pending_groups import PendingGroup
-from scheduler.policy.quota.running import RunningWork
+from scheduler.policy.quota.running import RunningIndex, RunningWork
+
+
+def serves_quota(cycle: CycleState, slot_info: SlotInfo) -> bool:
+    """Return whether a slot is in service, in a pool whose queue is `quota`."""
+    return slot_info.takes_leases and cycle.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
+
+
+def _sort_slots(slot_infos: Iterable[SlotInfo]) -> list[SlotInfo]:
+    """Return slots in slot order."""
+    return sorted(slot_infos, key=attrgetter("order"))
+
+
+class _IdleSlots:
+    """The ids of slots that could take one more lease when a cycle began, whatever their resources. They are kept
+    between cycles, and a cycle examines only slots that changed.
+    """
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._revision: int | None = None
+
+    def list(self, cycle: CycleState) -> list[SlotInfo]:
+        """Return the slots that can take one more lease in this cycle, whatever their resources, in slot order."""
+        cached, view = cycle.cache.slots, cycle.view
+        touched = view.slots if self._revision is None else list_touched(view, self._revision)
+        for name in touched:
+            known = cached.get(name)
+            if known is not None and serves_quota(cycle, known.slot_info) and known.slot_info.has_place:
+                self._names.add(name)
+            else:
+                self._names.discard(name)
+        self._revision = view.revision
+        # Other slots are as they were before the cycle, or have become silent: those take no lease.
+        restless = {each.slot.id for each in cycle.list_restless()}
+        found = (cycle.slot_infos[name] for name in self._names | restless if name in cycle.slot_infos)
+        return _sort_slots(each for each in found if each.has_place and serves_quota(cycle, each))
+
+
+class _QuotaMemory:
+    """The running work, the idle slots and the pending requests of one view, which are kept between cycles. They are
+    valid while the rules and the paying accounts are the same.
+    """
+
+    running: RunningIndex
+    idle: _IdleSlots
+    requests: KnownRequests
+
+    def __init__(self) -> None:
+        self._rules: Rules | None = None
+        self._payers: dict[str, tuple[bool, int]] = {}
+        """By account: the fields that decide for which reservations it pays."""
+
+    def begin(self, cycle: CycleState) -> None:
+        """Update the facts by the changes of the view, and by the decisions of this cycle so far."""
+        accounts = cycle.view.accounts
+        payers = {name: (account.forgotten, account.forgotten_upto) for name, account in accounts.items()}
+        if cycle.rules is not self._rules:
+            self.idle, self.requests = _IdleSlots(), KnownRequests()
+        if cycle.rules is not self._rules or payers != self._payers:
+            self.running = RunningIndex()
+        self._rules, self._payers = cycle.rules, payers
+        self.running.begin(cycle)
 
 
 class QuotaRun:
     """The state of one pass that places reservations by quota: groups, slots, running work and limits of accounts."""
 
-    def __init__(self, cycle: CycleState, memory: QuotaMemory, waiters: Queue | Collection[Shape]) -> None:
+    def __init__(self, cycle: CycleState, waiters: Queue | Collection[Shape]) -> None:
+        memory = cycle.cache.recall(_QuotaMemory)
+        memory.begin(cycle)
         self.cycle, self.running = cycle, memory.running
         self.limits = AccountLimits(cycle, memory.running)
         self.groups = GroupTable(cycle, waiters, memory.requests)
@@ -139,7 +205,7 @@ class QuotaRun:
     def reopen(self, slot_infos: Iterable[SlotInfo]) -> None:
         """Add these slots to the idle slots of this pass if they can take a lease again."""
         known = {*self.idle, *(slot_info for slot_info in slot_infos if slot_info.has_place)}
-        self.idle = sort_slots(slot_info for slot_info in known if serves_quota(self.cycle, slot_info))
+        self.idle = _sort_slots(slot_info for slot_info in known if serves_quota(self.cycle, slot_info))
 
     def drop_full(self) -> None:
         """Remove slots that can take no more leases from the idle slots of this pass."""

@@ -69,12 +69,10 @@ class SteadyPlan:
 
     def keep(self, cycle: CycleState, plan: Plan, next_protection: float) -> Plan:
         """Store the plan of this cycle if it has no decisions, and return the plan in each case. Without `queue: quota`
-        the plan cache stores it.
+        nothing is stored here: the plan cache stores the plan.
 
         `next_protection`: when the starvation guard begins to protect a further reservation (seconds).
         """
-        if not cycle.rules.has_quota:
-            return cycle.cache.keep(cycle.rules, cycle.now, plan, next_protection)
         found, self._kept, self._found = self._found, None, None
         if plan.decisions or found is None or found[0] is not cycle:
             return plan

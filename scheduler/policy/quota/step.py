@@ -21,7 +21,6 @@ from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.order import insert
 from scheduler.policy.quota.account_limits import LimitsOfGrants, make_limits_of_grants
 from scheduler.policy.quota.match_idle import match_idle
-from scheduler.policy.quota.memory import QuotaMemory
 from scheduler.policy.quota.pending_groups import PendingGroup, Requirements
 from scheduler.policy.quota.preempt import preempt, relevel
 from scheduler.policy.quota.reclaim import reclaim
@@ -135,13 +134,11 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue, Lim
         others, waiters = waiters.filter([not each for each in is_by_quota]), waiters.filter(is_by_quota)
     claimants = [each for each in waiters.reservations if each.leases] if cycle.list_claimants() else []
     newcomers = waiters.filter([not each.leases for each in waiters.reservations]) if claimants else waiters
-    memory = cycle.cache.recall(QuotaMemory)
-    memory.begin(cycle)
-    quota_run = QuotaRun(cycle, memory, newcomers)
+    quota_run = QuotaRun(cycle, newcomers)
     _assign_claims(quota_run, claimants)
     _place_at_each_level(quota_run)
     unplaced = _list_unplaced(quota_run, newcomers)
-    memory.running.finish()
+    quota_run.running.finish()
     return others, unplaced, make_limits_of_grants(cycle, quota_run.limits)
 
 
@@ -150,10 +147,9 @@ def place_all_by_quota(cycle: CycleState, left_out: Collection[Shape]) -> None:
 
     `left_out`: shapes that fit on no slot, even empty. Reservations that are not placed get no reason to wait.
     """
-    memory = cycle.cache.recall(QuotaMemory)
-    memory.begin(cycle)
-    _place_at_each_level(QuotaRun(cycle, memory, left_out))
-    memory.running.finish()
+    quota_run = QuotaRun(cycle, left_out)
+    _place_at_each_level(quota_run)
+    quota_run.running.finish()
 
 
 def _place_at_each_level(quota_run: QuotaRun) -> None:

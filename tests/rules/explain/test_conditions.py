@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.explain.conditions import describe_pool, describe_slot, is_at_quota
+from scheduler.explain.conditions import describe_pool, describe_slot
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.pools import Pool
 from scheduler.model.slots import ADOPTED
@@ -125,19 +125,3 @@ def test_what_delays_launches_is_described_with_its_reason_and_end(name: str) ->
     hold, words = HOLDS[name]
     view = View([hold, a_slot("linux-1")])
     assert describe_pool(view, some_rules(), "linux", NOW) == words
-
-
-@pytest.mark.parametrize(
-    ("hold", "active", "expected"),
-    [
-        (a_hold("quota", "spot", active=2), 2, True),
-        # fewer than at the refusal end it
-        (a_hold("quota", "spot", active=2), 1, False),
-        # with none active then, only the time counts
-        (a_hold("quota", "spot", active=0), 0, True),
-        (a_hold("quota", "spot", until=NOW), 5, False),
-        (a_hold("capacity", "spot"), 5, False),
-    ],
-)
-def test_a_pool_is_at_quota_while_the_back_off_lasts(hold: Hold, active: int, expected: bool) -> None:
-    assert is_at_quota([hold], "linux", active, NOW) is expected
