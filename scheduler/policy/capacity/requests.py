@@ -180,15 +180,16 @@ class LastDemands:
 
     def __init__(self) -> None:
         self._rules: Rules | None = None
-        self._demands = Demands(Rules())
+        self._demands: Demands | None = None
 
     def find(self, rules: Rules, most: int) -> Demands:
         """Return the demands under these rules. They are made again if there are more than `most` shapes, of which many
         may be in use no longer.
         """
-        if rules is not self._rules or len(self._demands) > most:
-            self._rules, self._demands = rules, Demands(rules)
-        return self._demands
+        demands = self._demands
+        if demands is None or rules is not self._rules or len(demands) > most:
+            self._rules, self._demands = rules, (demands := Demands(rules))
+        return demands
 
 
 Needs = tuple[InstanceRequest, ...]

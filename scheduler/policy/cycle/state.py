@@ -127,12 +127,12 @@ class CycleState:
         """The scratch copies of the slots. Speed: a cycle in which no step examines a slot makes none."""
         return self._opened.copy()
 
-    @property
+    @cached_property
     def pools(self) -> dict[str, list[SlotInfo]]:
         """The slots of each configured pool, in slot order. Pools are in configured order."""
         return self._copies[0]
 
-    @property
+    @cached_property
     def slot_infos(self) -> dict[str, SlotInfo]:
         """All slots of the configured pools, by id: pools in configured order, slots in slot order."""
         return self._copies[1]
