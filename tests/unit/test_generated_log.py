@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from bench.simulation import LOAD, MEAN_RUN_SECONDS, list_jobs, play, write_files
+from bench.traces import ONE_CPU_DAYS, ONE_CPU_JOBS, make_one_cpu_log
 from scheduler.simulation.workload import read_workload
 
 SLOTS, JOBS = 50, 2_000
@@ -32,3 +33,13 @@ def test_a_play_ends_all_jobs_and_reports_what_its_process_used(tmp_path: Path) 
     assert figures.finished == 50
     assert figures.peak_mib > 10
     assert figures.cpu > 0
+
+
+def test_jobs_of_one_processor_come_at_the_rate_of_the_whole_log(tmp_path: Path) -> None:
+    text, path = make_one_cpu_log(JOBS), tmp_path / "log.swf"
+    path.write_text(text, encoding="ascii")
+    jobs = read_workload(path, 1).jobs
+    assert text == make_one_cpu_log(JOBS)
+    assert (len(jobs), {job.processors for job in jobs}) == (JOBS, {1})
+    span = ONE_CPU_DAYS * 86_400 * JOBS / ONE_CPU_JOBS
+    assert 0.95 * span <= jobs[-1].submit_seconds - jobs[0].submit_seconds <= span
