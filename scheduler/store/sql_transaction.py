@@ -81,9 +81,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return self._now
 
     def rules_version(self) -> int:
-        """Return the version of the scheduling rules that was in force at the begin, or at `note_tick`. See
-        Transaction.
-        """
+        """Return the version of the rules that was in force at the begin, or at `note_tick`. See Transaction."""
         return self._rules_version
 
     def take_term(self, holder: str) -> LeaderTerm:
@@ -104,7 +102,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         if self._session.change(fixed.NOTE_TICK, my_term=leader_term.term, me=leader_term.holder, now=now) != 1:
             raise self._lose(DeposedError(f"term {leader_term.term} is over"))
         if not self._session.dialect.has_one_writer:
-            # Other rules may have been stored since this transaction began. None can be from now on: see `load_rules`.
+            # Rules may have been stored since the begin, and cannot be from now on: see `load_rules`.
             self._rules_version = read_rules_version(self._session)
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
@@ -359,9 +357,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return range(last - count + 1, last + 1)
 
     def _find_stored(self, kind: type[Row], ids: Sequence[str]) -> Mapping[str, Row]:
-        """Lock and return rows as they are stored now. Reservations that this transaction has locked are not read
-        again.
-        """
+        """Lock and return rows as stored now. Reservations that this transaction has locked are not read again."""
         if kind is not Reservation or not self._locked:
             return self._load(kind, ids)
         missing = [name for name in ids if name not in self._locked]
