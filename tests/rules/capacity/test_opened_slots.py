@@ -1,4 +1,4 @@
-"""The slots as a cycle finds them are the same ones, whether they were kept from earlier cycles or read anew."""
+"""The slots as a cycle finds them are the same ones, whether they were kept from earlier cycles or read again."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def _show(view: View, rules: Rules, cache: PlanCache) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_kept_slots_are_as_if_read_anew_after_each_change(change: Change) -> None:
+def test_kept_slots_are_as_if_read_again_after_each_change(change: Change) -> None:
     view, cache = View(ROWS), PlanCache()
     cache.follow(view)
     before = _show(view, RULES, cache)
