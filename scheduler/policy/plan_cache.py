@@ -89,6 +89,10 @@ class PlanCache:
         self._memories: dict[type, Any] = {}
         self._view: View | None = None
         self._revision = 0
+        self._slots_at = 0
+        """The revision of the view up to which `slots` contains no outdated facts. A kept cycle sets those of changed
+        slots itself, so they are dropped only before a full cycle.
+        """
         self._kept: _KeptPlan | None = None
         self._unshared: dict[str, None] | None = None
         self._shared_under: Rules | None = None
@@ -99,16 +103,28 @@ class PlanCache:
             self.turns, self.slots, self._unshared = {}, {}, None
             self._view, self._kept, self._memories = view, None, {}
             self._drop_cycle()
-            self._blocks = ()
+            self._blocks, self._slots_at = (), view.revision
         elif view.revision != self._revision:
             self._kept = None
-            for name in list_touched(view, self._revision):
-                self.slots.pop(name, None)
-                if self._unshared is not None and name in view.leases_on:
-                    self._unshared[name] = None
-                elif self._unshared is not None:
-                    self._unshared.pop(name, None)
+            self._note_unshared(view)
         self._revision = view.revision
+        if self._cycle is None:
+            self._drop_slots(view)
+
+    def _note_unshared(self, view: View) -> None:
+        unshared, leases_on = self._unshared, view.leases_on
+        if unshared is not None:
+            for name in list_touched(view, self._revision):
+                if name in leases_on:
+                    unshared[name] = None
+                else:
+                    unshared.pop(name, None)
+
+    def _drop_slots(self, view: View) -> None:
+        """Drop the facts about slots that have changed since `slots` was last up to date."""
+        for name in list_touched(view, self._slots_at):
+            self.slots.pop(name, None)
+        self._slots_at = view.revision
 
     def recall(self, kind: type[Memory]) -> Memory:
         """Return the object of the class `kind` in which a step stores facts about this view. The first call makes the
@@ -160,7 +176,10 @@ class PlanCache:
         outcome = cycle.go_on(now) if cycle is not None and cycle.rules is rules else None
         if cycle is None or outcome is None:
             self._drop_cycle()
+            if self._view is not None:
+                self._drop_slots(self._view)
             return None
+        self._slots_at = self._revision
         self._blocks = outcome.waiting.cut()
         return self.keep(rules, now, outcome, cycle.next_protection)
 

@@ -172,6 +172,13 @@ OF_PLACEMENT: Final[Changes] = {
         ],
     },
     "scheduler.policy.placement.cpu_bursting": {
+        "_is_filled": [
+            Change(
+                "leases that had spare cores lose them when their slot is filled",
+                "opened is not None and slot_info.is_plain and slot_info.leases is opened.slot_info.leases",
+                "opened is not None and slot_info.leases is opened.slot_info.leases",
+            ),
+        ],
         "find_spare": [
             Change(
                 "a slot that is smaller than its leases takes no cores from them",

@@ -21,13 +21,6 @@ OF_REPLAN: Final[Changes] = {
                 "pass",
             ),
         ],
-        "KeptCycle._reopen": [
-            Change(
-                "a slot that takes no leases any more needs a full cycle",
-                "is_alike and old.takes_leases and new.takes_leases and cached.is_at_rest and cached.is_sound",
-                "is_alike and old.takes_leases and cached.is_at_rest and cached.is_sound",
-            ),
-        ],
         "KeptCycle._list_open": [
             Change(
                 "a request of a new kind is searched on all slots",
@@ -50,12 +43,21 @@ OF_REPLAN: Final[Changes] = {
             ),
         ],
     },
+    "scheduler.policy.replan.changed_slots": {
+        "renew_all": [
+            Change(
+                "a slot that takes no leases any more needs a full cycle",
+                "opened.is_at_rest and opened.is_sound and slot_info.takes_leases",
+                "opened.is_at_rest and opened.is_sound",
+            ),
+        ],
+    },
     "scheduler.policy.replan.kept_queue": {
         "KeptQueue._insert": [
             Change(
                 "a reservation is reported at its position in the queue",
-                "bisect_left(section.keys, key)",
-                "len(section.keys)",
+                "bisect_left(keys, key)",
+                "len(keys)",
             ),
         ],
         "KeyHeap.push_all": [
@@ -75,7 +77,7 @@ OF_REPLAN: Final[Changes] = {
         "KeptQueue.remove_all": [
             Change(
                 "a block of which all reservations left is removed",
-                "not self._sections[at].keys",
+                "not count",
                 "at < 0",
             ),
         ],

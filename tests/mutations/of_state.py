@@ -72,6 +72,9 @@ OF_STATE: Final[Changes] = {
         ],
     },
     "scheduler.policy.plan_cache": {
+        "PlanCache.go_on": [
+            Change("a full cycle reads again the slots that changed since", "self._drop_slots(self._view)", "pass"),
+        ],
         "PlanCache.keep": [
             Change("a plan is not kept beyond what falls due", "inf if plan.wake_at is None else plan.wake_at", "inf"),
             Change(

@@ -47,6 +47,24 @@ def test_a_block_that_becomes_small_is_joined_with_a_small_one_behind_it() -> No
     assert [len(block.names) for block in queue.cut()] == [FEWEST_NAMES + 9]
 
 
+def test_a_block_of_which_all_reservations_left_is_removed() -> None:
+    queue, size = KeptQueue([], []), 2 * MOST_NAMES
+    queue.insert_all(list(map(a_key, range(size))), [REASON] * size)
+    queue.remove_all(list(map(a_key, range(MOST_NAMES, size))))
+    assert [len(block) for block in queue.cut()] == [MOST_NAMES]
+
+
+def test_a_block_stays_as_it_is_when_reservations_come_and_leave() -> None:
+    queue = KeptQueue([], [])
+    queue.insert_all(list(map(a_key, range(9))), [REASON] * 9)
+    [whole] = queue.cut()
+    queue.remove_all([a_key(3)])
+    [smaller] = queue.cut()
+    queue.insert_all([a_key(3), a_key(9)], [REASON] * 2)
+    assert [len(block.names) for block in (whole, smaller, *queue.cut())] == [9, 8, 10]
+    assert [len(block.reasons) for block in (whole, smaller, *queue.cut())] == [9, 8, 10]
+
+
 def test_a_heap_returns_the_first_reservation_that_waits_after_any_number_of_departures() -> None:
     present: dict[str, Key] = {}
     heap = KeyHeap(present)

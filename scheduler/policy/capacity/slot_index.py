@@ -128,20 +128,6 @@ class SlotIndex:
         slot_class.has_removed = True
         self._note(slot_class, slot_info)
 
-    def exchange(self, old: SlotInfo, new: SlotInfo) -> None:
-        """Replace a slot of the index by a new copy of the same slot, with equal labels.
-
-        Speed: the queues of candidate slots read one change. `remove` and `add` would make two of it.
-        """
-        slot_class = new.slot_class = old.slot_class
-        old.slot_class = old.remaining = None
-        self._slot_infos[new.order] = new
-        slot_class.slot_infos.append(new)
-        slot_class.has_removed = True
-        remaining = new.remaining = self._capacities.find(make_capacity_mark(new), new.free)
-        new.free = remaining.free
-        self._note(slot_class, new)
-
     def __len__(self) -> int:
         return len(self._slot_infos)
 

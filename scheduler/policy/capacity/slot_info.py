@@ -69,6 +69,8 @@ class SlotInfo(msgspec.Struct, eq=False):
     """Whether this cycle assigned a lease on the slot or keeps capacity there. Such a slot is neither idle nor warm."""
     stuck: bool = False
     """Whether the slot was interrupted or is past the timeout of its state: it serves no reservation."""
+    is_plain: bool = True
+    """Whether no lease of the slot has a limit of cores or is a claim, when the free amounts were last computed."""
     opened: "CachedSlot | None" = None
     """The cached facts about the slot at the beginning of the cycle; None if the view has no such slot."""
     slot_class: Any = None
@@ -129,17 +131,26 @@ class SlotInfo(msgspec.Struct, eq=False):
         self.count_free()
 
     def count_free(self) -> None:
-        """Set the free amounts of the slot (`free`) and its number of pairs of a revoking and a claimed lease
-        (`overlap`) from its leases, after these have changed.
+        """Set what follows from the leases of the slot, after these have changed: the free amounts (`free`), the number
+        of pairs of a revoking and a claimed lease (`overlap`), and whether the leases are plain (`is_plain`).
         """
         self.overlap, self.free = 0, self.capacity
         leases, capacity = self.leases.values(), self.capacity
-        if len(leases) > 1 and "claimed" in [lease.state for lease in leases]:
+        has_claims = has_limits = False
+        uses: list[Resources] = []
+        for lease in leases:  # speed: each lease is read once
+            uses.append(lease.resources)
+            if lease.state == "claimed":
+                has_claims = True
+            if lease.cores is not None:
+                has_limits = True
+        self.is_plain = not (has_claims or has_limits)
+        if has_claims and len(uses) > 1:
             usage = measure(leases)
             self.overlap = len(leases) - usage.count
             self.free = None if capacity is None else subtract(capacity, usage.amounts)
-        elif leases and capacity is not None:  # speed: without claims there are no pairs
-            self.free = subtract_all(capacity, [lease.resources for lease in leases])
+        elif uses and capacity is not None:  # speed: without claims there are no pairs
+            self.free = subtract_all(capacity, uses)
 
 
 class CachedSlot(msgspec.Struct, eq=False):
@@ -258,15 +269,56 @@ AT_REST: Final = frozenset({"ready", "empty"})
 
 def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
     """Return the facts that follow from the row and the leases of a slot of this pool."""
-    state, named = slot.state, view.leases_on.get(slot.id, NO_LEASES)
-    found = _list_present(named, slot.epoch) if named and state in HOLDING else NO_LEASES
+    found, is_sound = _find_held(view, slot)
     slot_info = make_slot_info(slot, pool, 0, found)
-    is_at_rest = state in AT_REST and slot.interrupted_at is None
-    if is_at_rest and state == "ready":
-        is_at_rest = find_reason_to_retire(slot_info) is None
-    elif state == "stopped":
-        is_at_rest = is_settled_stop(slot, pool)
-    return CachedSlot(slot_info, is_at_rest, len(found) == len(named))
+    return CachedSlot(slot_info, _is_at_rest(slot_info), is_sound)
+
+
+def renew_slot(slot_info: SlotInfo, view: View, slot: Slot) -> CachedSlot | None:
+    """Set the scratch copy of a slot, and the cached facts of which it is a copy, to the present row and leases of the
+    slot, as if both were made again. Return the facts; None, without a change, if a new row has other amounts or
+    labels, or is of another market.
+
+    For a cycle that only assigned leases: it has changed neither the state nor another field of the slot's row.
+    """
+    opened, pool = slot_info.opened, slot_info.pool
+    assert opened is not None, "the view has had the slot"  # noqa: S101
+    is_new_row = slot is not slot_info.slot
+    if is_new_row:
+        fresh = make_slot_info(slot, pool, opened.slot_info.order)
+        if (fresh.capacity, fresh.labels, fresh.market) != (slot_info.capacity, slot_info.labels, slot_info.market):
+            return None
+        opened.slot_info, opened.life = fresh, None
+        slot_info.slot, slot_info.state, slot_info.capacity = slot, fresh.state, fresh.capacity
+        slot_info.labels, slot_info.price = fresh.labels, fresh.price
+        slot_info.unconfirmed, slot_info.idle_since = fresh.unconfirmed, fresh.idle_since
+    begun = opened.slot_info
+    begun.leases, opened.is_sound = _find_held(view, slot)
+    begun.count_free()
+    opened.marks = opened.may_exceed = None
+    if is_new_row or pool.max_uses:  # otherwise the leases do not matter for it
+        opened.is_at_rest = _is_at_rest(begun)
+    slot_info.leases, slot_info.free = begun.leases, begun.free
+    slot_info.overlap, slot_info.is_plain = begun.overlap, begun.is_plain
+    slot_info.given = slot_info.redeemed = slot_info.lifted = 0
+    slot_info.unclean = slot_info.wanted = slot_info.stuck = False
+    return opened
+
+
+def _find_held(view: View, slot: Slot) -> tuple[Leases, bool]:
+    """Return the leases of a slot's present epoch, and whether no other leases name the slot."""
+    named = view.leases_on.get(slot.id, NO_LEASES)
+    found = _list_present(named, slot.epoch) if named and slot.state in HOLDING else NO_LEASES
+    return found, len(found) == len(named)
+
+
+def _is_at_rest(slot_info: SlotInfo) -> bool:
+    slot, state = slot_info.slot, slot_info.slot.state
+    if state == "stopped":
+        return is_settled_stop(slot, slot_info.pool)
+    if state not in AT_REST or slot.interrupted_at is not None:
+        return False
+    return state != "ready" or find_reason_to_retire(slot_info) is None
 
 
 def is_settled_stop(slot: Slot, pool: Pool) -> bool:

@@ -294,16 +294,6 @@ class CycleState:
         self._indexes.append(index := SlotIndex(slot_infos))
         return index
 
-    def replace_slot_info(self, old: SlotInfo, new: SlotInfo) -> None:
-        """Replace the scratch copy of a ready slot by a new one."""
-        self.slot_infos[new.slot.id] = new
-        slot_infos = self.pools[new.slot.pool]
-        slot_infos[new.order - slot_infos[0].order] = new
-        if self.ready.has(old):  # under `quota` the index leaves full slots out
-            self.ready.exchange(old, new)
-        else:
-            self.ready.add(new)
-
     def _is_done_with(self, slot_info: SlotInfo) -> bool:
         """Return whether the index can omit a ready slot whose queue is `quota`.
 

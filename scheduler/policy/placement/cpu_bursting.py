@@ -5,7 +5,7 @@ the limits of their leases were last computed are examined. Source: Zoe.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 from operator import attrgetter
@@ -51,13 +51,13 @@ def share(cycle: Scaled) -> Shared:
             cycle.have_cpus = rules.has_shared_cores and _have_cpus(cycle.slot_infos.values())
         if not cycle.have_cpus:
             return Shared(cycle)
-    moves = _follow(cycle.decisions, _list_filled(cycle))
+    unshared = cycle.cache.list_unshared(cycle.view, rules)
+    moves = _follow(cycle.decisions, _list_filled(cycle, unshared))
     owns_on = moves.list_owns()
     touched = moves.list_left(cycle).union(owns_on)
-    unshared = cycle.cache.list_unshared(cycle.view, rules)
     slots, slot_infos, found, spare_on = cycle.view.slots, cycle.slot_infos, list[Cores](), dict[str, float]()
     # Speed: in the order in which leases begin, slots that lie together in memory follow each other.
-    for name in dict.fromkeys([*owns_on, *unshared, *touched]):
+    for name in dict.fromkeys([*owns_on, *_list_unfilled(cycle, unshared, moves.omitted), *touched]):
         slot_info = slot_infos.get(name)
         slot = slots.get(name) if slot_info is None else slot_info.slot
         spare, changes = 0.0, None
@@ -139,22 +139,46 @@ def is_same(cores: float, other: float) -> bool:
     return abs(cores - other) <= SLACK
 
 
-def _list_filled(cycle: CycleState) -> dict[str, int]:
-    """Return the slots without spare cpus that were empty before this cycle, with the number of new leases that fill
-    each.
+def _list_filled(cycle: CycleState, unshared: Iterable[str]) -> dict[str, int]:
+    """Return slots without spare cpus on which no lease has a limit that could change, with the number of new leases
+    that fill each. They are slots with new leases or of `unshared`.
 
-    Speed: most slots of a busy cycle are such slots, and their leases are only counted. A cycle with few decisions
-    examines no slot for this, and the result is empty.
+    Speed: most slots of a busy cycle are such slots. Their leases are only counted and not read.
     """
-    if len(cycle.decisions) < len(cycle.slot_infos):
-        return {}
-    return {
-        name: each.given
-        for name, each in cycle.slot_infos.items()
-        if each.given
-        and not each.leases
-        and (each.capacity is None or (each.free is not None and each.free.get(CPUS, 0.0) <= SLACK))
-    }
+    known = cycle.slot_infos
+    if len(cycle.decisions) < len(known):
+        names = dict.fromkeys(unshared)
+        for decision in cycle.decisions:
+            if type(decision) is Assign:
+                for placement in decision.leases:
+                    names[placement.slot] = None
+        return {name: each.given for name in names if (each := known.get(name)) is not None and _is_filled(each)}
+    return {name: each.given for name, each in known.items() if each.given and _is_filled(each)}
+
+
+def _is_filled(slot_info: SlotInfo) -> bool:
+    """Return whether a slot has no spare cpus, and all leases that it had before the cycle stay there without a limit
+    of cores.
+    """
+    if slot_info.capacity is not None and (slot_info.free is None or slot_info.free.get(CPUS, 0.0) > SLACK):
+        return False
+    if not slot_info.leases:
+        return True
+    opened = slot_info.opened
+    return opened is not None and slot_info.is_plain and slot_info.leases is opened.slot_info.leases
+
+
+def _list_unfilled(cycle: CycleState, unshared: dict[str, None], filled: Container[str]) -> list[str]:
+    """Return the slots of `unshared` that are not filled. Remove the others from it, except those with new leases: if
+    a commit does not write these, the other leases may use their cpus.
+    """
+    found = []
+    for name in list(unshared):
+        if name not in filled:
+            found.append(name)
+        elif not cycle.slot_infos[name].given:
+            del unshared[name]
+    return found
 
 
 @dataclass(slots=True)
@@ -162,8 +186,8 @@ class _Moves:
     """The leases that the decisions of one cycle begin and end, by slot or by reservation."""
 
     omitted: dict[str, int]
-    """Slots whose leases are not collected, with the number of leases that are expected to begin there in addition to
-    those that were found.
+    """Slots whose leases are neither read nor collected, with the number of leases that are expected to begin there in
+    addition to those that were found.
     """
     came: list[tuple[str, Placement]] = field(default_factory=list)
     """The leases that begin on other slots, in order of the decisions: (reservation, placement)."""
@@ -222,7 +246,7 @@ class _Moves:
         return left
 
 
-def _follow(decisions: Sequence[Decision], filled: Mapping[str, int]) -> _Moves:
+def _follow(decisions: Sequence[Decision], filled: dict[str, int]) -> _Moves:
     """Collect the leases that begin and end in this cycle from its decisions, except those that begin on slots in
     `filled`.
 
@@ -239,7 +263,7 @@ def _follow(decisions: Sequence[Decision], filled: Mapping[str, int]) -> _Moves:
         ]
         # On no slot of `filled` more leases begin than its number, so equal sums mean equal numbers.
         if sum(map(len, leases)) - len(came) == sum(filled.values()):
-            return _Moves({}, came)
+            return _Moves(filled, came)
     moves = _Moves(dict(filled))
     moves.follow(decisions)
     if any(moves.omitted.values()):

@@ -20,7 +20,7 @@ from scheduler.model.reservations import Reservation, Shape, is_on_hold
 from scheduler.model.rules import Terms
 from scheduler.model.waits import Reason, WaitBlock, Waits
 from scheduler.policy.capacity.requests import Demand
-from scheduler.policy.capacity.slot_info import SlotInfo, copy_slot, make_cached_slot
+from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Healed, Scaled
 from scheduler.policy.lifecycle.heal import heal
@@ -32,6 +32,7 @@ from scheduler.policy.queueing.starvation_guard import has_waited_too_long
 from scheduler.policy.quota.steady import SteadyPlan
 from scheduler.policy.quota.step import charge, place_all_by_quota
 from scheduler.policy.replan.by_quota import PlacementByQuota
+from scheduler.policy.replan.changed_slots import renew_all
 from scheduler.policy.replan.fitting import FittingClasses
 from scheduler.policy.replan.idle_slots import IdleSlots
 from scheduler.policy.replan.kept_queue import KeptQueue, Key, KeyHeap
@@ -223,7 +224,9 @@ class KeptCycle:
         if self._by_quota is not None:
             charge(Healed(cycle))
             self._rank = self._find_rank()
-        changed = [self._reopen(name) for name in self._list_changed()]
+        changed = renew_all(cycle, self._list_changed(), self._idle, self._lives)
+        if changed is None:
+            raise _LeftWayError
         came = self._follow_queue()
         _, failed_boots = heal(expire(cycle))
         if cycle.decisions or cycle.returning or failed_boots or any(each.stuck for each in changed):
@@ -259,26 +262,6 @@ class KeptCycle:
             raise _LeftWayError
         return names
 
-    def _reopen(self, name: str) -> SlotInfo:
-        """Replace the scratch copy of a slot whose row or leases have changed, and return the new one."""
-        cycle, slot, old = self._cycle, self._cycle.view.slots.get(name), self._cycle.slot_infos.get(name)
-        if slot is None or old is None or slot.pool != old.slot.pool:
-            raise _LeftWayError
-        cached = cycle.cache.slots.get(name)
-        if cached is None:
-            cached = cycle.cache.slots[name] = make_cached_slot(cycle.view, slot, old.pool)
-        new = copy_slot(cached, old.order)
-        is_alike = slot is old.slot or (
-            new.capacity == old.capacity and new.labels == old.labels and new.market == old.market
-        )
-        if not (is_alike and old.takes_leases and new.takes_leases and cached.is_at_rest and cached.is_sound):
-            raise _LeftWayError
-        cycle.replace_slot_info(old, new)
-        if old.pool.is_elastic:  # other pools keep their slots
-            self._idle.note(new)
-            self._lives.note(old, new)
-        return new
-
     def _follow_queue(self) -> dict[str, tuple[Key, Demand | None]]:
         """Note the view's changes of the queue. Return each new reservation by id, with its position and demand."""
         changes = self._cycle.view.waiters.changes_since(self._position)
@@ -288,7 +271,9 @@ class KeptCycle:
         given = {name: (pending[name], shapes[name], True) if name in pending else None for name in self._given}
         # The last change of a reservation in the log is its present state.
         states: dict[str, QueueChange | None] = {**given, **{change[0].id: change for change in changes}}
-        known = {name: key for name in states if (key := self._keys.pop(name, None)) is not None}
+        # Speed: of the reservations that waited, the log has the departure, so that new ones need no look-up.
+        left = dict.fromkeys([change[0].id for change in changes if not change[2]])
+        known = {name: key for name in left if (key := self._keys.pop(name, None)) is not None}
         waits = {name: state for name, state in states.items() if state is not None and state[2]}
         rows, kinds = [row for row, _, _ in waits.values()], [shape for _, shape, _ in waits.values()]
         demands, keys = self._list_demands(rows, kinds), list(self._make_keys(waits, rows, kinds))

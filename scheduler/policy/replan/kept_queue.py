@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from itertools import compress
 from typing import Any, Final
 
 from scheduler.model.waits import MOST_NAMES, Reason, WaitBlock
@@ -18,19 +19,49 @@ than reservations wait.
 
 
 class _Section:
-    """The reservations of one block, in queue order. After a change the block is made again when it is read."""
+    """The reservations of one block, in queue order. After a change the block is made again when it is read.
 
-    __slots__ = ("block", "keys", "names", "reasons")
+    Speed: a reservation that leaves stays in the lists, and is only marked. So the names and reasons of a block serve
+    the next ones, too, until a reservation is added.
+    """
+
+    __slots__ = ("block", "count", "keys", "names", "reasons", "stays")
 
     def __init__(
-        self, keys: list[Key], names: list[str], reasons: list[Reason], block: WaitBlock | None = None
+        self, keys: list[Key], names: Sequence[str], reasons: Sequence[Reason], block: WaitBlock | None = None
     ) -> None:
         self.keys, self.names, self.reasons, self.block = keys, names, reasons, block
+        self.count, self.stays = len(keys), bytearray(b"\1" * len(keys))
+        """The number of reservations, and one byte for each entry of the lists: 0 if its reservation has left."""
 
     def make_block(self) -> WaitBlock:
         if self.block is None:
-            self.block = WaitBlock(self.names, self.reasons)
+            if not isinstance(self.names, tuple):
+                self.names, self.reasons = tuple(self.names), tuple(self.reasons)
+            stays = bytes(self.stays) if self.count < len(self.keys) else None
+            self.block = WaitBlock(self.names, self.reasons, stays)
         return self.block
+
+    def find(self, key: Key, begin: int = 0) -> int:
+        """Return the place of a reservation of the section, which is not before `begin`."""
+        place = bisect_left(self.keys, key, begin)
+        assert self.keys[place] == key and self.stays[place], "only reservations of the queue are looked up"  # noqa: S101, PT018
+        return place
+
+    def open(self) -> tuple[list[Key], list[str], list[Reason]]:
+        """Return the keys, names and reasons as lists that can be changed, without those that left. The caller adds
+        or removes as many entries in each of them, and then calls `note_change`.
+        """
+        if self.count < len(self.keys):
+            self.keys = list(compress(self.keys, self.stays))
+        if self.count < len(self.names) or not (isinstance(self.names, list) and isinstance(self.reasons, list)):
+            self.names = list(compress(self.names, self.stays))
+            self.reasons = list(compress(self.reasons, self.stays))
+        return self.keys, self.names, self.reasons
+
+    def note_change(self) -> None:
+        """Note that the lists have changed."""
+        self.count, self.stays, self.block = len(self.keys), bytearray(b"\1" * len(self.keys)), None
 
 
 class KeptQueue:
@@ -41,11 +72,11 @@ class KeptQueue:
         self._sections: list[_Section] = []
         start = 0
         for block in blocks:
-            end = start + len(block.names)
-            self._sections.append(_Section(list(keys[start:end]), list(block.names), list(block.reasons), block))
+            end = start + len(block)
+            self._sections.append(_Section(list(keys[start:end]), block.names, block.reasons, block))
             start = end
         self._lasts = [each.keys[-1] for each in self._sections]
-        """The last key of each section."""
+        """The last key of each section. Its reservation may have left."""
 
     def cut(self) -> list[WaitBlock]:
         """Return the blocks of the queue. Blocks without a change since the last call are the same objects."""
@@ -57,26 +88,29 @@ class KeptQueue:
         for key, reason in zip(keys[:at], reasons, strict=False):
             self._insert(key, reason)
         while at < len(keys):  # speed: most new reservations are the last ones
-            if not self._sections or len(self._sections[-1].keys) >= MOST_NAMES:
+            if not self._sections or self._sections[-1].count >= MOST_NAMES:
                 self._sections.append(_Section([], [], []))
                 self._lasts.append(keys[at])
             section = self._sections[-1]
-            end = at + MOST_NAMES - len(section.keys)
-            section.keys += keys[at:end]
-            section.names += [key[3] for key in keys[at:end]]
-            section.reasons += reasons[at:end]
-            section.block, self._lasts[-1], at = None, section.keys[-1], end
+            known_keys, names, known_reasons = section.open()
+            end = at + MOST_NAMES - len(known_keys)
+            known_keys += keys[at:end]
+            names += [key[3] for key in keys[at:end]]
+            known_reasons += reasons[at:end]
+            section.note_change()
+            self._lasts[-1], at = known_keys[-1], end
 
     def _insert(self, key: Key, reason: Reason) -> None:
         """Add a reservation before the last one."""
         at = bisect_left(self._lasts, key)
         section = self._sections[at]
-        place = bisect_left(section.keys, key)
-        section.keys.insert(place, key)
-        section.names.insert(place, key[3])
-        section.reasons.insert(place, reason)
-        section.block = None
-        if len(section.keys) > MOST_NAMES:
+        keys, names, reasons = section.open()
+        place = bisect_left(keys, key)
+        keys.insert(place, key)
+        names.insert(place, key[3])
+        reasons.insert(place, reason)
+        section.note_change()
+        if section.count > MOST_NAMES:
             self._split(at)
 
     def renew(self, known: Key, key: Key, reason: Reason) -> bool:
@@ -86,8 +120,7 @@ class KeptQueue:
         if known != key:
             return False
         section = self._sections[bisect_left(self._lasts, key)]
-        place = bisect_left(section.keys, key)
-        assert section.keys[place] == key, "only reservations of the queue are looked up"  # noqa: S101
+        place = section.find(key)
         if section.reasons[place] != reason:
             return False
         section.keys[place] = key
@@ -107,32 +140,32 @@ class KeptQueue:
                 section.block = None
                 changed.append(at)
                 place = 0
-            known = section.keys
-            place = bisect_left(known, key, place)
-            assert known[place] == key, "only reservations of the queue are removed"  # noqa: S101
-            del known[place], section.names[place], section.reasons[place]
+            place = section.find(key, place)
+            section.stays[place] = 0
+            section.count -= 1
         for at in reversed(changed):
-            if not self._sections[at].keys:
+            count = self._sections[at].count
+            if not count:
                 del self._sections[at], self._lasts[at]
-                continue
-            self._lasts[at] = self._sections[at].keys[-1]
-            if len(self._sections[at].keys) < FEWEST_NAMES and at + 1 < len(self._sections):
+            elif count < FEWEST_NAMES and at + 1 < len(self._sections):
                 self._join(at)
 
     def _split(self, at: int) -> None:
         section, middle = self._sections[at], MOST_NAMES // 2
-        first = _Section(section.keys[:middle], section.names[:middle], section.reasons[:middle])
-        section.keys, section.names = section.keys[middle:], section.names[middle:]
-        section.reasons = section.reasons[middle:]
-        self._sections.insert(at, first)
-        self._lasts[at : at + 1] = [first.keys[-1], section.keys[-1]]
+        keys, names, reasons = section.open()
+        parts = [_Section(keys[part], names[part], reasons[part]) for part in (slice(middle), slice(middle, None))]
+        self._sections[at : at + 1] = parts
+        self._lasts[at : at + 1] = [each.keys[-1] for each in parts]
 
     def _join(self, at: int) -> None:
         section, following = self._sections[at : at + 2]
-        if len(following.keys) < MOST_NAMES // 2:
-            section.keys += following.keys
-            section.names += following.names
-            section.reasons += following.reasons
+        if following.count < MOST_NAMES // 2:
+            keys, names, reasons = section.open()
+            more_keys, more_names, more_reasons = following.open()
+            keys += more_keys
+            names += more_names
+            reasons += more_reasons
+            section.note_change()
             del self._sections[at + 1], self._lasts[at]
 
 

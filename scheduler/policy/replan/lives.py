@@ -2,7 +2,7 @@
 
 from math import inf
 
-from scheduler.policy.capacity.slot_info import SlotInfo, find_life
+from scheduler.policy.capacity.slot_info import find_life
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.replacement import list_replaceable
@@ -18,10 +18,9 @@ class Lives:
         self._first: float | None = None
         """When the first life of a machine ends; None if lives have changed since it was found."""
 
-    def note(self, old: SlotInfo, new: SlotInfo) -> None:
-        """Record the new row of a slot."""
-        if new.pool.replacement.is_on and find_life(old, old.pool) != find_life(new, new.pool):
-            self._first = None
+    def forget(self) -> None:
+        """Note that the life of a machine has changed."""
+        self._first = None
 
     def stay(self) -> bool:
         """Return whether no machine is replaced in this tick. Schedule a cycle for the end of the first life."""

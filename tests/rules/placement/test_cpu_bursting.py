@@ -105,6 +105,12 @@ def test_a_slot_that_is_full_or_smaller_than_its_leases_has_nothing_to_share() -
     assert cores(full, tick(0), smaller, tick(1), larger, tick(2)) == ["2 r1 main lab-1 6", "2 r2 main lab-1 4"]
 
 
+def test_a_slot_that_becomes_smaller_than_its_leases_leaves_each_its_own_cpus() -> None:
+    smaller = act(1, "register", {"id": "lab-1", "pool": "lab", "machine": "m", "resources": {"cpus": 4}})
+    found = cores(submitted(0, asks("r1", 5), asks("r2", 2)), tick(0), smaller, tick(1))
+    assert found[2:] == ["1 r1 main lab-1 5", "1 r2 main lab-1 2"]
+
+
 def test_a_lease_without_cpus_gets_its_part_of_the_spare_ones() -> None:
     named = {"id": "r2", "system": "sim"}
     assert cores(submitted(0, asks("r1", 2), named), tick(0)) == ["0 r1 main lab-1 5", "0 r2 main lab-1 3"]

@@ -1,0 +1,39 @@
+"""The changed slots of a kept cycle: their rows and leases are read again."""
+
+from collections.abc import Iterable
+
+from scheduler.policy.capacity.slot_info import SlotInfo, find_life, renew_slot
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.replan.idle_slots import IdleSlots
+from scheduler.policy.replan.lives import Lives
+
+
+def renew_all(cycle: CycleState, names: Iterable[str], idle: IdleSlots, lives: Lives) -> list[SlotInfo] | None:
+    """Set the scratch copies of these slots to their present rows and leases, and return them. `idle`, `lives`: what
+    the kept cycle knows about idle slots and machines.
+
+    Return None if only a full cycle can go on: a slot has come or left, has other amounts or labels, has another lease
+    than those of its present machine, or does not simply stay in service.
+    """
+    slots, slot_infos, found = cycle.view.slots, cycle.slot_infos, list[SlotInfo]()
+    for name in names:
+        slot, slot_info = slots.get(name), slot_infos.get(name)
+        if slot is None or slot_info is None or slot.pool != slot_info.slot.pool or not slot_info.takes_leases:
+            return None
+        pool, life = slot_info.pool, None
+        is_new_row = slot is not slot_info.slot
+        if is_new_row and pool.is_elastic and pool.replacement.is_on:
+            life = find_life(slot_info, pool)
+        opened = renew_slot(slot_info, cycle.view, slot)
+        if opened is None or not (opened.is_at_rest and opened.is_sound and slot_info.takes_leases):
+            return None
+        if slot_info.slot_class is None:  # under `quota` the index leaves full slots out
+            cycle.ready.add(slot_info)
+        else:
+            cycle.ready.regroup(slot_info)
+        if pool.is_elastic:  # other pools keep their slots
+            idle.note(slot_info)
+            if life is not None and find_life(slot_info, pool) != life:
+                lives.forget()
+        found.append(slot_info)
+    return found
