@@ -174,6 +174,13 @@ def test_cores_of_gangs_change_in_rotation_and_those_of_another_principal_at_onc
     assert list_shared(plan(view, rules_with(0), NOW, cache)) == {"g0", "g1", "g2", "g3"}
 
 
+def test_cores_of_two_leases_count_for_the_budget() -> None:
+    leases = [a_lease(slot=f"linux-{at}", component=f"rank.{at - 1}", resources={"cpus": 1}) for at in (1, 2)]
+    view = a_fleet(*(msgspec.structs.replace(a_held_gang(number), leases=tuple(leases)) for number in range(2)))
+    rules, cache = rules_with(CORES_STEPS * 2), PlanCache()
+    assert [list_shared(plan(view, rules, NOW + tick, cache)) for tick in range(2)] == [{"g0"}, {"g1"}]
+
+
 def test_a_simulation_has_no_bound() -> None:
     cluster = build_cluster({"pools": {"linux": {"system": SYSTEM, "max_slots": 1}}}, CloudDocument())
     assert cluster.ports.rules().limits.work_per_tick == 0
