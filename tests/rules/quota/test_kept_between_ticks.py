@@ -58,10 +58,18 @@ def test_the_use_of_an_account_is_the_exact_sum_over_its_leases() -> None:
 
 
 def test_the_use_is_summed_again_for_another_view_and_for_other_paying_accounts() -> None:
-    """`B` did not exist when `r2` was submitted, so `r2` has no account after `B` is forgotten and created again."""
+    """After `B` is forgotten and created again, `r2`, which was submitted before, has no account."""
     use = RunningUse()
-    first = [runs("r1", a_lease("hosts-1", level=0, charged_at=NOW), account="A"), an_account("A"), an_account("B")]
-    second = [runs("r2", a_lease("hosts-2", level=1, charged_at=NOW), account="B"), an_account("A"), an_account("B")]
+    first: list[Row] = [
+        runs("r1", a_lease("hosts-1", level=0, charged_at=NOW), account="A"),
+        an_account("A"),
+        an_account("B"),
+    ]
+    second: list[Row] = [
+        runs("r2", a_lease("hosts-2", level=1, charged_at=NOW), account="B"),
+        an_account("A"),
+        an_account("B"),
+    ]
     views = [View([a_host(1), *first]), View([a_host(2), *second])]
     for view in views:
         use.follow(view)
