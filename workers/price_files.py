@@ -1,7 +1,7 @@
 """Read prices from a file: AWS's price list of EC2 (JSON or CSV), or a simple list of rows (JSON or CSV).
 
-A simple row has the keys type, zone or region, market and price. A file with a hole is refused as a whole, with one
-line that names the place.
+A simple row has the keys type, zone or region, market and price. A file in which a value is missing is refused as a
+whole, with one line that names the place.
 """
 
 import csv
@@ -86,7 +86,8 @@ class _Found(NamedTuple):
 def read_prices(path: Path, *, region: str | None, seen_at: float) -> list[Price]:
     """Return the prices of a file that hold in `region`; None: the file must have prices of one region only.
 
-    Raises InvalidInputError with one fault for a file that cannot be read, a hole, two prices for one key, or no price.
+    Raises InvalidInputError with one fault for a file that cannot be read, a missing value, two prices for one key,
+    or no price.
     """
     try:
         source, found = _read(path)

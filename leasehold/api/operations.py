@@ -45,23 +45,23 @@ KEY_HEADER: Final[Schema] = {
 
 
 def refer(name: str) -> Schema:
-    """Return a reference to a schema."""
+    """Return a reference to the schema `name` in the OpenAPI document."""
     return {"$ref": f"{PREFIX}{name}"}
 
 
 def make_object(properties: Schema, required: Sequence[str] = ()) -> Schema:
-    """Return the schema of a table."""
+    """Return the JSON schema of an object with these properties. `required`: the names of those that it must have."""
     found: Schema = {"type": "object", "properties": properties}
     return {**found, "required": list(required)} if required else found
 
 
 def query(name: str, schema: Schema, text: str) -> Schema:
-    """Return a parameter in the query of an address."""
+    """Return the OpenAPI description of an optional parameter in the query string of a URL."""
     return {"name": name, "in": "query", "required": False, "schema": schema, "description": text}
 
 
 def path_fields(path: str) -> list[Schema]:
-    """Return the parameters in a path."""
+    """Return the OpenAPI descriptions of the parameters that a path names in braces."""
     text = "encoded as one segment: a slash is %2F"
     return [
         {"name": name, "in": "path", "required": True, "schema": STRING, "description": text}
@@ -70,12 +70,12 @@ def path_fields(path: str) -> list[Schema]:
 
 
 def respond_with(schema: Schema, text: str, kind: str = JSON) -> Schema:
-    """Return a successful response."""
+    """Return the OpenAPI description of a successful response. `kind`: its media type."""
     return {"description": text, "content": {kind: {"schema": schema}}}
 
 
 def operate(name: str, summary: str, schema: Schema, status: str = "200") -> Schema:
-    """Return an operation with its responses."""
+    """Return the OpenAPI description of an operation with its responses; `schema` is that of the successful one."""
     problem = {PROBLEM_TYPE: {"schema": refer("Problem")}}
     problems = {each: {"description": text, "content": problem} for each, text in _PROBLEMS.items()}
     return {

@@ -28,7 +28,10 @@ _Segments = tuple[str | None, ...]
 
 
 class ApiRoute(NamedTuple):
-    """One resource and its handler. `path` is below API; it has at most one field, as its second segment."""
+    """A method and a path of the HTTP API, and the function that answers them.
+
+    `path`: what follows the prefix API, like `/reservations/{id}`; only its second segment may be a field in braces.
+    """
 
     method: str
     path: str

@@ -6,10 +6,16 @@ from typing import Annotated
 import typer
 
 from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, one_line
-from leasehold.cli.root import app
+from leasehold.cli.root import app, example
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "leasehold demo",
+        "leasehold demo --trace NASA-iPSC-1993-3.1-cln.swf.gz --jobs 300",
+        "leasehold demo --speed 500 --json",
+    )
+)
 def demo(
     trace: Annotated[
         Path | None, typer.Option(help="A log in the Standard Workload Format, plain or gzipped.", metavar="FILE")
@@ -26,13 +32,6 @@ def demo(
     Each job of the log becomes a reservation with one lease. The reservation is submitted, held and released at the
     times of the job, which the speed compresses. Machines are launched on the EC2 emulator. The console shows it live:
     the command prints the address.
-
-    Examples:
-      leasehold demo
-
-      leasehold demo --trace NASA-iPSC-1993-3.1-cln.swf.gz --jobs 300
-
-      leasehold demo --speed 500 --json
     """
     from leasehold.demo.run import DemoError, make_console, report, run_demo
     from leasehold.demo.stretch import choose_stretch, find_shipped_log

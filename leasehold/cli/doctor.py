@@ -9,7 +9,7 @@ from leasehold.cli.completing import complete_pools
 from leasehold.cli.connecting import adopt_stack
 from leasehold.cli.failures import FAILED
 from leasehold.cli.output import AsJson, print_json
-from leasehold.cli.root import app
+from leasehold.cli.root import app, example
 from leasehold.common.visible import make_visible
 
 if TYPE_CHECKING:
@@ -25,7 +25,14 @@ _NAME_WIDTH: Final = 20
 _MARK_WIDTH: Final = 7
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "leasehold doctor",
+        "leasehold doctor --no-aws --json",
+        "leasehold doctor --may launch --may terminate",
+        "leasehold doctor --launch-one linux",
+    )
+)
 def doctor(
     aws: Annotated[bool, typer.Option("--aws/--no-aws", help="Whether to check the permissions in AWS.")] = True,
     may: Annotated[
@@ -57,15 +64,6 @@ def doctor(
     machine takes, and what the machine cost. Ctrl-C ends the machine. The exit status is 1 if the machine did not get
     ready, or if its end is not certain. The command needs the database and the policies launch, look and terminate; no
     worker has to run.
-
-    Examples:
-      leasehold doctor
-
-      leasehold doctor --no-aws --json
-
-      leasehold doctor --may launch --may terminate
-
-      leasehold doctor --launch-one linux
     """
     if launch_one is not None:
         if may or not aws:

@@ -272,8 +272,8 @@ def confirm(
 ) -> None:
     """Confirm where a reservation runs.
 
-    The reservation is leased on that slot from now on. A reservation that was recorded on the slot in its place waits
-    again.
+    The reservation is leased on that slot from now on. Other reservations on the slot return to the queue until the
+    reservation fits.
     """
     at = parse_time("--as-of", as_of)
     check("confirm", {"reservation": reservation, "token": token, "slot": slot, "as_of": at})

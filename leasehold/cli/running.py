@@ -202,7 +202,7 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
         float | None, typer.Option(help="Seconds for which a terminated instance shuts down; default: 0.")
     ] = None,
     describe_lag_seconds: Annotated[
-        float | None, typer.Option(help="Seconds for which descriptions lack a new instance; default: 0.")
+        float | None, typer.Option(help="Seconds after a launch for which descriptions omit the instance; default: 0.")
     ] = None,
     interruption_queue: Annotated[
         str | None, typer.Option(help="Create this SQS queue, for interruption and rebalance notices.")

@@ -95,8 +95,8 @@ def address_request(document: Mapping[str, Any], request: str, address: str) -> 
 
 
 def read_retry(answer: Mapping[str, Any]) -> float | None:
-    """Return the seconds after which an overloaded worker wants the request again. Return None if the answer is another
-    one.
+    """Return after how many seconds the request is to be sent again, if this is the answer of an overloaded worker.
+    Return None for any other answer.
     """
     seconds = answer.get("retry_after")
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)

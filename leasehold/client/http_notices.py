@@ -96,8 +96,10 @@ class HttpNotices:
                     self._stop.wait(PAUSE_SECONDS)
 
     def _choose(self, marks: dict[str, str]) -> tuple[dict[str, str], float]:
-        """Return the marks for one request, and the seconds for which it may wait. Of too many marks for one request,
-        the next ones in turn.
+        """Choose the watched reservations that the next request asks about. Return their marks (reservation -> mark of
+        the row that was read last), and the seconds for which the request may wait.
+
+        If there are more than one request may have, the requests take turns.
         """
         if len(marks) <= MOST_MARKS:
             return marks, POLL_SECONDS

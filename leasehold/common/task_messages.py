@@ -34,8 +34,10 @@ class MessageWriter:
         self._forms: dict[tuple[str, str], tuple[Mapping[str, Any], Any, bytes]] = {}
 
     def write(self, task: str, queue: str, argument: object, shown: str | None, headers: Mapping[str, Any]) -> str:
-        """Return the message of a task with one argument, or without arguments if `argument` is None. `shown`: the text
-        that Flower shows in place of the argument; None: that of the form. `headers` are added to Celery's own headers.
+        """Return the message that requests a task (name) with one argument, or without arguments if `argument` is None.
+
+        `shown`: the text that Flower shows in place of the argument; None: the text that Celery wrote into the form.
+        `headers` are added to Celery's own headers.
         """
         form, links, empty = self._forms.get((task, queue)) or self._learn(task, queue)
         message_id = str(uuid4())

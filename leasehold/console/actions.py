@@ -29,7 +29,10 @@ class Described:
 
 
 def find_action(document: Mapping[str, Any]) -> Action | None:
-    """Return the request for an action, or None if no request can make this change."""
+    """Return the request that makes this change, or None if no request can make it.
+
+    `document`: one action of a smallest change as a table with one key, for example `{"resume": "build-1"}`.
+    """
     ((name, value),) = document.items()
     match name:
         case "rules":

@@ -53,14 +53,14 @@ class ReservationFilter:
         )
 
     def address(self, **changes: object) -> str:
-        """Return the query of an address with this filter and these changes; "" if it is empty."""
+        """Return the query string of a URL with this filter and these changes; "" if the filter is empty."""
         known = {"phase": self.phase, **self.texts, "tag": self.tag, "label": self.label, **changes}
         found = {name: value for name, value in known.items() if value not in {None, ""}}
         return f"?{urlencode(found)}" if found else ""
 
 
 def read_filter(query: QueryParams) -> ReservationFilter:
-    """Return the filter that the query of an address describes."""
+    """Return the filter that the query string of a URL describes."""
     unknown = sorted(set(query) - {"phase", "tag", "label", "after", *_TEXTS})
     faults = [f"{name}: this filter is not known" for name in unknown]
     phase = query.get("phase", "")

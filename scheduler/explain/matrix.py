@@ -111,8 +111,10 @@ def list_conditions(
 
 
 def _settle(name: str, found: _Finding, queued: Queued, findings: "Findings") -> Condition:
-    """Return a condition as the waiting code decides it: not met if the code names it, and not "not met" if it is an
-    earlier one, because the plan passed that one.
+    """Return a condition after a comparison with the waiting code that the plan reports.
+
+    The condition that the code names is not met. An earlier condition cannot be what the reservation waits for: where
+    `found` is "not met", it is returned as not known.
     """
     met, evidence = found
     if queued.code and name == _find_named(queued, findings):

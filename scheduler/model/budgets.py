@@ -1,6 +1,7 @@
 """Budgets in dollars: what the machines of some pools and accounts may cost in an hour, a day and a month.
 
-Days and months are those of UTC. Spent amounts come from the cost ledger and are values: rules compute nothing of them.
+Days and months are those of UTC. Spent amounts are read from the cost ledger before a plan; no rule computes
+them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -71,8 +72,8 @@ NO_SPENDING: Final[Mapping[str, Spent]] = MappingProxyType({})
 def find_allowed(budget: Budget, spent: Spent) -> float:
     """Return the sum of prices per hour that the machines of a budget may have at present; infinity: any.
 
-    A running machine counts as running for one more hour. Its price for this hour has to be left of the day and of the
-    month, at the end of a day too. The result is never below 0.
+    A running machine counts as running for one more hour, also at the end of a day or month: its price for that hour
+    must not exceed what is left of the day and of the month. The result is never below 0.
     """
     limits = (
         (budget.per_hour, 0.0),

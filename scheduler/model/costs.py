@@ -36,7 +36,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
 
 class BookedMachine(msgspec.Struct, frozen=True, gc=False):
-    """Until when a machine is booked that has no slot. Times are seconds since the epoch."""
+    """A machine without a slot, and the time until which it is booked. Times are seconds since the epoch."""
 
     machine: str
     since: float

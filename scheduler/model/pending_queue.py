@@ -265,7 +265,10 @@ class PendingQueue:
 
 
 def _are_in_order(rows: Sequence[Reservation]) -> bool:
-    """Return whether rows are in order of age, if both of its criteria are in order; else False."""
+    """Return whether both `created_at` and `sequence` ascend in these rows; the rows are in order of age then.
+
+    False does not prove that they are in no such order.
+    """
     # Speed: a sorted list is sorted and compared without a step of Python for each row.
     ages, numbers = [row.created_at for row in rows], [row.sequence for row in rows]
     return ages == sorted(ages) and numbers == sorted(numbers)

@@ -1,7 +1,7 @@
 """The rules in force at a time: the rules as applied, with the limits of the schedules whose windows are open.
 
-A plan gets rules without regard to time. The process that plans looks up the values in force before, and wakes when
-they change.
+`plan()` knows no schedules: its rules contain the values that are in force. The process that plans finds these values
+before each plan, and wakes when they change.
 """
 
 from math import inf

@@ -92,8 +92,8 @@ class _Count:
         return _add(_add(self.pending, self.later), _add(self.own, Pending(others, others * MOST_INSTANCES)))
 
     def takes_less(self, sequence: int) -> bool:
-        """Return whether to count the reservations inserted after `self.sequence` takes less than to count all pending
-        ones.
+        """Return whether a count of the reservations inserted after `self.sequence` reads fewer rows than a count of
+        all pending ones. `sequence`: the number of the newest reservation.
         """
         return sequence - self.sequence <= self.pending.reservations + self.later.reservations
 
@@ -279,8 +279,9 @@ class KnownSlots:
     """With which rules, and with slots of which time, `_fitting` was found. None: without slots, so it has no end."""
 
     def fitting(self, rules: Rules) -> set[Hashable]:
-        """Return the kinds of requests that are known to fit under these rules. The caller adds those that it finds
-        with the slots that are young at this call.
+        """Return the kinds of requests that are known to fit under these rules, as a set that the caller extends.
+
+        The set is emptied when the rules change, when slots are read again, and when they are no longer young.
         """
         present = rules, self.read_at if self.is_young() else None
         if self._found_with[0] is not rules or self._found_with[1] != present[1] or len(self._fitting) >= MOST_KNOWN:

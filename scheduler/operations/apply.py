@@ -162,10 +162,10 @@ def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, r
 
 
 def fit_leases(work: UnitOfWork, before: Rules, rules: Rules) -> None:
-    """Let the leases of the loaded reservations cost their accounts something exactly while their queue is `quota`.
+    """Begin or end the charging of the loaded reservations' leases where the new rules change their queue to or from
+    `quota`. The level of a lease stays.
 
-    If that changes, the cost of a lease begins or ends now; its level stays. Source: qscheduler, whose rules apply
-    under `queue: quota` only.
+    Source: qscheduler, whose rules apply under `queue: quota` only.
     """
     writer = LeaseWriter(work, rules)
     for row in list(work.reservations.values()):
@@ -179,8 +179,8 @@ def fit_leases(work: UnitOfWork, before: Rules, rules: Rules) -> None:
 
 
 def _list_quota_systems(rules: Rules) -> tuple[bool, set[str]]:
-    """Return whether `quota` is the queue of most systems, and the systems with settings of their own for which the
-    opposite is true.
+    """Return whether `quota` is the common queue type (`scheduler.queue`), and the systems whose own settings differ
+    from that: with another queue type if it is, with `quota` if it is not.
     """
     is_common = rules.scheduler.queue == "quota"
     own = {name: rules.settings_of(None, name).queue == "quota" for name in rules.scheduler.system}

@@ -1,1 +1,4 @@
-"""Pure verbs: one file for each step of a tick. No clock, no I/O, no randomness: same input, same output."""
+"""The rules of scheduling as pure functions, with the steps of a tick among them (`plan.py`).
+
+They do no I/O, read no clock and use no random numbers: the same input gives the same output.
+"""

@@ -50,4 +50,4 @@ class CostLedger(Protocol):
         """Delete the costs of hours that began before `before`. Return the number of deleted rows."""
 
     def prune_booked_machines(self, before: float) -> int:
-        """Delete until when machines are booked, of those that were not booked since `before`. Return their number."""
+        """Delete the rows of machines without a slot that were not booked since `before`. Return their number."""

@@ -70,8 +70,9 @@ class StoredCluster(msgspec.Struct, frozen=True):
 
 
 def select_cluster(reference: ColumnElement[float] | None = None) -> Select[Any]:
-    """Return the SQL statement that reads the row of the table `cluster` as a StoredCluster. `reference`: the SQL
-    expression for the database's own clock.
+    """Return the SQL statement that reads the row of the table `cluster` as a StoredCluster.
+
+    `reference`: the SQL expression for the database's own clock, whose value is read with the row; None: 0.0 is read.
     """
     columns = [_CLUSTER[name] for name in StoredCluster.__struct_fields__[1:9]]
     own = literal(0.0) if reference is None else reference

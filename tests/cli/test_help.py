@@ -49,9 +49,13 @@ def test_the_fields_of_a_reservation_stand_where_the_page_of_the_client_points_t
     assert fields <= listed
 
 
-def test_examples_are_not_wrapped(run: Run) -> None:
-    lines = run("reserve", "--help").out.partition("Examples:")[2].splitlines()
-    assert "    leasehold reserve --system x86_64-linux --cpus 2 --wait 60" in lines
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_examples_are_not_wrapped(path: tuple[str, ...], run: Run) -> None:
+    shown = run(*path, "--help").out
+    heading, *examples = shown[shown.index("Examples:") :].split("\n\n")[0].splitlines()
+    assert heading == "Examples:"
+    assert examples[0].startswith(f"    leasehold {' '.join(path)}")
+    assert [each for each in examples if not each.startswith("    leasehold ")] == []
 
 
 def test_help_imports_no_heavy_module(run: Run) -> None:

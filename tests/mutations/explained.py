@@ -38,6 +38,15 @@ EXPLAINED: Final[Changes] = {
                 "assignment.use < use + MORE",
             ),
         ],
+        "Cascade._fill_group": [
+            Change(
+                "later groups of the request class are tried too, and find no slot either",
+                "if not (group.lifted or self._assignment.could_place(group.need) or self._find_victims(group)):\n"
+                "    return False",
+                "if not (group.lifted or self._assignment.could_place(group.need) or self._find_victims(group)):\n"
+                "    return True",
+            ),
+        ],
     },
     "scheduler.policy.lifecycle.heal": {
         "_end_unconfirmed": [
@@ -87,6 +96,21 @@ EXPLAINED: Final[Changes] = {
                 "balance >= SAVED",
             ),
         ],
+        "_Preemption._is_out": [
+            Change(
+                "a group without an account gets no victims, and the least cost is set before each search",
+                "True",
+                "False",
+            ),
+            Change(
+                "victims cost at least the least cost, so a balance of exactly that pays for none",
+                "self._left[group.account.id] <= self._least",
+                "self._left[group.account.id] < self._least",
+            ),
+        ],
+        "_list_targets": [
+            Change("a list of one entry is sorted already", "len(runs) > 1", "len(runs) >= 1"),
+        ],
     },
     "scheduler.policy.quota.reclaim": {
         "_Reclaimable._find_most": [
@@ -127,6 +151,13 @@ EXPLAINED: Final[Changes] = {
                 "slot_info.pool.lease_limit + slot_info.load",
             ),
         ],
+        "RelaxedCapacity.count_fits": [
+            Change(
+                "a number above `most` is only compared with `most`",
+                "_count_fits(headroom, need.given[slot_info.slot.pool], most - found)",
+                "_count_fits(headroom, need.given[slot_info.slot.pool], most + found)",
+            ),
+        ],
     },
     "scheduler.policy.elastic.victim_search": {
         "_Candidates.find": [
@@ -134,6 +165,13 @@ EXPLAINED: Final[Changes] = {
                 "the loop below examines the same slots, one group after the other",
                 "self._walk(bound, to_the_end=True)",
                 "",
+            ),
+        ],
+        "": [
+            Change(
+                "every turn is greater than either value, because no rank is as small",
+                "(-(1 << 62), 0, 0, 0)",
+                "(-(1 << 62), 0, 0, 1)",
             ),
         ],
     },
@@ -178,9 +216,13 @@ EXPLAINED: Final[Changes] = {
     },
     "scheduler.policy.quota.running": {
         "RunningIndex.__init__": [
+            Change("no work has a level beyond the free one", "1", "2"),
             Change(
                 "`begin` sets the level to 0 before it is compared", "self._worst_begun = 0", "self._worst_begun = 1"
             ),
+        ],
+        "RunningWork": [
+            Change("only the text of the object for people differs", "field(repr=False)", "field(repr=True)"),
         ],
     },
     "scheduler.policy.quota.steady": {
@@ -215,6 +257,51 @@ EXPLAINED: Final[Changes] = {
     "scheduler.policy.scaling.headroom": {
         "_imagine_launches": [
             Change("imagined slots keep their order among each other, behind all slots", "1", "2"),
+        ],
+        "_could_matter": [
+            Change(
+                "a pool at `max_slots` without unneeded slots launches and ends nothing, whatever is counted for it",
+                "limits.count_left(slot_infos[0].slot.pool) > 0",
+                "limits.count_left(slot_infos[0].slot.pool) >= 0",
+            ),
+        ],
+    },
+    "scheduler.policy.replan.kept_queue": {
+        "KeyHeap.push_all": [
+            Change(
+                "the number only decides how often outdated keys are removed",
+                "2 * len(self._present) + MOST_STALE",
+                "2 * len(self._present) - MOST_STALE",
+            ),
+            Change("the number only decides how often outdated keys are removed", "2", "3"),
+        ],
+    },
+    "scheduler.policy.queueing.feasibility": {
+        "list_kinds": [
+            Change("equal kinds are yielded more than once, and give the same answer", "known.add(kind)", ""),
+        ],
+    },
+    "scheduler.policy.elastic.assignment": {
+        "_may_exceed": [
+            Change(
+                "True only means that the exact rule is applied afterwards",
+                "opened is None or is_changed or slot_info.leases is not opened.slot_info.leases",
+                "opened is not None or is_changed or slot_info.leases is not opened.slot_info.leases",
+            ),
+            Change(
+                "True only means that the exact rule is applied afterwards",
+                "opened is None or slot_info.given or slot_info.lifted",
+                "opened is not None or slot_info.given or slot_info.lifted",
+            ),
+        ],
+    },
+    "scheduler.policy.plan_cache": {
+        "list_touched": [
+            Change(
+                "slots that changed at `since` are examined again, with the same result",
+                "revision <= since",
+                "revision < since",
+            ),
         ],
     },
 }

@@ -95,7 +95,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path, redis_client: redis.
     upgraded.store.close()
 
 
-LATER: dict[str, dict[str, None]] = {
+LATER: dict[str, dict[str, Any]] = {
     "slots": dict.fromkeys(
         ["batch", "launched_for", "meter", "launched_at", "launch_digest", "gang", "power", "storage_price"]
     ),

@@ -176,7 +176,10 @@ def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
 
 
 def _date_freed_slots(work: UnitOfWork, leases: Iterable[Lease], at: float) -> None:
-    """Let the slots that a report has freed of these leases be idle since the time that the report describes."""
+    """Store that a slot which lost its last lease by a report is idle since `at`, the time that the report describes.
+
+    `leases`: the leases that the report has ended.
+    """
     for name in sorted({lease.slot for lease in leases}):
         slot = work.slots.get(name)
         if slot is not None and slot.idle_since == work.now and at < work.now:

@@ -110,7 +110,11 @@ def _start(ports: Ports, rules: Rules, slots: Sequence[Slot]) -> tuple[list[Slot
 
 @repeated_if_overtaken
 def _return(ports: Ports, rules: Rules, slots: Sequence[Slot], refused: Refused) -> None:
-    """Let slots whose machines the cloud did not start be stopped again, and pause launches and starts like theirs."""
+    """Make the slots stopped again whose machines the cloud did not start, and store the launch back-offs that these
+    refusals cause.
+
+    `refused`: slot id -> error. Slots that no longer want the start do not change.
+    """
     if not refused:
         return
     with ports.store.transaction() as transaction:
@@ -137,7 +141,11 @@ def _count(ports: Ports, slots: Sequence[Slot], outcomes: dict[str, str]) -> Non
 
 
 def _list_due(ports: Ports, wanted: Sequence[tuple[str, int]], power: str) -> tuple[list[Slot], dict[str, str]]:
-    """Return the slots that still want this power change and for which a call is due, and the outcome of the others."""
+    """Return the slots that still want this power change and for which a call is due, and for each other slot the
+    outcome (slot id -> `not_wanted` or `not_due`).
+
+    `wanted`: pairs of slot id and epoch. `power`: the change, as the row of a slot names it.
+    """
     found = {slot.id: slot for slot in ports.store.find_slots(ids=[name for name, _ in wanted])}
     now, due, outcomes = ports.store.now(), list[Slot](), dict[str, str]()
     for name, epoch in wanted:

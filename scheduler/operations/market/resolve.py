@@ -186,8 +186,10 @@ def _is_priced(pool: Pool, entry: Offering, kind: InstanceType, market: StoredMa
 
 
 def _explain(pool: Pool, entry: Offering, market: StoredMarket) -> str:
-    """Return why no type of the catalogue meets the requirements: the requirements that most types, which meet all
-    others, do not meet.
+    """Return why no type of the catalogue meets the requirements of an offering.
+
+    Counted are the types that miss exactly one requirement, by requirement. The sentence names the requirement with the
+    highest count, if there is any.
     """
     counts: dict[str, int] = {}
     zones = set(find_zones(pool, entry))

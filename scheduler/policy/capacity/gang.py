@@ -160,9 +160,11 @@ def _take_all(
 
 
 def _could_hold(demand: Demand, slot_index: Sequence[SlotIndex], shortage: Shortage | None) -> bool:
-    """Return whether the instances of each run of equal requests would fit if the other runs were not placed.
+    """Return False if the instances of one run of equal requests (an entry of `demand.runs`) do not fit, even if the
+    other runs are not placed; True if a search has to decide.
 
-    This compares a sum over the slots and takes no slot.
+    The function adds up how many instances fit on each slot, and takes no capacity. If the demand has only one run,
+    `shortage` records a result that is too low.
     """
     for need, count in demand.runs:
         most = sum(each.count_fits(need, count) for each in slot_index)

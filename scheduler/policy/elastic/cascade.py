@@ -54,8 +54,9 @@ class Cascade:
     ) -> None:
         """Start the cascade of one queue.
 
-        `ranks`: reservation id -> position in the queue's order, leased reservations included. `linked`: see
-        `link_pools`. `limits`: the slots that instances may not get.
+        `ranks`: reservation id -> position in the queue's order, leased reservations included. `linked`: pool -> the
+        pool that stands for all pools linked with it (see `link_pools`). `limits`: finds the slots that the limits of
+        an account refuse to its instances; None: no account has such limits.
         """
         self.settings, self._linked, self._limits = settings, linked, limits
         self._cycle, self._ranks = cycle, ranks

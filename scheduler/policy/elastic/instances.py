@@ -153,10 +153,13 @@ class ElasticGroup:
 
 
 class GrantLimits(Protocol):
-    """The limits of accounts for slots that elastic instances are granted."""
+    """Finds the slots that the limits of an account refuse to its elastic instances."""
 
     def update(self, group: ElasticGroup) -> None:
-        """Set `group.refused`. The slots that the group, and groups of earlier calls, were granted count too."""
+        """Set `group.refused` to the ids of these slots.
+
+        Slots that this group, and groups of earlier calls, were granted in this cycle count towards the limits.
+        """
 
 
 class MissingInstances:

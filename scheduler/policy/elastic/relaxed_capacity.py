@@ -1,4 +1,5 @@
-"""The capacity that the ready slots would have without the elastic instances that may be reclaimed.
+"""The capacity that the ready slots would have without the elastic instances that may be reclaimed. For one slot it is
+called the slot's headroom here.
 
 Under load most pending reservations would not fit even then. Comparing sums shows this without moving an instance.
 """

@@ -210,7 +210,9 @@ class ElasticStep:
     def __init__(self, cycle: CycleState, waiters: Queue, limits: GrantLimits | None = None) -> None:
         """Serve the elastic instances of leased reservations.
 
-        Some of `waiters` were assigned their leases in this cycle. `limits`: the slots that instances may not get.
+        `waiters`: the pending reservations in queue order; some of them were assigned their leases in this cycle.
+        `limits`: finds the slots that the limits of an account refuse to its instances; None: no account has such
+        limits.
         """
         self._cycle, self._limits = cycle, limits
         self._start = len(cycle.decisions)

@@ -131,8 +131,8 @@ def _pass_over(
 ) -> int | None:
     """Return the result of a reservation that is not tried in this cycle; None if it is to be tried.
 
-    A reservation behind a gang in a queue without backfill is not tried, and none whose principal has spent its work
-    budget (without backfill, later reservations wait for that one).
+    A reservation is not tried if it is behind a gang in a queue without backfill, or if its principal has spent its
+    work budget. In the second case, without backfill, the reservations behind it are not tried either.
     """
     if blocked and blocked.get(demand.queue):
         deferred.add(reservation.id)

@@ -123,9 +123,10 @@ class AccountLimits:
 
 
 class LimitsOfGrants:
-    """The limits `per_label_task_limits` for elastic instances: an account at a limit is granted no such slot.
+    """The limits `per_label_task_limits` for elastic instances: an account that has reached its limit for a label is
+    granted no further slot with that label.
 
-    Instances that the cycle has granted count too. Those that it has reclaimed count from the next cycle on no more.
+    Instances that this cycle has granted count too. Instances that it has reclaimed count until its end.
     """
 
     def __init__(self, cycle: CycleState, limits: AccountLimits, accounts: Mapping[str, Account]) -> None:

@@ -137,10 +137,11 @@ def sum_costs(runs: Sequence[RunningWork]) -> Levels:
 def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
     """Preempt work at worse levels for one paid level, on the slot with the cheapest work first, then in slot order.
 
-    A slot goes to the first reservation whose labels it has and whose account has reached no limit and has more than
-    the victims cost (compared from level 0 on, with its present balance). An account with a lease at a worse level at
-    the beginning of the step preempts nothing. A reservation with several instances preempts only if all of them fit on
-    the slot. Each slot has at most one preemption in a cycle.
+    A slot goes to the first reservation in order for which the following is true. The slot has the labels that the
+    reservation requires. All instances of the reservation fit on the slot once the victims are gone. Its account has
+    reached no limit. The present balance of its account is greater than the cost of the victims; both are compared
+    level by level from level 0 on, and the first level at which they differ decides. An account with a lease at a worse
+    level at the beginning of the step preempts nothing. Each slot has at most one preemption in a cycle.
     """
     if next(quota_run.running.list_worse(level), None) is None:
         return

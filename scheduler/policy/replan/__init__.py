@@ -1,1 +1,3 @@
-"""Planning again after few changes: the kept state of the last cycle is used again, and only changes are examined."""
+"""Planning again after few changes. The state of the last cycle is kept (a kept cycle), and the next tick examines only
+what changed since. Otherwise a full cycle plans from the beginning.
+"""

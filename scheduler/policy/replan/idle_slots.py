@@ -1,4 +1,4 @@
-"""The idle slots of a kept cycle, by pool, to find whether a new cycle would launch, drain or terminate a slot."""
+"""The idle slots of a kept cycle, by pool, to find whether a full cycle would launch, drain or terminate a slot."""
 
 from collections.abc import Container
 
@@ -40,10 +40,11 @@ class IdleSlots:
         self._oldest.pop(name, None)
 
     def stay(self, withheld: Container[str]) -> bool:
-        """Return whether no pool gets or loses a slot in this tick. Schedule a cycle for the time when the first idle
-        slot is to be drained.
+        """Return whether a full cycle would neither launch nor end a slot in this tick. If so, schedule a cycle for the
+        time when the first idle slot is to be drained.
 
-        `withheld`: pools with launches that only `max_slots` or EC2's quota withholds; unneeded slots end there.
+        `withheld`: pools with launches that only `max_slots` or EC2's quota withholds. In these pools an idle slot ends
+        at once, so that a launch can replace it.
         """
         return all(self._stays(name, withheld) for name in self._idle)
 

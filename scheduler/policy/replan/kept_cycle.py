@@ -122,7 +122,7 @@ class KeptCycle:
         return KeptQueue(keys, waits.cut(known))
 
     def _make_keys(self, names: Iterable[str], rows: Sequence[Reservation], shapes: Sequence[Shape]) -> Iterator[Key]:
-        """Return the position of each pending reservation."""
+        """Return the key of each pending reservation: its position in the queue."""
         ages, numbers = [each.created_at for each in rows], [each.sequence for each in rows]
         ranks = map(self._rank, rows) if self._by_quota is None else self._by_quota.rank_all(rows, shapes)
         return zip(ranks, ages, numbers, names, strict=True)
@@ -291,7 +291,7 @@ class KeptCycle:
         return ON_HOLD if demand is None else self._find_refusal(demand).reason
 
     def _push_all(self, keys: Iterable[Key], demands: Iterable[Demand | None]) -> None:
-        """Add reservations to the lines of their demands."""
+        """Add the keys of reservations to the heaps of their demands. A demand None (on hold) has no heap."""
         found = defaultdict[Demand | None, list[Key]](list)
         for key, demand in zip(keys, demands, strict=True):
             found[demand].append(key)
@@ -377,8 +377,8 @@ class KeptCycle:
 
 
 def _check_plain(demand: Demand) -> None:
-    """Raise `_LeftWayError` for a demand that depends on more than the free capacity: a gang, elastic components, a
-    queue without backfill, or a demand that only one reservation has.
+    """Raise `_LeftWayError` unless the free capacity alone decides where a demand fits. It does not for a gang, elastic
+    components, a queue without backfill, and a demand of a single reservation, which for example declined slots.
     """
     if len(demand.needs) != 1 or demand.elastic or not demand.is_shared or not demand.settings.backfill:
         raise _LeftWayError

@@ -101,7 +101,7 @@ class KeptQueue:
             self._lasts[-1], at = known_keys[-1], end
 
     def _insert(self, key: Key, reason: Reason) -> None:
-        """Add a reservation before the last one."""
+        """Add a reservation at a position that is before that of the last reservation in the queue."""
         at = bisect_left(self._lasts, key)
         section = self._sections[at]
         keys, names, reasons = section.open()

@@ -1,4 +1,7 @@
-"""The lives of the machines of a kept cycle, to find whether a new cycle would replace one of them."""
+"""When the machines of a kept cycle are to be replaced, to find whether a full cycle would replace one of them now.
+
+The life of a machine ends when it is older than the rules of its pool allow, or has drifted.
+"""
 
 from math import inf
 
@@ -9,8 +12,8 @@ from scheduler.policy.scaling.replacement import list_replaceable
 
 
 class Lives:
-    """When the first machine of a kept cycle may have to be replaced. All slots of the cycle are ready, stopped or
-    empty.
+    """The time at which the first machine of a kept cycle may have to be replaced. All slots of the cycle are ready,
+    stopped or empty.
     """
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:

@@ -16,7 +16,9 @@ _WAITING: Final = frozenset({"draining", "terminating", "error", "stopped"})
 
 
 def is_ordinary(cycle: CycleState, outcome: Plan) -> bool:
-    """Return whether no slot is in flight or about to change its state, and all decisions are of an ordinary kind."""
+    """Return whether no slot is in flight or about to change its state, all decisions only assign leases or limit CPUs,
+    and the view has ordinary rows only.
+    """
     return (
         has_ordinary_rows(cycle.view, cycle.rules)
         and _ORDINARY.issuperset(map(type, outcome.decisions))

@@ -67,7 +67,7 @@ class BudgetLimits:
         ]
 
     def describe(self, pools: Iterable[str], account: str) -> list[str]:
-        """Return as text for each budget of these pools and this account what it allows at present, and what runs."""
+        """Return a text for each budget of these pools and this account: what it allows at present, and what runs."""
         names = list(pools)
         return [
             f"budget {each.name} allows {each.allowed:.2f} dollars an hour at present, {each.rate:.2f} run"
@@ -86,8 +86,8 @@ def _dearest(cycle: CycleState, pool: str) -> float:
 
 
 def active(cycle: CycleState) -> list[SlotInfo]:
-    """Return the slots of a cycle that have, or will have, a machine that is paid by the hour. A stopped machine that
-    this cycle ends is none of them.
+    """Return the slots of a cycle that have, or will have, a machine that is paid by the hour. Slots whose stopped
+    machine this cycle terminates are left out.
     """
     return [
         each

@@ -34,10 +34,10 @@ gangs that come later in the queue; `_ImaginedLaunches.awaited` contains those t
 
 
 def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> Headroom:
-    """Count, by pool, the launches that would be made if slots were left. Several small reservations may share a
-    launch.
+    """Count, by pool, the launches that would be made if `max_slots` and EC2's quota allowed them. Several small
+    reservations may share a launch.
 
-    Call it before the warm pools are filled, because a pool with withheld launches gets no warm slot.
+    Call this function before the warm pools are filled, because a pool with withheld launches gets no warm slot.
     """
     if not shortfall.demands or not any(_could_matter(slot_infos, limits) for slot_infos in cycle.pools.values()):
         return Headroom({}, frozenset(), {})

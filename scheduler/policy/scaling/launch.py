@@ -118,8 +118,9 @@ def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall
 
     A reservation uses capacity on slots launched earlier in this cycle before it causes a launch: n reservations with p
     places in flight cause ceil((n - p) / places of a slot) launches. A reservation whose launches are not all possible
-    launches nothing and waits with the code of the reason. If the starvation guard protects such a gang, launches that
-    could serve it are not made for reservations behind it. Elastic instances come last, after all essential ones.
+    launches nothing and waits with the code of the reason. If such a reservation is a gang that the starvation guard
+    protects, later reservations launch nothing that could serve the gang. Elastic instances come last, after all
+    essential ones.
     """
     if not unplaced.queue.ids and not unplaced.elastic:
         return Shortfall((), unplaced.protected.kept, {})

@@ -11,7 +11,7 @@ from scheduler.model.view import View
 from scheduler.policy.capacity.candidate_queue import RemainingCapacity
 from scheduler.policy.capacity.gang import Shortage, fill, has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
-from scheduler.policy.capacity.slot_index import CHANGES_A_STEP
+from scheduler.policy.capacity.slot_index import CHANGES_A_STEP, SLOTS_A_STEP
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
@@ -255,3 +255,14 @@ def test_a_search_counts_a_step_for_every_few_changes_that_it_reads() -> None:
         before = cycle.count_steps()
         cycle.ready.find(need)
         assert cycle.count_steps() - before == steps
+
+
+def test_a_sum_over_many_slots_counts_as_more_steps() -> None:
+    waiting = a_reservation("r1", resources={"cpus": 1})
+    slots = [a_slot(f"linux-{number}", resources={"cpus": 1}) for number in range(1, 3 * SLOTS_A_STEP + 1)]
+    cycle = CycleState(View([*slots, waiting]), some_rules({"pools": {"linux": {"max_slots": len(slots)}}}), NOW)
+    cycle.open_indexes()
+    [need] = cycle.demand_of(waiting).needs
+    before = cycle.ready.steps
+    assert cycle.ready.count_fits(need, 2 * len(slots)) == len(slots)
+    assert cycle.ready.steps == before + 1 + 3

@@ -6,6 +6,9 @@ from scheduler.model.decisions import Assign, Grant, Launch, Revoke
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.resources import Resources
 from scheduler.model.view import Row, View
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.elastic.instances import MissingInstances, list_groups
+from scheduler.policy.elastic.rated_slots import RatedSlots
 from scheduler.policy.plan import plan
 from tests.builders import NOW, SYSTEM, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.quotas import a_host as quota_host
@@ -107,3 +110,26 @@ def test_a_grant_waits_for_the_grace_on_a_slot_that_quota_has_filled_in_the_same
     assert [each.reservation for each in found if isinstance(each, Assign)] == ["r4"]
     assert [(each.reservation, each.revoke_by) for each in found if isinstance(each, Revoke)] == [("r2", NOW + 30)]
     assert not any(isinstance(each, Grant) for each in found)
+
+
+def test_a_group_that_lacked_nothing_is_found_when_an_instance_of_it_is_lifted_again() -> None:
+    row = an_application(1, (a_part("linux-1"),))
+    cycle = CycleState(View([a_slot("linux-1"), row]), some_rules({"pools": {"linux": {"max_slots": 9}}}), NOW)
+    [group] = list_groups(cycle, row, cycle.demand_of(row), 0, row.leases)
+    missing = MissingInstances()
+    for count, expected in ((1, group), (0, None), (1, group)):
+        group.missing = count
+        missing.note(group)
+        assert missing.find_next(group.need.likeness, group.rank) is expected
+
+
+def test_a_rated_slot_on_which_a_lease_was_placed_is_rated_again_when_a_search_reaches_it() -> None:
+    cycle = CycleState(View([a_slot("linux-1"), a_slot("linux-2")]), some_rules(), NOW)
+    first, second = cycle.slot_infos.values()
+    first.free = second.free = None
+    rated = RatedSlots[int](lambda slot_info: slot_info.given, [])
+    rated.add(first)
+    rated.add(second)
+    assert rated.find_first() == (0, first)
+    first.given = 2
+    assert rated.find_first() == (0, second)

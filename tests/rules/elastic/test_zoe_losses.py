@@ -20,6 +20,7 @@ def held_by_r1(*timeline: Document, more: int = 1, slots: list[Document] = ON_TH
 GRACE = {"preemption_grace": 30}
 FULL = [on_slot("lab-1", 3, ("r1", "core"), ("r1", "more.0"), ("r1", "more.1"))]
 """One slot, full of r1, which has one elastic instance more to get."""
+ONE_OF_GPUS = [{"name": "core", "resources": {"gpus": 1}}, component("more", 1, kind="elastic")]
 
 CASES: dict[str, tuple[Document, list[str]]] = {
     "an elastic instance whose slot is lost ends alone, and the tick that sees it grants another": (
@@ -133,6 +134,26 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             scheduler={**GRACE, "queue": "priority"},
         ),
         ["5 assign big lab-2", "5 revoke r1 more.1 lab-1 reclaimed", "9 grant big more lab-1 room"],
+    ),
+    "the place of one lease that ends is promised once: a second missing instance revokes another lease": (
+        held_by_r1(
+            submitted(5, an_application("big", 1, 1, priority=9)),
+            submitted(6, {**an_application("r3", 1, priority=8), "components": ONE_OF_GPUS}),
+            slots=[
+                {**FULL[0], "resources": {"units": 9}},
+                on_slot("lab-2", 1),
+                {**on_slot("lab-3", 0), "resources": {"gpus": 1}},
+            ],
+            more=2,
+            lab={"max_leases_per_slot": 3},
+            scheduler={**GRACE, "queue": "priority"},
+        ),
+        [
+            "5 assign big lab-2",
+            "5 revoke r1 more.1 lab-1 reclaimed",
+            "6 assign r3 lab-3",
+            "6 revoke r1 more.0 lab-1 reclaimed",
+        ],
     ),
     "a larger shortage revokes what is missing beyond the leases that end": (
         held_by_r1(

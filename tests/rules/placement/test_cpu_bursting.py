@@ -283,3 +283,10 @@ def test_capacity_that_is_kept_for_a_reservation_that_waits_is_shared_until_then
     gang = a_reservation("r3", components=parts, sequence=3)
     slots = [a_slot("linux-1"), a_slot("linux-2", state="booting")]
     assert limits_of(*slots, *singles, gang) == [("r1", "linux-1", 1.5), ("r2", "linux-1", 1.5)]
+
+
+def test_leases_on_a_slot_whose_pool_the_rules_no_longer_list_share_its_spare_cores() -> None:
+    slot = a_slot("old-1", pool="old", resources={"cpus": 8})
+    holder = a_reservation(phase="leased", leases=(a_lease("old-1", resources={"cpus": 2}, cores=3.0),))
+    found = plan(View([slot, holder]), some_rules(), NOW)
+    assert [(each.slot, each.cpus) for each in found.decisions if isinstance(each, Cores)] == [("old-1", 8)]

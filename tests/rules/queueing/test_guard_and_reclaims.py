@@ -2,6 +2,10 @@
 
 import pytest
 
+from scheduler.model.view import View
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.elastic.cascade import Cascade, link_pools
+from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
 from tests.rules.playing import Document, play_out, tick
 from tests.rules.zoe import a_lab, an_application, component, on_slot, submitted
 
@@ -115,3 +119,25 @@ def test_a_gang_for_which_elastic_instances_were_reclaimed_is_kept_out_by_the_gu
     [reported] = played.ticks
     assert reported[:3] == ["revoke r1 more lab-2 reclaimed", "assign small lab-2", "big waits no_capacity"]
     assert reported[-1] == "gang waits behind_queue"
+
+
+def test_what_a_reservation_got_no_longer_counts_as_capacity_that_keeps_nothing_out() -> None:
+    """linux-1 could hold both instances of `gang` until `one` gets a half of it. linux-2 is kept, and could hold the
+    other instance.
+    """
+    gang = a_reservation("gang", components=(a_component(count=2, resources={"cpus": 2}),))
+    one, large = (a_reservation(name, resources={"cpus": cpus}) for name, cpus in (("one", 2), ("large", 9)))
+    slots = [a_slot("linux-1", resources={"cpus": 4}), a_slot("linux-2", resources={"cpus": 2})]
+    pools = {"linux": {"resources": {"cpus": 4}, "max_slots": 2}}
+    rules = some_rules({"scheduler": {"elastic": "yielding"}, "pools": pools})
+    cycle = CycleState(View([*slots, gang, one, large]), rules, NOW)
+    cycle.open_indexes()
+    first, second = cycle.slot_infos["linux-1"], cycle.slot_infos["linux-2"]
+    cycle.ready.remove(second)
+    demands = [cycle.demand_of(each) for each in (gang, one, large)]
+    cascade = Cascade(cycle, rules.scheduler, {"large": 0}, link_pools(demands))
+    assert cascade.make_room(large, demands[2]) is None
+    kept = [cycle.make_index([second])]
+    assert not cascade.is_kept_out(demands[0], kept)
+    cascade.spend(demands[1], [first])
+    assert cascade.is_kept_out(demands[0], kept)

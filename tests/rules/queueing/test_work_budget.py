@@ -174,6 +174,25 @@ def test_cores_of_gangs_change_in_rotation_and_those_of_another_principal_at_onc
     assert list_shared(plan(view, rules_with(0), NOW, cache)) == {"g0", "g1", "g2", "g3"}
 
 
+def test_cores_of_two_leases_count_for_the_budget() -> None:
+    leases = [a_lease(slot=f"linux-{at}", component=f"rank.{at - 1}", resources={"cpus": 1}) for at in (1, 2)]
+    view = a_fleet(*(msgspec.structs.replace(a_held_gang(number), leases=tuple(leases)) for number in range(2)))
+    rules, cache = rules_with(CORES_STEPS * 2), PlanCache()
+    assert [list_shared(plan(view, rules, NOW + tick, cache)) for tick in range(2)] == [{"g0"}, {"g1"}]
+
+
+def test_launches_for_elastic_instances_count_for_the_budget() -> None:
+    more = (Component(name="more", count=SLOTS, kind="elastic", resources={"cpus": 10}),)
+    lease = a_lease(slot="linux-1", component="rank", resources={"cpus": 10})
+    waiting = a_gang(0, 10, count=1, more=more)
+    held = msgspec.structs.replace(waiting, phase="leased", token=1, leased_at=NOW, leases=(lease,))
+    empty = [a_slot(f"linux-{number}", state="empty", epoch=0) for number in range(2, SLOTS + 1)]
+    pools = {"linux": {"max_slots": SLOTS, "resources": {"cpus": 10}, "launch_for_elastic": True}}
+    rules = some_rules({"pools": pools, "limits": {"work_per_tick": 5}})
+    found = plan(View([a_slot("linux-1", resources={"cpus": 10}), *empty, held]), rules, NOW)
+    assert sum(isinstance(each, Launch) for each in found.decisions) == 5
+
+
 def test_a_simulation_has_no_bound() -> None:
     cluster = build_cluster({"pools": {"linux": {"system": SYSTEM, "max_slots": 1}}}, CloudDocument())
     assert cluster.ports.rules().limits.work_per_tick == 0

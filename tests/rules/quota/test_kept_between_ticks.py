@@ -5,7 +5,7 @@ from math import fsum
 
 import pytest
 
-from scheduler.model.accounts import PAID, Account
+from scheduler.model.accounts import NOTHING, PAID, Account
 from scheduler.model.decisions import Plan
 from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
@@ -55,6 +55,29 @@ def test_the_use_of_an_account_is_the_exact_sum_over_its_leases() -> None:
             use.follow(sequence.view)
             for account in sequence.view.accounts.values():
                 assert use.sum_used(account.id, sequence.now) == _sum_naively(sequence.view, account, sequence.now)
+
+
+def test_the_use_is_summed_again_for_another_view_and_for_other_paying_accounts() -> None:
+    """After `B` is forgotten and created again, `r2`, which was submitted before, has no account."""
+    use = RunningUse()
+    first: list[Row] = [
+        runs("r1", a_lease("hosts-1", level=0, charged_at=NOW), account="A"),
+        an_account("A"),
+        an_account("B"),
+    ]
+    second: list[Row] = [
+        runs("r2", a_lease("hosts-2", level=1, charged_at=NOW), account="B"),
+        an_account("A"),
+        an_account("B"),
+    ]
+    views = [View([a_host(1), *first]), View([a_host(2), *second])]
+    for view in views:
+        use.follow(view)
+        sums = {name: use.sum_used(name, NOW + 10) for name in "AB"}
+        assert sums == {name: _sum_naively(view, view.accounts[name], NOW + 10) for name in "AB"}
+    views[1].apply(an_account("B", version=2, forgotten_upto=99))
+    use.follow(views[1])
+    assert use.sum_used("B", NOW + 10) == NOTHING
 
 
 def _sum_naively(view: View, account: Account, now: float) -> tuple[float, ...]:

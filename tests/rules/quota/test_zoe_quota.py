@@ -57,6 +57,14 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         [],
     ),
+    "the instances that a reclaim places count for the limit together": (
+        stretched(
+            2,
+            submitted(5, an_application("r1", 2, account="capped")),
+            slots=[on_slot("lab-1", 3, ("low", "core"), ("low", "more.0"), ("low", "more.1"), labels={"rack": "a"})],
+        ),
+        [],
+    ),
     "and a reclaim on another one serves the reservation": (
         stretched(
             1,

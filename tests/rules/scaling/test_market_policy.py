@@ -17,9 +17,10 @@ from scheduler.model.view import Row, View
 from scheduler.operations.market.resolve import resolve_rules
 from scheduler.policy.plan import plan
 from scheduler.policy.scaling.market_mix import MarketMix, count_mix, describe_turn, find_turn
+from scheduler.policy.scaling.offerings import list_choices, list_eligible, list_fallback
 from scheduler.simulation.runner import play
 from scheduler.simulation.scenario import load_scenario
-from tests.builders import NOW, SYSTEM, a_reservation, a_slot
+from tests.builders import NOW, SYSTEM, a_reservation, a_slot, some_rules
 from tests.reference_model.comparing import describe
 from tests.reference_model.tick import tick
 from tests.rules.playing import Played, a_scenario, play_out, submit
@@ -302,3 +303,18 @@ def test_the_launches_of_a_scenario_file(name: str) -> None:
     played = Played(list(play(load_scenario(SCENARIOS / f"{name}.toml"))))
     found = [each.split() for each in played.decisions if " launch " in each]
     assert [f"{at} {slot} {offering}" for at, _, slot, offering, _ in found] == PLAYED[name]
+
+
+def test_a_fallback_has_no_spot_offering_that_is_too_expensive() -> None:
+    offerings = [
+        {"name": "cheap", "market": "spot", "price": 1},
+        {"name": "dear", "market": "spot", "price": 9},
+        {"name": "sure", "market": "on-demand", "price": 5},
+    ]
+    pool = some_rules({"pools": {"linux": {"offerings": offerings, "on_demand_after": 1}}}).pools["linux"]
+    choices = list_choices(pool)
+    eligible = list_eligible(choices, pool, "spot")
+    hold = hold_id("linux", "capacity", eligible[0].key or "")
+    row = Hold(id=hold, pool="linux", kind="capacity", subject="cheap", refused_at=NOW, until=NOW + 60, streak=1)
+    found = list_fallback("linux", pool, choices, eligible, {hold: row}, "spot")
+    assert ([each.price for each in eligible], [each.price for each in found]) == ([1], [5])

@@ -309,6 +309,23 @@ def test_an_idle_slot_is_replaced_by_a_cheaper_offering(name: str) -> None:
     assert found == [expected]
 
 
+def test_the_market_of_a_cheaper_offering_counts_the_slots_that_stay() -> None:
+    """No offering is cheaper than `linux-1`, so the on-demand slot that the pool must have stays: a spot offering may
+    take the place of `linux-2`.
+    """
+    offerings = [
+        {"name": "small", "market": "on-demand", "price": 4, "resources": {"cpus": 4}},
+        {"name": "small", "market": "spot", "price": 1, "resources": {"cpus": 4}},
+    ]
+    market = {"on_demand_base": 1}
+    slots = [
+        a_slot("linux-1", offering="small/on-demand", market="on-demand", price=4, resources={"cpus": 4}),
+        a_slot("linux-2", offering="small/spot", market="spot", price=3, resources={"cpus": 4}),
+    ]
+    pool = a_replacing_pool(pool={"offerings": offerings, "market": market}, min_saving=0.3)
+    assert reported(tick(0), pool=pool, slots=slots) == [["drain linux-2 consolidated"]]
+
+
 REFUSED: dict[str, tuple[Document, str]] = {
     "a share above all": ({"disruption_budget": "101%"}, "disruption_budget"),
     "a share without a number": ({"disruption_budget": "%"}, "disruption_budget"),

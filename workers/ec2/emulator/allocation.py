@@ -36,8 +36,8 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """How a launch is divided: the number of instances at each place, and the limit that each place met which could not
-    give what was requested of it.
+    """How a launch is divided: the number of instances at each place, and for each place that could not have all the
+    instances requested of it the limit that prevented them.
     """
 
     counts: Mapping[Place, int]
@@ -83,8 +83,8 @@ def allocate(call: Call, places: Sequence[Place], limits: Sequence[Limit], price
 
 
 def find_full(places: Iterable[Place], limits: Sequence[Limit]) -> Limit | None:
-    """Return the first limit that instances at these places, one at each, exceed together; None if there is room for
-    all of them.
+    """Return the first limit that one more instance at each of these places (instance type and zone) would exceed; None
+    if there is room for all of them.
     """
     for place in places:
         full = next((each for each in limits if place in each.costs and not _fit(each, place)), None)

@@ -47,7 +47,10 @@ class EmulatedQueue(models.Queue):
 
 
 class Dispatcher(DomainDispatcherApplication):
-    """moto's server for all services. It remembers the service of each host name, for which moto lists a folder."""
+    """moto's server for all services. It remembers which service a host name belongs to.
+
+    Speed: moto lists a folder to find that out.
+    """
 
     def __init__(self, create_app: Any) -> None:
         super().__init__(create_app)

@@ -1,4 +1,7 @@
-"""Revision 0007: the indexes of time marks contain the versions, so that recent writes are counted without the rows."""
+"""Revision 0007: the indexes on `marked_at` contain the column `version` too.
+
+Recently written rows are then compared by reading an index alone.
+"""
 
 from alembic import op
 
