@@ -4,9 +4,8 @@ Each change of state is made here: it is checked against the tables of legal mov
 written before `flush`.
 """
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,88 +19,12 @@ from scheduler.model.slots import Slot, move_slot, without_machine
 from scheduler.model.transitions import ENDED, HOLDING, LEASE_MOVES, Cause, Phase, SlotState, check_move
 from scheduler.model.view import Row
 from scheduler.operations.change_set import ChangeSet
+from scheduler.operations.leases_by_slot import LeasesBySlot
 from scheduler.operations.notices import describe_notice
-from scheduler.policy.capacity.fits import Occupancy
 from scheduler.policy.quota.accounting import bill
 from scheduler.ports import ConflictError, OutboxMessage, Transaction
 
 Changed = TypeVar("Changed", Slot, Reservation)
-Key = tuple[str, str]
-"""The id of a reservation and the name of the component that the lease is for."""
-_NONE: Final[Mapping[Key, Lease]] = MappingProxyType({})
-Read = Callable[[Collection[str], Container[str]], Mapping[str, Sequence[tuple[str, Lease]]]]
-"""A function that reads the leases on these slots from the database, as pairs (reservation id, lease) by slot, without
-those of these reservations.
-"""
-
-
-class LeasesBySlot:
-    """The leases on each slot, in any of its epochs (launches), by reservation and component. The leases on a slot are
-    read from the database before they are first returned.
-
-    Speed: the sums of a slot's leases are kept with every lease, so that one more lease is tested without adding up all
-    the others.
-    """
-
-    def __init__(self, load: Read, loaded: Container[str]) -> None:
-        """Begin without leases. `loaded`: the reservations whose rows the transaction has loaded. Their leases come by
-        `replace`, with their changes, and are not read.
-        """
-        self._load, self._loaded = load, loaded
-        self._read: set[str] = set()
-        """Ids of the slots whose leases were all read from the database."""
-        self._leases: dict[str, dict[Key, Lease]] = {}
-        self._sums: dict[tuple[str, int], Occupancy] = {}
-        """By slot and epoch: the sums of the leases there, once they were asked for."""
-
-    def read(self, slots: Collection[str]) -> None:
-        """Read all leases on these slots from the database, without locks."""
-        for leases in self._load(slots, self._loaded).values():
-            for owner, lease in leases:
-                self._put(owner, lease)
-        self._read.update(slots)
-
-    def replace(self, owner: str, gone: Iterable[Lease], come: Iterable[Lease]) -> None:
-        """Remove leases of the reservation `owner`, and then add others."""
-        for lease in gone:
-            ended = self._leases.get(lease.slot, {}).pop((owner, lease.component), None)
-            if self._sums:
-                self._count(ended, -1)
-        for lease in come:
-            self._put(owner, lease)
-
-    def _put(self, owner: str, lease: Lease) -> None:
-        there, key = self._leases.setdefault(lease.slot, {}), (owner, lease.component)
-        if self._sums:
-            self._count(there.get(key), -1)
-            self._count(lease, 1)
-        there[key] = lease
-
-    def list_all(self, slot: str) -> Mapping[Key, Lease]:
-        """Return the leases that name this slot, in whatever epoch, by reservation and component."""
-        if slot not in self._read:
-            self.read([slot])
-        return self._leases.get(slot, _NONE)
-
-    def list_on(self, slot: Slot) -> dict[Key, Lease]:
-        """Return the leases on the present machine (epoch) of a slot, by reservation and component."""
-        return {key: lease for key, lease in self.list_all(slot.id).items() if lease.epoch == slot.epoch}
-
-    def last_epoch(self, slot: str) -> int:
-        """Return the highest epoch in which a lease on this slot was given; 0 if there is no such lease."""
-        return max((lease.epoch for lease in self.list_all(slot).values()), default=0)
-
-    def sum_on(self, slot: Slot) -> Occupancy:
-        """Return the sums of the leases on a slot's present machine, by state. Callers must not change them."""
-        there = self._sums.get((slot.id, slot.epoch))
-        if there is None:
-            there = self._sums[slot.id, slot.epoch] = Occupancy(self.list_on(slot).values())
-        return there
-
-    def _count(self, lease: Lease | None, times: int) -> None:
-        there = None if lease is None else self._sums.get((lease.slot, lease.epoch))
-        if there is not None and lease is not None:
-            there.add(lease.state, lease.resources, times)
 
 
 class UnitOfWork:
