@@ -110,11 +110,12 @@ def write_rules(
         return Applied(stored.version, None)
     work = UnitOfWork(transaction, cause, principal=principal)
     work.count_submitted()
-    if _list_quota_systems(stored.rules) != _list_quota_systems(rules):
-        work.load(reservations=transaction.list_holders(), payers=True)
+    changes_queues = _list_quota_systems(stored.rules) != _list_quota_systems(rules)
+    # All rows at once, so that they are locked in the order in which all transactions lock rows.
+    work.load(reservations=transaction.list_holders() if changes_queues else (), whole=True)
     version = transaction.save_rules(document, stored.version, found)
-    fit_slots(work, transaction.load_all_slots(), rules)
-    fit_accounts(work, transaction.load_all_accounts(), stored.rules, rules)
+    fit_slots(work, list(work.slots.values()), rules)
+    fit_accounts(work, list(work.accounts.values()), stored.rules, rules)
     fit_leases(work, stored.rules, rules)
     detail: dict[str, Any] = {"version": version} | ({"source": source} if source else {})
     work.add_event(Event(at=work.now, name=RULES_CHANGED, cause=cause, detail=detail))

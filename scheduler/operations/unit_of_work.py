@@ -81,13 +81,15 @@ class UnitOfWork:
         accounts: Iterable[str] = (),
         payers: bool = False,
         holders: bool = False,
+        whole: bool = False,
     ) -> None:
         """Lock and read rows by id: these reservations, the slots of their leases, these slots, and these accounts.
         Also read all leases on the slots.
 
         `parts`: reservations of which only the leases on `slots` change; leases on their other slots are read on
         demand. `payers`: load the accounts of all these reservations (default: only of reservations with charged
-        leases). `holders`: also load the reservations that have leases on `slots`.
+        leases). `holders`: also load the reservations that have leases on `slots`. `whole`: load all slots and all
+        accounts.
 
         Call it once in a transaction, because all transactions lock reservations before slots, and slots before
         accounts. Raises ConflictError if another transaction gave a lease on one of `slots` meanwhile.
@@ -95,15 +97,18 @@ class UnitOfWork:
         slots = list(slots)
         if holders:
             reservations = [*reservations, *(owner for owner, _ in self._list_leases(slots))]
-        whole, wanted, near = dict.fromkeys(reservations), set(slots), set(slots)
-        for row in self.transaction.load_reservations([*whole, *parts]).values():  # promise: lock-order
+        complete, wanted, near = dict.fromkeys(reservations), set(slots), set(slots)
+        for row in self.transaction.load_reservations([*complete, *parts]).values():  # promise: lock-order
             self.reservations[row.id] = row
             if row.leases:
                 self.leases.replace(row.id, (), row.leases)
                 wanted.update(lease.slot for lease in row.leases)
-                if row.id in whole:
+                if row.id in complete:
                     near.update(lease.slot for lease in row.leases)
-        self.slots.update(self.transaction.load_slots(wanted))
+        if whole:
+            self.slots.update((slot.id, slot) for slot in self.transaction.load_all_slots())
+        else:
+            self.slots.update(self.transaction.load_slots(wanted))
         self.leases.read(near)
         if holders and any(owner not in self.reservations for owner, _ in self._list_leases(slots)):
             raise ConflictError("another transaction granted a lease on a slot while its rows were read")
@@ -113,7 +118,9 @@ class UnitOfWork:
             if payers or any(lease.charged_at is not None for lease in row.leases)
         ]
         names = {*accounts, *(row.request.account for row in paying if row.request.account is not None)}
-        if names:
+        if whole:
+            self.accounts.update((account.id, account) for account in self.transaction.load_all_accounts())
+        elif names:
             self.accounts.update(self.transaction.load_accounts(sorted(names)))
 
     def _list_leases(self, slots: Sequence[str]) -> list[tuple[str, Lease]]:

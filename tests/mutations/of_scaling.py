@@ -14,9 +14,9 @@ OF_SCALING: Final[Changes] = {
                 "no more active slots over all pools",
                 (
                     "if rules.scheduler.max_slots:\n"
-                    "    yield (rules.scheduler.max_slots, tuple({**self._cycle.pools, **self._strangers}))"
+                    "    yield (rules.scheduler.max_slots, tuple({**rules.pools, **self._strangers}))"
                 ),
-                ("if False:\n    yield (rules.scheduler.max_slots, tuple({**self._cycle.pools, **self._strangers}))"),
+                ("if False:\n    yield (rules.scheduler.max_slots, tuple({**rules.pools, **self._strangers}))"),
             ),
         ],
         "LaunchLimits._find_code_behind": [

@@ -20,6 +20,7 @@ def held_by_r1(*timeline: Document, more: int = 1, slots: list[Document] = ON_TH
 GRACE = {"preemption_grace": 30}
 FULL = [on_slot("lab-1", 3, ("r1", "core"), ("r1", "more.0"), ("r1", "more.1"))]
 """One slot, full of r1, which has one elastic instance more to get."""
+OF_GPUS = {**on_slot("lab-3", 0), "resources": {"gpus": 1}}
 ONE_OF_GPUS = [{"name": "core", "resources": {"gpus": 1}}, component("more", 1, kind="elastic")]
 
 CASES: dict[str, tuple[Document, list[str]]] = {
@@ -139,11 +140,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         held_by_r1(
             submitted(5, an_application("big", 1, 1, priority=9)),
             submitted(6, {**an_application("r3", 1, priority=8), "components": ONE_OF_GPUS}),
-            slots=[
-                {**FULL[0], "resources": {"units": 9}},
-                on_slot("lab-2", 1),
-                {**on_slot("lab-3", 0), "resources": {"gpus": 1}},
-            ],
+            slots=[{**FULL[0], "resources": {"units": 9}}, on_slot("lab-2", 1), OF_GPUS],
             more=2,
             lab={"max_leases_per_slot": 3},
             scheduler={**GRACE, "queue": "priority"},
