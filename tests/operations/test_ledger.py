@@ -1,6 +1,6 @@
 """The cost ledger: each second of a machine is booked once, whatever happens to its slot."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,15 +200,16 @@ class _Watched:
         self.clock = clock
         self.born: dict[str, float] = {}
         self.seconds = 0.0
-        self._put, self._drop = world.put, world.drop
-        world.put, world.drop = self.put, self.drop  # type: ignore[method-assign]
+        self._apply, self._drop = world.apply, world.drop
+        world.apply, world.drop = self.apply, self.drop  # type: ignore[method-assign]
         for row in world.slots.values():
             self.note(row)
 
-    def put(self, row: Row) -> None:
-        if isinstance(row, Slot):
-            self.note(row)
-        self._put(row)
+    def apply(self, rows: Mapping[Key, Row | None]) -> None:
+        for row in rows.values():
+            if isinstance(row, Slot):
+                self.note(row)
+        self._apply(rows)
 
     def drop(self, key: Key) -> None:
         if key[1] in self.born:  # a host that is removed
