@@ -21,7 +21,7 @@ from leasehold.common.names import RedisNames
 from leasehold.common.report import read_report
 from leasehold.errors import Unavailable, Unknown
 from scheduler.model.slots import PublicSlot
-from scheduler.model.transitions import IN_FLIGHT
+from scheduler.model.transitions import HOLDING
 
 ROWS_A_CALL: Final = 1000
 Row = TypeVar("Row", Reservation, Slot, Account)
@@ -208,12 +208,13 @@ class ViewReader:
 def join_machines(row: Reservation, slots: Mapping[str, PublicSlot | None]) -> Joined:
     """Return the reservation with the machines of its leases, from the slots by id.
 
-    A slot in flight is as it was before the lease: the view lacks its newer row, which has the machine's address.
+    A slot in a state without leases is as it was before the lease, or the lease has ended: the view lacks a newer row,
+    of the slot or of the reservation.
     """
     leases, missing = [], []
     for lease in row.leases:
         slot = slots.get(lease.slot)
-        if slot is not None and slot.epoch == lease.epoch and slot.state not in IN_FLIGHT:
+        if slot is not None and slot.epoch == lease.epoch and slot.state in HOLDING:
             machine = {
                 "instance_id": slot.instance_id,
                 "address": slot.address,

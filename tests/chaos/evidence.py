@@ -85,7 +85,9 @@ class Evidence:
     """Term and time of the last tick by SQL, at each observation, with the time of the observation (`seen`)."""
     restores: list[Restoration] = field(default_factory=list)
     ended: set[str] = field(default_factory=set)
-    """Reservations that ended at some time; a restore may have removed the end from SQL."""
+    """Reservations that ended at some time; a restore may have removed the end from SQL. They are known from events, or
+    because their holder saw the end in the view.
+    """
     restored: dict[str, float] = field(default_factory=dict)
     """Reservation that a restore cancelled as lost → when a client first received its acceptance."""
     resubmitted: set[str] = field(default_factory=set)
@@ -132,7 +134,8 @@ def gather(folder: Path, store: Store, machines: Iterable[Line], lives: Iterable
         ticks=list(_read_lines(folder / TICKS)),
         terms=[cast("int", event.detail["term"]) for event in events if "term" in event.detail],
         restores=[_read_restoration(line) for line in _read_lines(folder / RESTORES)],
-        ended={event.reservation for event in events if event.name in ENDS and event.reservation is not None},
+        ended={event.reservation for event in events if event.name in ENDS and event.reservation is not None}
+        | {line["reservation"] for line in lines if line["event"] == "ended"},
         restored={
             row.id: accepted[row.id]
             for row in rows

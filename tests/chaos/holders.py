@@ -108,7 +108,10 @@ class Holders:
             # Without a list no reservation is missing from it.
             self._seen_at = dict.fromkeys(self._seen_at, time.monotonic())
             return []
-        self._open -= {row.id for row in rows if row.is_over}
+        for row in rows:
+            if row.is_over and row.id in self._open:
+                self._open.remove(row.id)
+                self._log.write("ended", reservation=row.id, at=read_host_time())
         self._open |= {row.id for row in rows if not row.is_over}
         self._note_missing({row.id for row in rows})
         return [row for row in rows if row.phase in {"leased", "revoking"}]

@@ -295,6 +295,16 @@ def test_events_that_a_restore_removes_from_sql_stay_in_the_evidence(tmp_path: P
     ]
 
 
+def test_an_end_that_only_the_holder_has_seen_is_in_the_evidence(tmp_path: Path) -> None:
+    """The witness may not see the last events before a restore."""
+    lines = [
+        {"event": "accepted", "reservation": "r1", "at": 1.0},
+        {"event": "ended", "reservation": "r1", "at": 2.0},
+    ]
+    (tmp_path / "holders-0.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert gather(tmp_path, a_store("restored"), []).ended == {"r1"}
+
+
 def test_a_second_submission_of_a_reservation_that_had_not_ended_is_reported(tmp_path: Path) -> None:
     store = a_store("reservation_submitted", "restored", "reservation_submitted")
     assert gather(tmp_path, store, []).resubmitted == {"r1"}

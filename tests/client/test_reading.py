@@ -290,11 +290,13 @@ def test_a_wait_ends_when_the_view_contains_the_slot_of_the_lease(intake: FakeIn
     assert client.wait("r1", timeout=30).leases[0].address == "10.0.0.1"
 
 
-@pytest.mark.parametrize("state", ["launching", "booting", "binding"])
-def test_a_wait_goes_on_while_the_view_has_the_slot_as_it_was_before_the_lease(
+@pytest.mark.parametrize("state", ["launching", "booting", "binding", "terminating", "empty", "error"])
+def test_a_wait_goes_on_while_the_view_has_the_slot_in_a_state_without_leases(
     state: SlotState, intake: FakeIntake, client: Client
 ) -> None:
-    """The row of the lease has reached the view, and the row with the machine's address has not."""
+    """The row of the lease has reached the view, and the row with the machine's address, or with the end of the lease,
+    has not.
+    """
     intake.publish(a_leased_row("r1"), a_slot("linux-1", version=1, state=state, instance_id=None, address=None))
     threading.Timer(0.5, intake.publish_silently, [a_slot("linux-1", version=2)]).start()
     (lease,) = client.wait("r1", timeout=30).leases
