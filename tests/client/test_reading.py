@@ -297,7 +297,9 @@ def test_a_wait_goes_on_while_the_view_has_the_slot_in_a_state_without_leases(
     """The row of the lease has reached the view, and the row with the machine's address, or with the end of the lease,
     has not.
     """
-    intake.publish(a_leased_row("r1"), a_slot("linux-1", version=1, state=state, instance_id=None, address=None))
+    intake.publish(
+        a_leased_row("r1"), a_slot("linux-1", version=1, state=state, epoch=1, instance_id=None, address=None)
+    )
     threading.Timer(0.5, intake.publish_silently, [a_slot("linux-1", version=2)]).start()
     (lease,) = client.wait("r1", timeout=30).leases
     assert (lease.instance_id, lease.address) == ("i-linux-1", "10.0.0.1")
