@@ -1,7 +1,6 @@
 """Budgets in dollars: what the machines of some pools and accounts may cost in an hour, a day and a month.
 
-Days and months are those of UTC. Spent amounts are read from the cost ledger before a plan; no rule computes
-them.
+Days and months are those of UTC. Spent amounts are read from the cost ledger before a plan; no rule computes them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

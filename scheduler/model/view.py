@@ -132,7 +132,7 @@ class View:
                     self._take(change, known)
             case Slot():
                 stood = self.slots.get(change.id)
-                if stood is None or change.version > stood.version or is_newer(change, stood):
+                if is_newer(change, stood):
                     self._place(change, stood)
             case Hold():
                 if is_newer(change, self.holds.get(change.id)):

@@ -163,8 +163,8 @@ class Bundle:
             for _, alone in rest:
                 alone()
 
-    def add(self, command: Command, alone: Callable[[], object]) -> bool:
-        """Collect a command; outside a block, call `alone`. Return whether it was collected.
+    def add(self, command: Command, alone: Callable[[], object]) -> None:
+        """Collect a command; outside a block, call `alone`.
 
         `alone` does what the command does, in a round trip of its own, with all tries and errors. It is also called if
         the command fails, and if one before it fails: both must allow to be run twice.
@@ -172,9 +172,8 @@ class Bundle:
         parts: list[tuple[Command, Callable[[], object]]] | None = getattr(self._open, "parts", None)
         if parts is None:
             alone()
-            return False
-        parts.append((command, alone))
-        return True
+        else:
+            parts.append((command, alone))
 
 
 class EarlyRead(Protocol):

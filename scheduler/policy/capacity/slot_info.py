@@ -170,13 +170,6 @@ class CachedSlot(msgspec.Struct, eq=False):
     """Whether the leases may exceed the slot's capacity (`elastic/assignment.py`); None until it is needed."""
 
 
-def copy_slot(opened: CachedSlot, order: int) -> SlotInfo:
-    """Return a scratch copy of a slot, which one cycle may change. `order`: its position in slot order."""
-    copy: SlotInfo = opened.slot_info.__copy__()  # type: ignore[attr-defined]  # half the time of copy(); every Struct has it
-    copy.order, copy.opened = order, opened
-    return copy
-
-
 def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> SlotInfo:
     """Return the scratch copy of a slot with these leases, without any decision."""
     capacity = slot.resources if slot.resources is not None else capacity_of(slot, pool)
