@@ -1,4 +1,5 @@
-"""Requests to workers over HTTP: the body and the path make the document of a verb, and the answer is the response.
+"""Send requests to workers for HTTP clients. The body and the path of the HTTP request make the document of a verb, and
+the answer of the worker is the HTTP response.
 
 The document is checked by the worker, as that of any other sender. This process adds nothing to it, and never a key of
 a reservation: the sender of the HTTP request has the keys.

@@ -110,9 +110,9 @@ def _carry_out(
 
 
 def _find_images(services: Services, document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the ids of the images that the rules in `document` name by a source. Print a line for each source that
-    cannot be looked up from here; the health worker looks it up later. Raises InvalidInputError for a source that has
-    no image.
+    """Return image ids by source, for the pools in `document` that name their image by a source (`ssm:…`, `newest:…`).
+    Print a line for each source that cannot be looked up on this host; the health worker looks it up later. Raises
+    InvalidInputError for a source that has no image.
     """
     rules = read_rules(dict(document), "")
     found = find_images(services.images, rules) if list_image_sources(rules) else Found({}, {})

@@ -196,8 +196,8 @@ def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, writ
 
 
 def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:
-    """Return a failure if a setting of Celery could lose or repeat tasks, and a warning for versions that fail with
-    Redis.
+    """Return one finding: a failure if a setting of Celery could lose or repeat tasks, else a warning if the version of
+    `celery` or `kombu` is known to fail with Redis, else that all is well. `conf`: Celery's settings.
 
     docs/how-to/operations.md, "Celery's settings", gives the reasons.
     """

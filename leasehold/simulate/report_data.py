@@ -211,7 +211,9 @@ def _list_scenario_figures(timeline: Timeline, ticks: int) -> list[Document]:
 
 
 def _figure(name: str, text: str, value: float) -> Document:
-    """Return a figure for the page. `better`: -1 if a smaller value is better, 1 if a larger one is, else 0."""
+    """Return one number of the report with its name and its text. The key `better` follows from the name: -1 if a
+    smaller value is better, 1 if a larger one is, 0 if neither.
+    """
     better = -1 if name.startswith(LESS_IS_BETTER) else 1 if name.startswith(MORE_IS_BETTER) else 0
     return {"name": name, "text": text, "value": value, "better": better}
 

@@ -121,14 +121,19 @@ class Backend:
             await client.close()
 
     def _find_known_line(self, caller: Caller) -> str | None:
-        """Return what `_find_key_line` returns, or None if that would have to wait."""
+        """Return the key line of this caller (`_find_key_line`) if it was read lately; None if it must be read from the
+        file or the database first, for which the event loop must not wait.
+        """
         if caller.source == "token":
             line, read_at = self._token_line
             return line if time.monotonic() - read_at < LOOK_SECONDS else None
         return self._find_key_line(caller) if self._principals.is_fresh else None
 
     def _find_key_line(self, caller: Caller) -> str | None:
-        """Return the content of a key file for this caller: that of `access`, else the key in the database."""
+        """Return the key line (`NAME:KEY@CLUSTER`) with which requests of this caller are signed: for the holder of the
+        token that of the settings `access`, else one with the key of the caller's principal in the database. Return
+        None for a caller without a principal.
+        """
         if caller.principal is None:
             return None
         access = self.settings.access

@@ -55,8 +55,8 @@ class Changed:
 
 @dataclass(frozen=True)
 class FeedStatus:
-    """What the pages may rely on. `is_valid`: the copy of the view is complete and follows Redis. Times are monotonic
-    seconds at which Redis or the database was lost; None: it answers.
+    """Whether the copy of the view can be used. `is_valid`: the copy is complete and follows Redis. The two times are
+    the monotonic seconds since which Redis and the database do not answer; None: it answers.
     """
 
     is_valid: bool = False

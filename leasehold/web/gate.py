@@ -42,7 +42,9 @@ AccessMode = Literal["open", "warn", "signed"]
 
 @dataclass(frozen=True)
 class Admission:
-    """A caller with the token that its unsafe requests need against forgery; None if they need none."""
+    """A caller that may pass. `csrf`: the token that each of its changing requests must carry, so that no other web
+    site can send one; None: its requests need no token.
+    """
 
     caller: Caller
     csrf: str | None = None
@@ -238,7 +240,9 @@ class Gate:
         return make_binding(cluster_key.encode(), key)
 
     def _now(self, known: KnownPrincipals | None) -> float:
-        """Return cluster time. Without a database the clock of this process must do; its sessions end with it."""
+        """Return cluster time for the age of sessions. `known` None, while the database was never read: return the
+        monotonic clock of this process instead; only this process knows the sessions that begin then.
+        """
         monotonic = self.principals.monotonic()
         return monotonic if known is None else known.now(monotonic)
 
@@ -250,8 +254,11 @@ class Gate:
 
 
 def split_basic(text: str) -> tuple[list[str], str]:
-    """Return the possible names and the key in the text of Basic credentials, `NAME:KEY`. A second name is possible if
-    the password is the whole line of a key file: `NAME:NAME:KEY@CLUSTER`.
+    """Return the user names that the text of Basic credentials may mean, and the key: the part after the last colon.
+
+    In `USER:KEY`, the user name is `USER`. If a user enters the whole line of a key file (`USER:KEY@CLUSTER`) as the
+    password, the text is `USER:USER:KEY@CLUSTER`. Names may contain colons, so the user name is then `USER:USER` or
+    `USER`, and both are returned.
     """
     # Names may contain colons. Keys and the identities of clusters contain none.
     name, _, key = text.rpartition(":")
