@@ -127,7 +127,9 @@ class AsyncClient:
 
     @property
     def hosts(self) -> AsyncHosts:
-        """The messages of static hosts, as coroutines. See `Client.hosts`."""
+        """The messages of static hosts, as coroutines: register, send heartbeats, leave, and read the leases of a
+        host.
+        """
         return self._hosts
 
     # Requests that change something.

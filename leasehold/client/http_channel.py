@@ -54,7 +54,9 @@ class Reply(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """The sentence of a problem for people."""
+        """The sentence for people with which the server describes a problem; the HTTP status if the response has
+        none.
+        """
         return self.find("detail") or f"HTTP status {self.status}"
 
     def find(self, name: str) -> str:
