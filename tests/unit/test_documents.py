@@ -73,7 +73,7 @@ def test_a_token_in_a_keyword_document_is_not_shown() -> None:
         (Fault(".", "JSON", '"password 987654" (90 characters)'), "a text (90 characters)"),
         (Fault(".", "JSON", '"password 987654"'), "a text"),
         (Fault("body", "[arguments, named arguments, links]", '[["987654"]]'), "a list"),
-        (Fault("body[2]", "no links to other tasks", '{"a": "987654"}'), "a table"),
+        (Fault("body[2]", "no links to other tasks", '{"a": "987654"}'), "an object"),
     ],
 )
 def test_a_refused_message_is_shown_without_secrets_and_without_its_body(fault: Fault, got: str) -> None:
