@@ -107,7 +107,7 @@ class Lives:
 
     def _choose_failure(self, life: Life, drawn: float) -> Kind | None:
         """Return how the boot of a new instance fails, or None if it does not. Each configured boot failure has a share
-        of the numbers from 0 to 1; the one whose share contains `drawn` is chosen.
+        of the numbers from 0 to 1. The failure whose share contains `drawn`, a random number from 0 to 1, is chosen.
 
         Boot failures for other types, zones or markets, and those whose count is used up, have no share.
         """

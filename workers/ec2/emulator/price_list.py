@@ -1,6 +1,6 @@
 """AWS's Pricing API in the emulator, as far as on-demand prices of EC2 need it: GetProducts with filters, page by page.
 
-The prices are those that the emulator invents (`spot_prices.find_on_demand_price`). The form of the answer is AWS's.
+The emulator invents the prices (`spot_prices.find_on_demand_price`). The answers have the format of AWS.
 """
 
 import json
