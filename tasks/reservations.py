@@ -303,7 +303,7 @@ def read_request(arguments: Sequence[Any], named: Mapping[str, Any], message: st
 
 def _find_document(arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
     if arguments and named:
-        raise fault("kwargs", "nothing beside a positional argument", list(named))
+        raise fault("kwargs", "no keyword arguments beside a positional one", list(named))
     if len(arguments) > 1:
         raise InvalidInputError([Fault("args", "one document", f"{len(arguments)} arguments")])
     if arguments:
@@ -313,5 +313,5 @@ def _find_document(arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
             raise InvalidInputError([Fault("args", "one document", "no arguments")])
         return dict(named)
     if len(named) > 1:
-        raise fault("kwargs", f"nothing beside {NAME}", [name for name in named if name != NAME])
+        raise fault("kwargs", f"no keyword argument beside {NAME}", [name for name in named if name != NAME])
     return named[NAME]
