@@ -300,5 +300,7 @@ def verify_sender(headers: Mapping[str, Any], task: str, roles: frozenset[Role])
         raise UnprovenError(Fault("signature", _WANTED, "another one", "forbidden"), str(error)) from None
     if mode == "signed" and found.role not in roles:
         wanted = f"a principal of the role {' or '.join(sorted(roles))}"
-        raise UnprovenError(Fault("principal", wanted, found.role, "forbidden"), f"the principal {found.name} lacks the role")
+        raise UnprovenError(
+            Fault("principal", wanted, found.role, "forbidden"), f"the principal {found.name} lacks the role"
+        )
     return found

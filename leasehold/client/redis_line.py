@@ -59,12 +59,14 @@ class RedisLine(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection. See asyncio.Protocol."""
+        """Store the transport of the new connection. asyncio calls this method."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Read the replies that are complete. See asyncio.Protocol."""
+        """Read the replies that are complete in the data received so far. asyncio calls this method for each piece of
+        data.
+        """
         self._buffer += data
         try:
             position = self._read_replies()
@@ -76,7 +78,7 @@ class RedisLine(asyncio.Protocol):
             self._fail("Redis sent more data than the replies to the commands")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End a wait for replies. See asyncio.Protocol."""
+        """Let a waiting `ask` raise LineError, because the connection is closed. asyncio calls this method."""
         self._fail(f"Redis closed the connection: {exc or 'end of stream'}")
 
     def _read_replies(self) -> int:

@@ -35,8 +35,8 @@ class Signer:
         return self._credentials.cluster is not None
 
     def sign(self, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
-        """Return the headers that sign a message: the signature and what it covers. Raise Unavailable if the cluster's
-        identity is not known.
+        """Return the headers that sign a message: `principal`, `cluster`, `signed_at` and `signature`. Raise
+        Unavailable if the cluster's identity is not known.
         """
         return sign_headers(
             self._credentials.key,

@@ -199,8 +199,8 @@ class RequestTransport:
 
     def read_taken(self) -> float | None:
         """Return the sending time (`sent_at`) of the request that a worker took last. Return None if no request waits
-        in the queue or the time cannot be read. Then a request without an answer does not wait in the queue for
-        certain: it may be lost, and is sent again.
+        in the queue or the time cannot be read. Then it is not certain that a request without an answer still waits in
+        the queue. It may be lost, so it is sent again.
         """
         try:
             waiting = self._broker().llen(RESERVATIONS)
@@ -248,8 +248,8 @@ class RequestTransport:
         return PubSub(self.redis.connection_pool, ignore_subscribe_messages=True)
 
     def keep_subscriber(self, subscriber: PubSub) -> None:
-        """Keep a connection whose subscription has ended for the next subscription. If MOST_SUBSCRIBERS are kept, close
-        it.
+        """Keep a connection whose subscription has ended for the next subscription. If MOST_SUBSCRIBERS connections are
+        kept already, close this one.
         """
         if len(self._subscribers) >= MOST_SUBSCRIBERS:
             subscriber.close()
