@@ -2,7 +2,8 @@
 together to the next free process.
 
 A prefork pool gives a process one message at a time. So the main process keeps single requests until a process is free,
-and sends them to that process as one job. No request waits for others: a free process gets what has arrived.
+and sends them to that process as one job. No request waits for others: a free process gets the requests that have
+arrived.
 
 For Celery each request stays a request of its own: its message is acknowledged after the job has ended, and it is
 counted, reported and cancelled by itself. The time limits of the tasks apply to the job. If the process of a job dies,
@@ -136,7 +137,9 @@ because the broker delivers their messages again.
 
 
 class _GatheringConsumer:
-    """A consumer for Celery's strategy. It passes short single requests to the gatherer."""
+    """Stands in for Celery's consumer in Celery's strategy (the function that handles each message). Short single
+    requests go to the gatherer, all others to the consumer.
+    """
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer

@@ -134,7 +134,7 @@ def _check_properties(properties: Mapping[str, Any]) -> None:
             raise fault(f"properties.delivery_info.{key}", "a text", delivery.get(key))
     priority = properties.get("priority")
     if priority is not None and not (isinstance(priority, int) and 0 <= priority <= 9):  # noqa: PLR2004 - Celery's range
-        raise fault("properties.priority", "0 to 9, or nothing", priority)
+        raise fault("properties.priority", "a priority from 0 to 9, or nothing", priority)
 
 
 def _check_content(envelope: Mapping[str, Any]) -> None:

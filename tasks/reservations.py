@@ -78,7 +78,7 @@ class ConditionsDocument(Question):
 
 def _few_versions(count: int) -> int:
     if count > MOST_VERSIONS:
-        raise expected(f"at most {MOST_VERSIONS}")
+        raise expected(f"at most {MOST_VERSIONS} versions")
     return count
 
 
@@ -262,7 +262,9 @@ def find_address(document: object) -> str | None:
 
 
 def send_answer(address: str | None, answer: Answer) -> None:
-    """Send the answer to `address`. Without an address, raise UnansweredError if the answer refuses the request."""
+    """Send the answer to `address`. Without an address (None), raise UnansweredError if the answer refuses the request,
+    else do nothing.
+    """
     if address is not None:
         services.ports.notifier.reply(address, answer)
     elif not answer["ok"]:

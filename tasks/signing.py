@@ -73,7 +73,9 @@ class SigningAMQP(AMQP):
 
     @property
     def producer_pool(self) -> ProducerPool:
-        """The pool of signing producers, made at the first use. Celery resets `_producer_pool` after a fork."""
+        """The pool of signing producers. Each process makes its own at the first use, because Celery resets
+        `_producer_pool` after a fork.
+        """
         if self._producer_pool is None:
             pool: Any = self.app.pool
             self._producer_pool = ProducerPool(connections=pool, limit=pool.limit, Producer=self.Producer)
@@ -102,5 +104,5 @@ class AccessSigner:
 
 
 def find_signer(app: Celery) -> AccessSigner | None:
-    """Return the signer of the application's messages; None if it does not sign messages."""
+    """Return the signer of the application's messages; None if the application does not sign messages."""
     return AccessSigner(app.amqp) if isinstance(app.amqp, SigningAMQP) else None

@@ -1,7 +1,7 @@
 """The machines of a cluster on EC2 (the port `Fleet`): boto3 calls in batches, with each error as a CloudError.
 
-`workers/ec2/requests.py` describes the two calls that launch machines. EC2 does not combine ids and paging: new
-machines are described by their ids, at most 100 in a call, and the search for all machines uses tags with paging.
+`workers/ec2/requests.py` describes the two calls that launch machines. EC2 refuses a call with both ids and paging. So
+new machines are described by their ids, at most 100 in a call, and the search for all machines uses tags with paging.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

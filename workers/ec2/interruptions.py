@@ -165,8 +165,8 @@ class SqsFeed:
         ]
 
     def delete(self, receipts: Sequence[str]) -> None:
-        """Delete received messages from the SQS queue, by their receipts, so that SQS does not deliver them again. A
-        call deletes ten; a message that SQS could not delete is delivered again.
+        """Delete received messages from the SQS queue, by their receipts, so that SQS does not deliver them again. Each
+        call deletes at most ten messages. A message that SQS could not delete is delivered again.
         """
         for first in range(0, len(receipts), MOST_MESSAGES):
             some = receipts[first : first + MOST_MESSAGES]

@@ -26,7 +26,7 @@ class _Terms(msgspec.Struct):
 
 
 class _Entry(msgspec.Struct):
-    """The parts of one product in the answer that are read."""
+    """One product in an answer of the Pricing API, with the parts that are read."""
 
     product: Product
     terms: _Terms

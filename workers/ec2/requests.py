@@ -303,8 +303,8 @@ def _create_fleet(launch: _Launch, made: str | None = None) -> dict[str, Any]:
 
 def _keep_together(launch: _Launch) -> dict[str, Any]:
     """Return the options by which a fleet launches all machines of a gang or none. EC2 can do that only with a single
-    instance type or in a single zone; otherwise the result is {}, and an incomplete answer is ended afterwards. Source:
-    `MinTargetCapacity` of CreateFleet.
+    instance type or in a single zone; otherwise the result is {}, and the machines of an incomplete answer are ended
+    afterwards. Source: `MinTargetCapacity` of CreateFleet.
     """
     zones = {place.get("SubnetId", place.get("AvailabilityZone")) for _, place in launch.list_places()}
     options: dict[str, Any] = {}

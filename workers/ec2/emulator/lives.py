@@ -1,7 +1,7 @@
 """The records of all emulated EC2 instances, and what is drawn at random for each of them.
 
-At the launch of an instance it is drawn how its boot fails and when it is interrupted. The record of an instance stays
-after EC2 no longer describes the instance.
+At the launch of an instance two things are drawn: how its boot fails, and when it is interrupted. The record of an
+instance stays after EC2 no longer describes the instance.
 """
 
 import random

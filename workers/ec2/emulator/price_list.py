@@ -30,7 +30,9 @@ _PLAIN: Final = {
 
 
 def read_price_call(target: str, region: str, body: bytes) -> Call:
-    """Return a request to the Pricing API as a call, whose parameters are the filters of the request by field."""
+    """Return a request to the Pricing API as a Call. Its parameters have the value of each filter of the request, by
+    the filter's field.
+    """
     action = target.rpartition(".")[2]
     try:
         document: Any = parse_json(body.decode())

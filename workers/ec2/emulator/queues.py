@@ -67,7 +67,7 @@ def install_queues() -> None:
     """Let moto's SQS in this process make queues of the class EmulatedQueue, and look up the retention period of a
     queue once for each message that it delivers.
 
-    Moto computes all attributes of the queue for this.
+    moto itself would compute all attributes of the queue for each message.
     """
 
     def is_kept(backend: Any, queue_name: str, message: Any) -> bool:

@@ -119,7 +119,7 @@ class Script(Document):
     steps: tuple[Step, ...]
 
     def check_fields(self) -> None:
-        """Refuse a script whose clock stands still."""
+        """Refuse a script with the speed 0, because its clock would stand still."""
         if self.speed <= 0:
             raise conflicts([Fault("speed", "a number greater than 0", f"{self.speed:g}")])
 
