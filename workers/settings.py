@@ -307,7 +307,7 @@ def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
     times = (
         ("ticks.lock_seconds", ticks.lock_seconds, "2 × ticks.interval", 2 * ticks.interval),
         ("recover_interval", settings.recover_interval, "sweep_interval", settings.sweep_interval),
-        ("keep.requests", settings.keep.requests, "the lifetime of an answer in Redis", 60.0),
+        ("keep.requests", settings.keep.requests, "an answer's minute", 60.0),
         ("celery.hard_time_limit", celery.hard_time_limit, "celery.soft_time_limit", celery.soft_time_limit),
     )
     for path, value, name, least in times:

@@ -170,7 +170,7 @@ def test_a_wrong_variable_is_refused_by_its_name(
         ({"sweep_interval": 11}, "recover_interval: expected at least sweep_interval (11), got 10"),
         (
             {"keep": {"requests": 59}},
-            "keep.requests: expected at least the lifetime of an answer in Redis (60), got 59",
+            "keep.requests: expected at least an answer's minute (60), got 59",
         ),
         (
             {"celery": {"soft_time_limit": 121}},
