@@ -37,7 +37,11 @@ def test_a_body_that_is_no_document_is_left_to_its_reader(junk: object) -> None:
         ([{}, {}], {}, "args: expected one document, got 2 arguments"),
         ([{}], {NAME: {}}, 'kwargs: expected no keyword arguments beside a positional one, got ["document"]'),
         ([{}], {"id": "r1"}, 'kwargs: expected no keyword arguments beside a positional one, got ["id"]'),
-        ([], {NAME: {}, "id": "r1", "pool": "p"}, 'kwargs: expected no keyword argument beside document, got ["id", "pool"]'),
+        (
+            [],
+            {NAME: {}, "id": "r1", "pool": "p"},
+            'kwargs: expected no keyword argument beside document, got ["id", "pool"]',
+        ),
     ],
 )
 def test_other_arguments_are_refused(arguments: list[Any], named: dict[str, Any], line: str) -> None:
