@@ -79,7 +79,7 @@ def test_wrong_arguments_are_one_line_and_change_nothing(
 @pytest.mark.parametrize(
     ("content", "mode", "line"),
     [
-        ("anna:c2hvcnQ=", 0o600, "expected one line NAME:KEY@CLUSTER, got fewer than 32 bytes"),
+        ("anna:c2hvcnQ=", 0o600, "expected one line NAME:KEY@CLUSTER, got a key of fewer than 32 bytes"),
         ("a\nb\n", 0o600, "expected one line NAME:KEY@CLUSTER, got 2 lines"),
         (f"anna:{'A' * 43}", 0o644, "expected a file of mode 0600, got mode 0644"),
         (f"anna:{'A' * 43}", 0o640, "expected a file of mode 0600, got mode 0640"),
