@@ -32,9 +32,7 @@ _NEWEST: Final = select(
 
 
 class StoredCluster(msgspec.Struct, frozen=True):
-    """The row of the table `cluster` with values of other tables, as the statement that `select_cluster` returns reads
-    them.
-    """
+    """What the statement of `select_cluster` reads: the row of the table `cluster`, with values of other tables."""
 
     reference: float
     """The time of the database's own clock, in seconds; 0 if the database has no clock."""
@@ -54,7 +52,9 @@ class StoredCluster(msgspec.Struct, frozen=True):
     market_version: int
 
     def at(self, now: float, offset: float) -> ClusterRow:
-        """Return these values as a ClusterRow, with the cluster time `now` and the reference offset `offset`."""
+        """Return these values as a ClusterRow. `now`: cluster time; `offset`: the reference offset, cluster time minus
+        the database's own clock.
+        """
         return ClusterRow(
             now=now,
             identity=self.identity,

@@ -310,11 +310,13 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         self._balances.extend(samples)
 
     def book(self, costs: Sequence[Cost]) -> None:
-        """Add these costs to the cost ledger. See CostWriter."""
+        """Add these costs to the rows of the cost ledger that have the same key. See CostWriter."""
         self._costs += costs
 
     def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
-        """Return from when these machines are not booked, and store that they are booked until now. See CostWriter."""
+        """Return for each of these machines the time from which its costs are not booked, and store that they are
+        booked until now. See CostWriter.
+        """
         found = {name: self._booked.get(name, self._world.booked_machines.get(name, at)) for name, at in born.items()}
         self._booked |= {name: max(at, self._now) for name, at in found.items()}
         return found

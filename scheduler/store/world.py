@@ -32,7 +32,8 @@ Key = tuple[type[Row], str]
 class World:
     """The committed rows of the memory store by id, and indexes that follow every change.
 
-    occupants: slot -> reservation -> its leases on the slot. phases: phase -> ids of its reservations.
+    `occupants`: slot id -> reservation id -> the reservation's leases on the slot. `phases`: phase -> ids of the
+    reservations in this phase.
     """
 
     def __init__(self) -> None:
