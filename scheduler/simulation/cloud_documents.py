@@ -83,9 +83,7 @@ class PriceStep(Document):
 
 
 class MarketDocument(Document):
-    """The simulated market: prices that move, shortages and interruptions. If `types` and `prices` are empty, there is
-    no market.
-    """
+    """The simulated market: moving prices, shortages and interruptions. Without `types` and `prices` there is none."""
 
     interval: Positive = 300
     """Seconds between two reads of the prices, as `market.price_interval` in production. A price in `prices` is read as
