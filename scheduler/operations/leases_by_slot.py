@@ -34,7 +34,7 @@ class LeasesBySlot:
         """Ids of the slots whose leases were all read from the database."""
         self._leases: dict[str, dict[Key, Lease]] = {}
         self._sums: dict[tuple[str, int], Occupancy] = {}
-        """By slot and epoch: the sums of the leases there, once they were asked for."""
+        """(slot, epoch) -> the sums of the leases there. A pair that no caller has asked for is missing."""
 
     def read(self, slots: Collection[str]) -> None:
         """Read all leases on these slots from the database, without locks."""

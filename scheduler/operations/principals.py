@@ -33,7 +33,7 @@ def add_principal(store: Store, document: Mapping[str, Any]) -> StoredPrincipal:
     """
     given = read_document(NewPrincipal, document)
     if given.accounts and given.role != "producer":
-        raise InvalidInputError([Fault("accounts", "none for a role other than producer", show(given.accounts))])
+        raise InvalidInputError([Fault("accounts", "no accounts for a role other than producer", show(given.accounts))])
     with store.transaction() as transaction:
         if given.name in transaction.load_principals():
             raise InvalidInputError([Fault("name", "a name that no principal has", show(given.name))])

@@ -92,7 +92,9 @@ def find_jump(known: Iterable[int], now: float) -> int:
     """
     target = max(max(number for number in (0, *known) if number < MOST_TRUSTED) + JUMP, int(now) * NUMBERS_A_SECOND)
     if target >= MOST_NUMBER:
-        raise ValueError(f"no term or token below 2**53 is left for another restore: the clock reads {now:.0f}")
+        raise ValueError(
+            f"no term or token below 2**53 is left for another restore: the clock is at {now:.0f} s since the epoch"
+        )
     return target
 
 

@@ -68,7 +68,7 @@ class UnitOfWork:
         self._changed: dict[tuple[type, str], Row] = {}
         self._marked: dict[tuple[type, str], Row] = {}
         self._parted: dict[str, float] = {}
-        """Machine of a slot that became empty -> the time of this."""
+        """Machine -> the time at which the slot of the machine became empty in this transaction."""
         self._deleted: list[Row] = []
         self._events: list[Event] = []
 

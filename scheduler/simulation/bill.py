@@ -34,7 +34,7 @@ class Bill:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
         self._open: dict[str, tuple[Slot, float]] = {}
-        """Slot -> its row with the present machine, and since when that exists."""
+        """Slot -> (its row when its present machine was launched, the time of the launch)."""
         self._sums: dict[tuple[str, str, str], tuple[float, float]] = {}
 
     def note_slot(self, slot: Slot | None, name: str) -> None:

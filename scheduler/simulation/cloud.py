@@ -134,7 +134,7 @@ class SimulatedCloud:
         self.calls += 1
         verdict = self.verdicts.pop(request["launch_id"], None)
         if verdict is not None:
-            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch")
+            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch: outage, shortage or quota")
         now = self._event_queue.now
         name = f"i-{request['launch_id']}"
         runs_at = now + self.delays.boot
@@ -153,7 +153,7 @@ class SimulatedCloud:
         self.calls += 1
         verdict = self.verdicts.pop(request["batch"], None)
         if verdict is not None:
-            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch")
+            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch: outage, shortage or quota")
         runs_at = self._event_queue.now + self.delays.boot
         names = [f"i-{request['batch']}-{number}" for number in range(request["count"])]
         for name in names:
@@ -234,7 +234,7 @@ class SimulatedCloud:
         refused = next((name for name in machines if name in self.verdicts), None)
         if refused is not None:
             verdict = self.verdicts[refused] if len(machines) > 1 else self.verdicts.pop(refused)
-            raise CloudError(verdict, verdict, "the simulated cloud refuses this start")
+            raise CloudError(verdict, verdict, "the simulated cloud refuses this start: outage, shortage or quota")
         for machine in (self._machines[name] for name in machines if name in self._machines):
             if machine.stopped_at <= self._event_queue.now:
                 machine.stopped_at, machine.runs_at = inf, self._event_queue.now + self.delays.start

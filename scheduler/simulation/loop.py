@@ -36,7 +36,9 @@ class EventLoop:
         self.ticks = 0
         """Number of ticks that this simulation has run so far."""
         self.before_tick: Callable[[], None] = lambda: None
-        """Called before each tick of the simulation. Tests end schedulers here."""
+        """A function that is called before each tick of the simulation. Tests set it, for example to end a
+        scheduler.
+        """
 
     def next_instant(self) -> float:
         """Return the virtual time of the next event or scheduled tick; infinity when there is none."""

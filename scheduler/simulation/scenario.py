@@ -181,7 +181,7 @@ class StepReader:
         self._config = config
         self._slots: set[str] = set()
         self._most: dict[str, int] = {}
-        """Pool -> the highest number of its slots. Such a slot counts as declared."""
+        """Pool -> the highest number of its slots. A slot POOL-NUMBER up to this number counts as declared."""
         self._reservations: dict[str, ReservationDocument] = {}
         self._accounts: set[str] = set()
         self._take_rules(rules)

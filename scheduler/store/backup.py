@@ -271,8 +271,10 @@ def _make_environment(url: str | None) -> dict[str, str]:
 
 
 def _find_reason(printed: str, url: str | None) -> str:
-    """Return the first of the printed lines that contains "error", without the password of `url`."""
+    """Return the first of the printed lines that contains "error", else the first line, without the password of
+    `url`.
+    """
     lines = printed.splitlines()
-    line = next((each for each in lines if "error" in each.lower()), lines[0] if lines else "no reason")
+    line = next((each for each in lines if "error" in each.lower()), lines[0] if lines else "it printed no reason")
     password = make_url(url).password if url else None
     return line.replace(password, "***") if password else line

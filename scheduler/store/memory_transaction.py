@@ -99,7 +99,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         """Store `now` as the time of the last tick of this leader term. See Transaction."""
         current = self._leader_term
         if (current.term, current.holder) != (leader_term.term, leader_term.holder):
-            raise self._lose(DeposedError(f"term {leader_term.term} is over: it is {current.term} now"))
+            raise self._lose(DeposedError(f"term {leader_term.term} is over: the present term is {current.term}"))
         self._leader_term = LeaderTerm(leader_term.term, leader_term.holder, now)
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
@@ -386,4 +386,4 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
 
 def _stale(row: Row, current: Row | None) -> str:
     found = "it was deleted" if current is None else f"it has version {current.version}"
-    return f"{KINDS[type(row)]} {row.id} was read with version {row.version}, {found}"
+    return f"{KINDS[type(row)]}: row {row.id} was read with version {row.version}, {found}"

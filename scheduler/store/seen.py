@@ -31,7 +31,9 @@ class HighestSeen:
         self._identity: str | None = None
         self._term = self._token = 0
         self._restores: int | None = None
-        """Number of restores of the database at the last check of the membership; None before the first transaction."""
+        """The number of restores that the database had when this process last checked that it belongs to its cluster;
+        None before the first check or transaction.
+        """
 
     def accept_restores(self, restores: int) -> None:
         """Permit transactions in a database with this number of restores; `read_to_write` refuses any other number. See

@@ -37,7 +37,9 @@ class explaining:  # noqa: N801 - used like a function
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self.failure: Exception | None = None
-        """The last error that left a block, as an error of the Store port if it was a driver's."""
+        """The last error that left a block; an error of the driver is stored as the error of the Store port that stands
+        for it.
+        """
 
     def __enter__(self) -> None:
         """Do nothing."""

@@ -149,7 +149,9 @@ class SqlStore(ReadsCosts):
             transaction.finish()
             seconds = monotonic() - began
             if seconds > self._dialect.longest_seconds:  # promise: no-late-commit
-                raise StoreUnavailableError(f"a transaction took {seconds:.0f} seconds: it is not committed")
+                raise StoreUnavailableError(
+                    f"a transaction took {seconds:.0f} seconds, which is too long: it was not committed"
+                )
 
     def now(self) -> float:
         """Return cluster time, outside a transaction. See Store."""

@@ -41,7 +41,9 @@ class LedgerStatements:
         self.advance = Bulk(
             dialect, booked, lambda given: dialect.upsert(booked_machines, given, _advance).returning(*begins)
         )
-        """The statement that begins the next interval of machines where their last one ended. It returns the begins."""
+        """The statement that stores for machines a new booked interval, which begins where the last one ended and ends
+        at the given time. It returns the begins.
+        """
 
 
 def _accumulate(column: Column[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:

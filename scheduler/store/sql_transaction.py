@@ -61,7 +61,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         self._has_sequence = False
         """Whether this transaction has locked the counter of reservations."""
         self._block = 0
-        """The least number of tokens that the next statement will reserve."""
+        """The fewest tokens that the next statement will reserve."""
         self._leases = LeaseRows(session, statements.leases)
         self._locked: dict[str, Reservation] = {}
         """The reservations that this transaction has locked, as they are stored now."""
@@ -250,7 +250,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         for row in rows:
             known = current[type(row)].get(row.id)
             if known is None or known.version != row.version:
-                raise self._lose(StaleWriteError(f"{KINDS[type(row)]} {row.id} has changed since it was read"))
+                raise self._lose(StaleWriteError(f"{KINDS[type(row)]}: row {row.id} has changed since it was read"))
             marked.append(take_marks(known, row, self._now))
         self._locked |= {row.id: row for row in marked if isinstance(row, Reservation)}
         for kind, alike in _by_kind(marked).items():

@@ -54,7 +54,7 @@ class World:
         self.balances: dict[str, dict[float, BalanceSample]] = {}
         self.costs: dict[CostKey, Cost] = {}
         self.booked_machines: dict[str, float] = {}
-        """Machine without a slot -> the time until which it is booked."""
+        """Machine without a slot -> the time until which its costs are booked."""
         self.answers: dict[str, StoredAnswer] = {}
         self.outgoing: dict[str, OutboxMessage] = {}
         self.rules = StoredRules(version=0, document={}, rules=Rules())

@@ -232,7 +232,7 @@ class RedisRecord:
         self._client, self._cluster, self._highest = client, RedisNames(prefix).cluster, f"{prefix}highest"
         self._early: Sequence[Any] | None = None
         self._last: Remembered | None = None
-        """What the last `read` found, until the next `keep`."""
+        """What the last `read` has found; None after the next `keep`."""
         self._keep = load_script(client, "keep_record")
 
     @redis_errors()

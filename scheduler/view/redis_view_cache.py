@@ -73,8 +73,8 @@ class RedisViewCache:
         self._make_view = make_view
         self._generation, self._sequence = b"", 0
         self._early: tuple[bytes, int, list[Any] | None] | None = None
-        """The generation and the sequence of this copy when its changes were read with the leader lock, and the
-        answer.
+        """The early read of the changes with the leader lock: the generation and sequence of this copy at that time,
+        and the reply. None: there is none.
         """
         self._names, self._keys = RedisNames(prefix), _ScriptKeys(prefix)
         self._contents, self._blocks = ContentCheck(client, prefix), WaitBlocks()

@@ -28,7 +28,9 @@ class WaitBlocks:
 
     def __init__(self) -> None:
         self._fields: dict[WaitBlock, str] | None = None
-        """The blocks that Redis has, in queue order, each with its field. Blocks are compared by identity."""
+        """Block -> its field in Redis, in queue order, for the blocks that Redis has. Blocks are compared by identity.
+        None: it is not known which blocks Redis has.
+        """
         self._numbers = count()
         self._name = secrets.token_hex(4)
 

@@ -67,7 +67,10 @@ def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument)
         fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", document.pool)
     elif current.machine not in {None, document.machine}:  # promise: same-machine
         fault = CommandRefused(
-            "machine", f"the machine that {current.id} belongs to, or that it is removed", document.machine, "conflict"
+            "machine",
+            f"the machine that {current.id} belongs to (an operator can remove the slot)",
+            document.machine,
+            "conflict",
         )
     if fault is not None:
         work.add_event(

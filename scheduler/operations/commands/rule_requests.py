@@ -141,7 +141,11 @@ def _read(document: Mapping[str, Any]) -> Rules:
     """
     rules = read_rules(document, RULES)
     faults = [
-        Fault(f"{RULES}.pools.{name}.ec2.user_data_file", "the text in user_data; no file is read", show(file))
+        Fault(
+            f"{RULES}.pools.{name}.ec2.user_data_file",
+            "the text itself, in user_data (a worker reads no files)",
+            show(file),
+        )
         for name, pool in rules.pools.items()
         if pool.ec2.user_data is None and (file := pool.ec2.user_data_file) is not None
     ]

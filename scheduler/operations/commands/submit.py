@@ -253,7 +253,10 @@ def _list_differences(item: ReservationDocument, row: Reservation) -> Iterator[t
         if name == "components" and _is_plain(asked.components) and _is_plain(first.components):
             # The document named `resources`, not `components`.
             field, value = "resources", first.components[0].resources
-        yield field, f"{row.id} exists already and keeps the values of its first request: there it is {_show(value)}"
+        yield (
+            field,
+            f"{row.id} exists already and keeps the values of its first request, in which this field is {_show(value)}",
+        )
     if item.priority != row.priority:
         text = f"{row.id} exists already and its priority stays {row.priority:g}; the verb `priority` changes it"
         yield "priority", text

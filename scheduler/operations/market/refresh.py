@@ -21,7 +21,7 @@ class OnDemandReader:
     def __init__(self) -> None:
         self._tried_at: float | None = None
         self.is_refused = False
-        """Whether AWS refused the last call."""
+        """Whether AWS refused the last call of its price list."""
 
     def read(self, store: Store, source: MarketSource, rules: Rules, interval: float) -> "Refreshed | None":
         """Read the on-demand prices that were not read for `interval` seconds, at most once in an interval. Return None

@@ -115,7 +115,9 @@ class LeaseWriter:
         claimed = {(each.slot, each.epoch) for each in current.leases}
         occupied: dict[str, _SlotUsage] = {}
         added: dict[str, Mapping[str, float]] = {}
-        """By slot: the resources of its last instance, which count when the slot comes again. Speed: few come twice."""
+        """Slot -> the resources of its last instance. They are counted when another run of instances has the same slot,
+        which is rare, so most slots are counted only once (speed).
+        """
         for run in self._list_runs(current, placements):
             slot = self.work.slots.get(run.slot)
             if slot is None:

@@ -98,7 +98,7 @@ class QuotaWriter:
         if current is None or not current.leases or current.phase == "revoking":
             return "the reservation is not leased"
         if any(lease.level != decision.source for lease in current.leases):
-            return "the leases are at another level"
+            return "the leases are at another level than planned"
         if self.work.account_of(current) is None:
             return "the reservation's account does not exist"
         leases = tuple(
@@ -161,12 +161,12 @@ class QuotaWriter:
             if victim.phase != "leased" or not there:
                 return f"{victim.id} has no lease on {decision.slot}"
             if any(lease.level <= decision.level for lease in victim.leases):
-                return f"{victim.id} is leased at no worse level"
+                return f"{victim.id} is not leased at a worse level"
             settings = self.rules.settings_of(victim.request.pool, victim.request.system)
             if not victim.request.preemptible or any(
                 self.now < lease.assigned_at + settings.min_run_time for lease in there
             ):
-                return f"{victim.id} may not be preempted"
+                return f"{victim.id} is not preemptible, or its min_run_time is not over"
             if account is not None and account == self.work.account_of(victim):
                 return f"{victim.id} belongs to the same account"
         return None

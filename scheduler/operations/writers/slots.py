@@ -48,7 +48,7 @@ class SlotWriter:
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
         self.work, self.rules, self.new_id, self.now = work, rules, new_id, work.now
         self._launched: dict[tuple[str, str | None, str | None], list[str]] = {}
-        """(pool, offering) -> the slots that were launched in this transaction, for which one request can ask."""
+        """(pool, offering, gang) -> the slots that were launched in this transaction, for which one request can ask."""
 
     def write(self, decision: Launch | Start | Stop | Drain | Terminate | Reset) -> str | None:
         """Test one decision about a slot against the current row and write it. If it is skipped, return the reason as
