@@ -53,13 +53,17 @@ class Payer(msgspec.Struct, frozen=True):
         return Pending(limits.pending_per_account, limits.instances_per_account)
 
     def count(self, transaction: Transaction) -> Pending:
-        """Count the pending reservations of this principal or account, and their instances, in the database."""
+        """Count the pending reservations of this principal or account, and their instances, in the database. Return
+        both counts.
+        """
         if self.kind == "principal":
             return transaction.count_pending_of_principal(self.name)
         return transaction.count_pending_of_account(self.name or "")
 
     def count_inserted(self, transaction: Transaction, after: int, upto: int) -> Pending:
-        """Count the reservations of this principal or account whose `sequence` is above `after` and at most `upto`."""
+        """Count the reservations of this principal or account whose `sequence` is above `after` and at most `upto`, and
+        their instances. Return both counts.
+        """
         place = 0 if self.kind == "principal" else 1
         found = transaction.count_inserted(after, upto).items()
         return reduce(_add, (count for names, count in found if names[place] == self.name), _NONE)

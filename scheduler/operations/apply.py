@@ -100,10 +100,10 @@ def write_rules(
     principal: Principal | None = None,
     images: Mapping[str, str] | None = None,
 ) -> Applied:
-    """Store the rules in a transaction that the caller commits, as `apply_rules` describes. `rules`: the checked rules
-    of `document`. `principal`: the sender of the request, whose name the event gets. `images`: ids of images by their
-    source in the rules; a source that is missing keeps its id. Raises RulesChangedError if another version than
-    `expected` is in force.
+    """Store the rules in a transaction that the caller commits, as `apply_rules` describes, and return what was
+    applied. `rules`: the checked rules of `document`. `principal`: the sender of the request, whose name the event
+    gets; None: there is none. `images`: ids of images by their source in the rules; a source that is missing keeps its
+    id. Raises RulesChangedError if another version than `expected` is in force.
     """
     stored = transaction.load_rules()
     if expected is not None and stored.version != expected:
@@ -168,8 +168,8 @@ def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, r
 
 
 def fit_leases(work: UnitOfWork, before: Rules, rules: Rules) -> None:
-    """Begin or end the charging of those loaded reservations' leases whose queue becomes or stops being `quota` by the
-    new rules. The level of a lease stays.
+    """Begin or end the charging of leases of the loaded reservations, where the new rules change the queue of a
+    reservation to `quota` or from `quota`. The level of a lease stays.
 
     Source: qscheduler, whose rules apply under `queue: quota` only.
     """
@@ -185,8 +185,8 @@ def fit_leases(work: UnitOfWork, before: Rules, rules: Rules) -> None:
 
 
 def _list_quota_systems(rules: Rules) -> tuple[bool, set[str]]:
-    """Return two things: whether `quota` is the common queue type (`scheduler.queue`), and the names of the systems for
-    which that is different because of their own settings.
+    """Return two things: whether `quota` is the common queue type (`scheduler.queue`), and the names of the exceptions.
+    These are the systems that have `quota` although it is not the common type, or another type although it is.
     """
     is_common = rules.scheduler.queue == "quota"
     own = {name: rules.settings_of(None, name).queue == "quota" for name in rules.scheduler.system}

@@ -33,8 +33,8 @@ def end_reservation(
     """Move a reservation to `phase`, in which it has ended, end its leases and update their slots. Return the new row.
     The reservation keeps its last token.
 
-    `changes`: other fields of the new row. `clean`: whether the holder cleaned up its slots; this has an effect only
-    for the phase `released`.
+    `reason`: why the phase changed; None: no reason is stored. `changes`: other fields of the new row. `clean`: whether
+    the holder cleaned up its slots; this has an effect only for the phase `released`.
     """
     ended = work.move_reservation(
         _without_declined_instances(current),
@@ -149,8 +149,8 @@ def count_restarts(current: Reservation, died: Iterable[str]) -> Reservation:
 
 
 def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, died: Sequence[str]) -> Reservation:
-    """Move a reservation to the phase `failed`, because its instances `died` (names) were lost. If the restart policy
-    will restart the reservation, their restarts are counted.
+    """Move a reservation to the phase `failed`, because its instances `died` (names) were lost. Return its new row. If
+    the restart policy will restart the reservation, their restarts are counted.
     """
     details = {"died": list(died)} if died else {}
     if may_restart_again(current, rules):

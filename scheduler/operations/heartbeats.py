@@ -76,7 +76,7 @@ def judge_heartbeats(keys: HostKeys, store: Store, meter: Meter, hosts: Sequence
 
 def _find_reason(keys: HostKeys, slot: Slot, beat: Heartbeat | None, at: float) -> str | None:
     """Return why the heartbeat of a slot, which arrived at the time `at`, does not count: `unsigned`, `signature` or
-    `copy`. Return None if it counts.
+    `copy`. Return None if it counts. `beat` None: the heartbeat has no counter and signature.
     """
     if beat is None or beat.counter is None:
         return "unsigned" if keys.mode == "signed" else None

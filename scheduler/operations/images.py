@@ -25,8 +25,8 @@ class Found(NamedTuple):
 
 
 def find_images(images: Images, rules: Rules, prefix: str = "") -> Found:
-    """Look up each source of an image that the rules name. `prefix`: the path of the rules, for the messages about
-    faults.
+    """Look up each source of an image that the rules name, and return the ids. `prefix`: the path of the rules, for the
+    messages about faults.
 
     Raises InvalidInputError with a line for each source that has no image. Other errors of the cloud are in the result.
     """
@@ -55,7 +55,8 @@ class Refreshed(NamedTuple):
 
 def refresh_images(ports: Ports, images: Images) -> Refreshed:
     """Look up the sources of images in the rules in force. If an image changed, store the ids as a new version of the
-    rules, with the same document. If a source cannot be looked up, its image stays.
+    rules, with the same document. If a source cannot be looked up, its image stays. Return what changed and what could
+    not be looked up.
 
     Sources are looked up outside of any transaction. If other rules came into force meanwhile, nothing is stored.
     """

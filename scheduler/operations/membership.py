@@ -119,8 +119,8 @@ def _refuse_foreign(row: ClusterNumbers, identity: str) -> None:
 
 
 def split_foreign(machines: Iterable[Machine], identity: str) -> tuple[list[Machine], list[Machine]]:
-    """Divide EC2 machines into two lists: those of the cluster `identity`, and those of other clusters. Machines
-    without an identity tag are in the first list.
+    """Divide EC2 machines into two lists: the machines of the cluster `identity`, and the machines of other clusters.
+    Machines without an identity tag are in the first list.
     """
     ours: list[Machine] = []
     foreign: list[Machine] = []

@@ -200,8 +200,8 @@ def hint_to_hosts(ports: Ports, slots: Iterable[Slot]) -> None:
 
 
 def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:
-    """Send callbacks to the producers' queues, and delete those that the broker accepted from the outbox. The periodic
-    task `recover` sends the rest again.
+    """Send callbacks to the producers' queues. Delete each callback that the broker accepted from the outbox; the
+    periodic task `recover` sends the others again.
     """
     taken = []
     for each in outgoing:

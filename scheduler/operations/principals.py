@@ -28,8 +28,8 @@ class NewPrincipal(Document):
 
 @repeated_if_overtaken
 def add_principal(store: Store, document: Mapping[str, Any]) -> StoredPrincipal:
-    """Store a new principal (a sender of messages) with a random key. Raises InvalidInputError for invalid fields or a
-    name that exists already.
+    """Store a new principal (a sender of messages) with a random key, and return it. Raises InvalidInputError for
+    invalid fields or a name that exists already.
     """
     given = read_document(NewPrincipal, document)
     if given.accounts and given.role != "producer":

@@ -28,8 +28,8 @@ Changed = TypeVar("Changed", Slot, Reservation)
 
 
 class UnitOfWork:
-    """The rows of one transaction, as the transaction has read them, and the changes to them. Only these rows are
-    changed, never the copies of rows on which a plan was made, because those may be outdated.
+    """The rows of one transaction, as the transaction has read them, and the changes to them. Operations change only
+    these rows, and never the copies of rows on which a plan was made, because the copies may be outdated.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class UnitOfWork:
             self._marked.pop(key, None)
 
     def put_slots(self, rows: Sequence[Slot]) -> None:
-        """Stage changed slots, as `put` does with one after the other. Speed: a gang changes many slots."""
+        """Stage changed slots, as `put` does with each of them. Speed: a gang changes many slots."""
         self.slots.update([(row.id, row) for row in rows])
         self._changed.update([((Slot, row.id), row) for row in rows])
         for row in rows if self._marked else ():

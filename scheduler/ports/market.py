@@ -45,7 +45,7 @@ class MarketReads(Protocol):
     """
 
     def rules_versions(self) -> RulesVersion:
-        """Return the version of the scheduling rules in force with that of the market, by one cheap query."""
+        """Return the version of the scheduling rules in force and the version of the market, by one cheap query."""
 
     def load_market(self) -> StoredMarket:
         """Return the catalogue of instance types, sorted by name, and all prices, sorted by key, of one moment."""

@@ -50,8 +50,8 @@ class Transaction(CostWriter, MarketWrites, Protocol):
     loads all rows of a kind in one call. Numbers of events are assigned last, at the commit.
 
     A write raises StaleWriteError if the stored row has another version than the given one, or, for version 0, if the
-    row exists. After a StaleWriteError or DeposedError the whole transaction is lost: a caller that catches the error
-    gets it again at the end of the block.
+    row exists. After a StaleWriteError or DeposedError the transaction is never committed: a caller that catches the
+    error gets it again at the end of the block.
     """
 
     def now(self) -> float:
@@ -113,12 +113,12 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Count the pending reservations of this principal, or those of all unsigned requests if it is None. Locks
-        nothing.
+        """Count the pending reservations of this principal, and their instances. None: those that unsigned requests
+        have submitted. Locks nothing.
         """
 
     def count_pending_of_account(self, account: str) -> Pending:
-        """Count the pending reservations of this account. Locks nothing."""
+        """Count the pending reservations of this account, and their instances. Locks nothing."""
 
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
         """Count the reservations whose `sequence` is above `after` and at most `upto`, in whatever phase they are.
@@ -264,7 +264,9 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
         """Return the scheduling rules in force."""
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` rules that were applied, oldest first, or only those with this `version`."""
+        """Return the newest `limit` entries of the history of the rules, oldest first. `version`: return only the entry
+        with this version.
+        """
 
     def find_principals(self) -> list[StoredPrincipal]:
         """Return every principal, sorted by name, without locking."""
@@ -295,7 +297,9 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """Return the reservations that match all given conditions, in order of submission, without locking."""
+        """Return up to `limit` reservations that match all given conditions, in order of submission, without locking. A
+        condition that is None is not given.
+        """
 
     def find_slots(
         self,
@@ -304,7 +308,9 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
         states: Sequence[str] | None = None,
         pools: Sequence[str] | None = None,
     ) -> list[Slot]:
-        """Return the slots that match all given conditions, in any order, without locking."""
+        """Return the slots that match all given conditions, in any order, without locking. A condition that is None is
+        not given.
+        """
 
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
         """Return the slots whose `instance_id` is one of `machines`, in any order, without locking."""

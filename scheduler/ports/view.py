@@ -182,7 +182,7 @@ class ClusterRecord(Protocol):
         """Store the cluster's identity if Redis has none, and increase the stored term and token to at least these
         values. Return the stored identity.
 
-        If the stored identity is that of another cluster, term and token are not changed.
+        If the stored identity is another one than `identity`, term and token are not changed.
         """
 
     def begin_restore(self) -> None:

@@ -140,8 +140,8 @@ SLOT_HISTORY: Final = (
 
 
 def list_history(record: Document, names: Iterable[str]) -> dict[str, Any]:
-    """Return those of the fields `names` that this record of a scenario contains. A null in `uses` counts as
-    missing.
+    """Return the fields of this record of a scenario whose names are in `names`, as name -> value. Missing are fields
+    that the record does not contain; a null in `uses` counts as not contained.
     """
     given = {name: getattr(record, name) for name in names if name in record.model_fields_set}
     return {name: value for name, value in given.items() if (name, value) != ("uses", None)}

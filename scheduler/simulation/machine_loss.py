@@ -11,7 +11,7 @@ from scheduler.simulation.cluster import SimulatedCluster
 NOTICE_SECONDS = 120.0
 """Seconds between EC2's notice of an interruption and the end of the machine."""
 RETIREMENT = "RETIREMENT"
-"""A part of those codes of AWS Health that announce the end of the machine."""
+"""The word that AWS Health's code of a change contains if the change ends the machine."""
 HOUR = 3600.0
 
 

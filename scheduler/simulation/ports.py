@@ -149,7 +149,7 @@ class SimulatedViewCache(MemoryViewCache):
         """The changes that were published since the last call of `catch_up`."""
 
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Keep changed rows for the next `catch_up`. See ViewCache."""
+        """Keep changed rows for the next `catch_up`. Return whether the view is valid. See ViewCache."""
         if self._view is None:
             return False
         self._changes += changes
@@ -164,8 +164,8 @@ class SimulatedViewCache(MemoryViewCache):
         return self._view
 
     def load(self) -> View | None:
-        """Return the view with all published changes; the view is stored nowhere else from which it could be read. See
-        ViewCache.
+        """Return the view with all published changes; None if there is no view yet. The view is stored nowhere else
+        from which it could be read. See ViewCache.
         """
         return self.catch_up()
 

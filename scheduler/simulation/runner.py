@@ -291,8 +291,8 @@ class Runner:
 
 
 def _restore(cluster: SimulatedCluster, scenario: Scenario) -> None:
-    """Insert the scenario's launch back-offs (holds), and set those fields of the reservations that describe their
-    past, as their records contain them.
+    """Insert the scenario's launch back-offs (holds), and set the fields about the past (such as the number of
+    restarts) that its reservation records contain.
     """
     history = {each.id: found for each in scenario.reservations if (found := list_history(each, RESERVATION_HISTORY))}
     if not (history or scenario.holds):

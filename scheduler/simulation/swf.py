@@ -135,7 +135,9 @@ def _open(path: Path) -> Iterator[io.BufferedIOBase]:
 
 
 def _parse(place: Place, line: bytes) -> list[float]:
-    """Split a line of a job log into its 18 numbers. Raises TraceError if the line has other contents."""
+    """Split a line of a job log into its 18 numbers, and return them. Raises TraceError if the line has other
+    contents.
+    """
     if not (line.isascii() and line.replace(b"\t", b" ").decode("ascii").isprintable()):
         raise place.error("text", "binary data")
     fields = line.decode("ascii").split()

@@ -52,7 +52,7 @@ def overwrite(_: Column[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 MOST_FORMS: Final = 50
-"""The most variants of one bulk statement, for different sets of shared values, that a process keeps."""
+"""The most variants (for different sets of shared values) of one bulk statement that a process keeps."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class StoreConnection(Protocol):
     def execute(
         self, statement: Executable, values: Any = ..., *, execution_options: Mapping[str, Any] = ...
     ) -> StatementResult:
-        """Execute a statement with these bind values (by name)."""
+        """Execute a statement with these bind values (name -> value), and return its result."""
 
     def commit(self) -> None:
         """Commit the transaction."""

@@ -88,7 +88,7 @@ class MemoryStore(ReadsCosts):
         return self._world.rules.version
 
     def rules_versions(self) -> RulesVersion:
-        """Return the version of the scheduling rules in force with that of the market. See Store."""
+        """Return the version of the scheduling rules in force and the version of the market. See Store."""
         return RulesVersion(self._world.rules.version, self._world.market.version)
 
     def load_market(self) -> StoredMarket:

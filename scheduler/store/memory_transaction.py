@@ -153,7 +153,9 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         return self._count_pending(lambda row: row.request.account == account)
 
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
-        """Count the reservations with a `sequence` in this range by principal and account. See Transaction."""
+        """Count the reservations whose `sequence` is above `after` and at most `upto`, by principal and account. See
+        Transaction.
+        """
         names = {*self._world.reservations, *(key[1] for key in self._rows if key[0] is Reservation)}
         found: dict[tuple[str | None, str | None], Pending] = {}
         for row in self.load_reservations(names).values():

@@ -172,7 +172,7 @@ class SqlStore(ReadsCosts):
             return read_rules_version(session)
 
     def rules_versions(self) -> RulesVersion:
-        """Return the version of the scheduling rules in force with that of the market. See Store."""
+        """Return the version of the scheduling rules in force and the version of the market. See Store."""
         with self._reading() as session:
             return read_rules_versions(session)
 

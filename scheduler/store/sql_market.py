@@ -30,7 +30,7 @@ _PRICES: Final = select(*PRICES.columns).order_by(_PRICE.type, _PRICE.zone, _PRI
 
 
 def read_rules_versions(session: Session) -> RulesVersion:
-    """Return the version of the scheduling rules in force with that of the market, by one statement."""
+    """Return the version of the scheduling rules in force and the version of the market, by one statement."""
     ((document, market),) = session.fetch(_VERSIONS)
     return RulesVersion(int(document), int(market))
 

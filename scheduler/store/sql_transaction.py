@@ -159,7 +159,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return self._count_pending(fixed.PENDING_OF_ACCOUNT, name=account)
 
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
-        """Count the reservations with a `sequence` in this range by principal and account. See Transaction."""
+        """Count the reservations with a `sequence` above `after` up to `upto` by principal and account."""
         found = self._session.fetch(fixed.INSERTED, after=after, upto=upto)
         return {(principal, account): Pending(int(count), int(most)) for principal, account, count, most in found}
 

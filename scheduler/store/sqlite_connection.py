@@ -54,7 +54,7 @@ class SqliteConnection:
         *,
         execution_options: object = None,  # noqa: ARG002 - only SQLAlchemy's connections have options
     ) -> sqlite3.Cursor:
-        """Execute a statement with these bind values (by name)."""
+        """Execute a statement with these bind values (name -> value), and return its result."""
         form = self._connections.find_form(statement, values)
         given = {**form.own, **values}
         return self._driver.execute(form.text, [given[name] for name in form.names])

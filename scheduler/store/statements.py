@@ -46,7 +46,9 @@ _MARKS = {
 
 
 class Statements:
-    """All bulk statements for one dialect: those for rows of each kind, and those below for other tables."""
+    """All bulk statements for one dialect. Each kind of row has an object with its statements (`slots`, `reservations`
+    and so on); the properties are the statements for other tables.
+    """
 
     def __init__(self, dialect: Dialect) -> None:
         self.slots = RowStatements(dialect, SLOTS)

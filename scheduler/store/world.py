@@ -71,7 +71,7 @@ class World:
         self._stamp = float("-inf")
 
     def apply(self, rows: Mapping[Key, Row | None]) -> None:
-        """Store the rows that a transaction has written, and delete those that it has deleted (None)."""
+        """Carry out the writes of a transaction: key -> row to store, or None if the row was deleted."""
         for key, row in rows.items():
             if row is not None:
                 self._put(key, row)

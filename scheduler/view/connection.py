@@ -38,7 +38,9 @@ def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float 
 
 @contextmanager
 def redis_errors() -> Iterator[None]:
-    """Convert errors of the Redis client into ViewUnavailableError. Use it as a decorator or around a block."""
+    """Convert errors of the Redis client, raised in the function or block, into ViewUnavailableError. Use it as a
+    decorator or in a `with` statement.
+    """
     try:
         yield
     except redis.RedisError as error:
@@ -46,8 +48,8 @@ def redis_errors() -> Iterator[None]:
 
 
 def load_script(client: redis.Redis, *names: str, package: str = "scheduler.view") -> Script:
-    """Return a Lua script made of the files `NAME.lua` of this package, one after the other. Its first use sends it to
-    Redis.
+    """Return a Lua script that consists of the files `NAME.lua` of this package, in the order of `names`. When the
+    script is first used, it is sent to Redis.
     """
     folder = files(package)
     return client.register_script("\n".join((folder / f"{name}.lua").read_text() for name in names))

@@ -130,7 +130,9 @@ class MemoryViewCache:
         self._position: tuple[int | None, int] = (None, 0)
 
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Write changed rows into the view; a row older than its copy in the view is ignored. See ViewCache."""
+        """Write changed rows into the view; a row older than its copy in the view is ignored. Return whether the view
+        is valid. See ViewCache.
+        """
         with self.redis.guard:
             if self.redis.generation is None and self.redis.building is None:
                 return False
@@ -244,7 +246,7 @@ class MemoryLeaderLock:
         self._me = object()
 
     def take(self) -> bool:
-        """Take the leader lock for its full duration; False if a process has it. See LeaderLock."""
+        """Take the leader lock for its full duration. Return False if a process has it already. See LeaderLock."""
         if self._holder() is not None:
             self.lock_holder.again = True
             return False
@@ -254,7 +256,7 @@ class MemoryLeaderLock:
         return True
 
     def renew(self) -> bool:
-        """Extend the leader lock to its full duration; False if this process lost it. See LeaderLock."""
+        """Extend the leader lock to its full duration. Return False if this process has lost it. See LeaderLock."""
         if self._holder() is not self._me:
             return False
         self.lock_holder.until = self._clock() + self._lock_seconds

@@ -333,7 +333,7 @@ class RedisLeaderLock:
 
     @redis_errors()
     def take(self) -> bool:
-        """Take the leader lock for its full duration; False if a process has it. See LeaderLock."""
+        """Take the leader lock for its full duration. Return False if a process has it already. See LeaderLock."""
         token = self._unanswered or secrets.token_hex(16)
         self._unanswered = token
         began = self._clock()
@@ -360,7 +360,7 @@ class RedisLeaderLock:
 
     @redis_errors()
     def renew(self) -> bool:
-        """Extend the leader lock to its full duration; False if this process lost it. See LeaderLock."""
+        """Extend the leader lock to its full duration. Return False if this process has lost it. See LeaderLock."""
         began = self._clock()
         is_ours = self._held_since is not None and bool(self._renew(self._keys[:1], [self._token, self._lock_ms]))
         self._held_since = began if is_ours else None

@@ -90,7 +90,9 @@ class RedisViewCache:
 
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Write changed rows into the view; a row that is older than its copy in the view is ignored. See ViewCache."""
+        """Write changed rows into the view; a row older than its copy there is ignored. Return whether the view is
+        valid.
+        """
         if changes and len(changes) <= CHANGES_A_CALL:
             command = name_script(self._publish, self._keys.all, self._list_arguments(changes, b""))
             found: list[bool] = []
@@ -108,8 +110,8 @@ class RedisViewCache:
 
     @redis_errors()
     def catch_up(self) -> View | None:
-        """Update this process's own copy of the view with the changes since the last call, and return it. See
-        ViewCache.
+        """Update this process's own copy of the view with the changes since the last call, and return it; None if it is
+        not valid any more. See ViewCache.
         """
         if self._view is not None and not self._apply_deltas(self._view):  # promise: gap-reloads
             self._view = None
@@ -258,9 +260,7 @@ class RedisViewCache:
         return self._read("slots", Slot, ids)
 
     def _write_rows(self, rows: Iterable[Row], view: View, generation: bytes) -> None:
-        """Write the rows of a rebuild into Redis, under the new `generation`, and into `view`, the copy of this
-        process.
-        """
+        """Write the rows of a rebuild into Redis under this generation, and into `view`, this process's copy."""
         # Without rows, the first call sends the script to Redis, so that its hash is known there.
         _require(self._send([], generation))
         with closing(Ahead(self._client)) as ahead:

@@ -35,7 +35,7 @@ def reset_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument
 
 
 def forget_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument) -> Account:
-    """Mark a quota account as forgotten: delete its balance and its settings.
+    """Mark a quota account as forgotten: delete its balance and its settings. Return its new row.
 
     Leases that the account paid for continue at their levels without payment. Pending reservations of the account have
     no account from now on.

@@ -103,7 +103,9 @@ def _list_rows(request: Request) -> Iterator[tuple[str, Any]]:
 
 
 def _execute_together(ports: Ports, requests: Sequence[Request]) -> list[Outcome]:
-    """Carry out requests in one transaction. If it fails, carry them out one by one, as far as time allows."""
+    """Carry out requests in one transaction. If it fails, carry them out one by one, as far as time allows. Return the
+    outcome of each request.
+    """
     if not requests:
         return []
     began = monotonic()

@@ -87,7 +87,7 @@ def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument)
 
 def leave(work: UnitOfWork, _rules: Rules, document: HostDocument) -> Slot:
     """Drain the slot of a static host that wants to leave: it takes no new leases, and becomes empty when its leases
-    have ended.
+    have ended. Return the new row of the slot.
 
     A repeated command changes nothing. Raises CommandRefused if the slot is unknown or belongs to another machine.
     """

@@ -134,7 +134,7 @@ def accept(
 
 
 def count_results(meter: Meter, principal: Principal | None, answer: Answer) -> None:
-    """Count the accepted and the refused documents of one answered request in the metrics."""
+    """Count the accepted and the refused documents of one answered request in the metrics, by sender."""
     # A sender with an unknown name is refused before this, so there are only as many labels as principals.
     results = answer.get("results", [answer])
     accepted = sum(bool(each["ok"]) for each in results)
@@ -148,8 +148,8 @@ def count_results(meter: Meter, principal: Principal | None, answer: Answer) -> 
 def check_request(
     verb: str, document: object, *, operator: bool = False, principal: Principal | None = None
 ) -> Request | Answer:
-    """Check the verb, the documents and the sender's role of a request, without the database. Return the checked
-    request, or the answer that refuses it.
+    """Check the verb, the documents and the role of a request's sender (`principal`; None: unsigned), without the
+    database. Return the checked request, or the answer that refuses it.
     """
     forbidden = find_role_fault(principal, verb) if verb in SCHEMAS else None
     if forbidden is not None:
@@ -195,8 +195,8 @@ class _RulesChangedError(StaleWriteError):
 
 
 def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> list[Answer]:
-    """Carry out requests that were checked under the rules `stored`, in one transaction. Raises _RulesChangedError if
-    other rules are in force.
+    """Carry out requests that were checked under the rules `stored`, in one transaction. Return their answers. Raises
+    _RulesChangedError if other rules are in force.
     """
     rules = stored.rules
     misfits: Mapping[str, Reason] = {}

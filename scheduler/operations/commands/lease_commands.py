@@ -131,7 +131,9 @@ def _check_token(work: UnitOfWork, current: Reservation, document: HolderDocumen
 
 
 def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
-    """End a reservation because its holder has finished. Releasing it a second time changes nothing."""
+    """End a reservation because its holder has finished. Return its new row. Releasing it a second time changes
+    nothing.
+    """
     current = _find(work, document)
     if current.phase == "released":
         return current
@@ -141,7 +143,7 @@ def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
 
 
 def cancel(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
-    """End a reservation, without a restart, because its producer does not need it any more.
+    """End a reservation, without a restart, because its producer does not need it any more. Return its new row.
 
     No token is needed. Cancelling it a second time changes nothing.
     """
@@ -256,12 +258,12 @@ def suspend(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
 
 
 def resume(work: UnitOfWork, _rules: Rules, document: HolderDocument) -> Reservation:
-    """End the suspension of a reservation, so that a tick can place it again."""
+    """End the suspension of a reservation, so that a tick can place it again. Return its new row."""
     return work.change(find_alive(work, document), suspended=False)
 
 
 def set_priority(work: UnitOfWork, rules: Rules, document: PriorityDocument) -> Reservation:
-    """Change the priority of a reservation from the next tick on.
+    """Change the priority of a reservation from the next tick on. Return its new row.
 
     Priority 0 puts a pending reservation on hold and does not affect a leased one. A failed reservation that waits for
     its restart has the new priority after the restart.

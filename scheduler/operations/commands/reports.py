@@ -25,8 +25,8 @@ from scheduler.operations.writers.leases import LeaseWriter
 from scheduler.policy.lifecycle.timers import may_restart_again
 
 MOVED = "reservation_moved"
-"""Name of the event that a leased reservation was confirmed on another slot than that of its lease. Its phase does not
-change.
+"""Name of the event that a leased reservation was confirmed on another slot than the slot of its lease. The phase of
+the reservation does not change.
 """
 CONTRADICTED = "contradicted"
 
@@ -237,8 +237,9 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
 
 
 def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservation | UnknownReservation:
-    """End a reservation and its leases, because a report states that it neither runs nor waits. A failed reservation
-    that waits for its restart ends too. For a reservation that the database does not have, change nothing.
+    """End a reservation and its leases, because a report states that it neither runs nor waits. Return its new row. A
+    failed reservation that waits for its restart ends too. For a reservation that the database does not have, change
+    nothing.
     """
     current = work.reservations.get(document.reservation)
     if current is None:
@@ -280,8 +281,8 @@ def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
 
 
 def _list_users(work: UnitOfWork, slot: Slot, *, claims: bool = True) -> list[Reservation]:
-    """Return the reservations that have a lease on the slot, and with `claims` those that only claim it, in order of
-    submission.
+    """Return the reservations that have a lease on the slot, in order of submission. `claims`: also return the
+    reservations that only have a claim on it.
     """
     there = work.leases.list_on(slot).items()
     owners = {owner for (owner, _), lease in there if claims or lease.state != "claimed"}

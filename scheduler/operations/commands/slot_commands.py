@@ -1,7 +1,7 @@
 """Handlers of commands and notices about slots. Their senders are operators, hosts and the cloud.
 
-Each handler changes rows in a unit of work. If a command cannot be carried out, its handler raises `CommandRefused`
-before it has changed anything.
+Each handler changes rows in a unit of work, and returns the new row of the slot. If a command cannot be carried out,
+its handler raises `CommandRefused` before it has changed anything.
 """
 
 from collections.abc import Callable
@@ -31,17 +31,18 @@ def find_slot(work: UnitOfWork, name: str) -> Slot:
 
 
 def cordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """Mark a slot so that it takes no new leases. Leases that are on the slot continue."""
+    """Mark a slot so that it takes no new leases, and return its new row. Leases that are on the slot continue."""
     return work.change(find_slot(work, document.slot), cordoned=True)
 
 
 def uncordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """End the cordon of a slot, so that it takes new leases again."""
+    """End the cordon of a slot, so that it takes new leases again. Return its new row."""
     return work.change(find_slot(work, document.slot), cordoned=False)
 
 
 def drain(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """Drain a slot at the command of an operator: its leases continue, and it ends when they are over.
+    """Drain a slot at the command of an operator: its leases continue, and it ends when they are over. Return its new
+    row.
 
     A ready slot drains at once. A slot whose machine is not ready yet, or is stopped, ends in the next tick. Slots in
     other states do not change.
@@ -50,8 +51,9 @@ def drain(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
 
 
 def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
-    """Drain a slot for this reason. A ready slot drains at once. A slot whose machine is not ready yet drains in the
-    next tick; so does a stopped slot, but only if an operator drains it (`by`). Slots in other states do not change.
+    """Drain a slot for this reason, and return its new row. A ready slot drains at once. A slot whose machine is not
+    ready yet drains in the next tick; so does a stopped slot, but only if an operator drains it (`by`). Slots in other
+    states do not change.
     """
     if slot.state == "ready":
         slot = work.move_slot(slot, "draining", cause=by, reason=reason, drain_reason=reason)
@@ -62,7 +64,7 @@ def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) 
 
 
 def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
-    """Record on a slot EC2's notice that it will take the spot machine back at `gone_at`.
+    """Record on a slot EC2's notice that it will take the spot machine back at `gone_at`. Return the slot's row.
 
     A later notice changes nothing, unless it gives an earlier time than the slot's row has.
     """

@@ -178,7 +178,9 @@ def _answer_all(
     results: list[Answer] = []
     answered: set[str] = set()
     noted: dict[int, dict[str, str]] = {}
-    """By identity of a shared request: the notes on the fields that its queue ignores."""
+    """Identity of a request object that documents share -> the notes about its fields that have no effect in its
+    queue.
+    """
     for index, item in enumerate(submission.items):
         if not isinstance(item, ReservationDocument) or item.id in refused:
             fault = refused[item.id] if isinstance(item, ReservationDocument) else item

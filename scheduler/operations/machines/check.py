@@ -147,12 +147,13 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
 
 
 def _mirror_power(work: UnitOfWork, slot: Slot, machine: Machine) -> None:
-    """Compare the slot's power state (stopped, or to be stopped or started) with that of its machine.
+    """Compare the slot's power state (stopped, or to be stopped or started) with the state of its machine, and correct
+    what differs.
 
     A stop that was decided is done when the machine is stopped. If the machine of a stopped slot runs although no start
-    was decided, it is stopped again. If a machine is stopped although no stop was decided, it counts as interrupted
-    now: its leases end, and it is terminated. The last two need several checks in a row, because the cloud may report
-    an earlier state.
+    was decided, the machine is stopped again. If a machine is stopped although no stop was decided, it counts as
+    interrupted now: its leases end, and it is terminated. These two corrections need several checks in a row with the
+    same result, because the cloud may report an earlier state.
     """
     is_stopped = machine.state == "stopped"
     if slot.state == "stopped" and is_stopped:

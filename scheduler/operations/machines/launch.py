@@ -201,8 +201,8 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> 
 
 
 def may_have_launched(category: Category, attempts: int) -> bool:
-    """Return whether a launch request may have launched machines and is sent again. `category`: that of the error of
-    its last attempt. After `MOST_ATTEMPTS` attempts the request is given up.
+    """Return whether a launch request may have launched machines and is sent again. `category`: the category of the
+    error that answered its last attempt. After `MOST_ATTEMPTS` attempts the request is given up.
     """
     is_unclear = category not in REFUSALS or (category in UNHEARD and attempts > 1)
     return is_unclear and attempts < MOST_ATTEMPTS

@@ -127,10 +127,10 @@ def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
 
 
 def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
-    """Ask EC2 again about these machines without a slot, and return those that are not gone.
+    """Ask EC2 again about these machines without a slot, and return the machines that are not gone.
 
-    Listing all machines takes a while. If a slot's machine ended meanwhile, the slot is empty now and must not adopt
-    it.
+    Listing all machines takes a while. If a machine ended meanwhile and its slot became empty, the slot must not adopt
+    the machine again.
     """
     present = ports.fleet.describe([machine.id for machine in strangers]) if strangers else {}
     found = (present.get(machine.id, machine) for machine in strangers)

@@ -134,6 +134,7 @@ def commit(
 
 def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
     """Group consecutive decisions of a plan into units (see Unit), and the units into chunks of about CHUNK decisions.
+    Return the chunks.
 
     A preemption without a grace period, and revokes of elastic instances that make capacity for a reservation, form a
     unit with the assignment or claim that follows them. Other grants, revokes or CPU limits of one reservation form a

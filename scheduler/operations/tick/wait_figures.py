@@ -74,8 +74,8 @@ class WaitFigures:
         }
 
     def _follow(self, plan: Plan, view: View) -> None:
-        """Add the numbers of the blocks that are new in this plan, and subtract those of the blocks that it no longer
-        has.
+        """Update the sums: add the numbers of blocks that are new in this plan, and subtract the numbers of blocks that
+        it no longer has.
         """
         payers = {name: (each.forgotten, each.forgotten_upto) for name, each in view.accounts.items()}
         if payers != self._payers:

@@ -228,8 +228,8 @@ class QuotaWriter:
 
 
 def _sum_costs(reservations: Iterable[Reservation], now: float) -> Levels:
-    """Return what all leases of these reservations have cost up to `now`, by level. The costs with which their leases
-    started, those of reservations that they preempted, are included.
+    """Return what all leases of these reservations have cost up to `now`, by level. A lease that began with the cost of
+    a preempted reservation includes this cost.
     """
     total = NOTHING
     for reservation in reservations:
