@@ -277,9 +277,9 @@ def _settle_one(
 
 def _settle_machines(ports: Ports, fault: str | None) -> tuple[Reconciled | None, str | None]:
     """Empty the slots whose EC2 machines are gone. Adopt or terminate the machines that no slot has, whatever their
-    age. Return what was done, and the error if there was one.
+    age. Return (what was done, the text of the error); each is None if there is none.
 
-    `fault`: why EC2 cannot be reached; then nothing is done.
+    `fault`: why EC2 cannot be reached; then nothing is done. None: it can be reached.
     """
     if fault is not None:
         return None, fault

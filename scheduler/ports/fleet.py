@@ -190,13 +190,15 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Time at which the cloud sent the notice, in seconds since the epoch by the cloud's clock."""
     state: str | None = None
-    """Of a notice of the kind `state`: the new state of the machine, in the cloud's words."""
+    """The new state of the machine, as the cloud names it, in a notice of the kind `state`; else None."""
     code: str | None = None
-    """Of a notice of the kind `maintenance`: what the cloud will do, in its words."""
+    """What the cloud will do, as the cloud names it, in a notice of the kind `maintenance`; else None."""
     begins_at: float | None = None
-    """Of a notice of the kind `maintenance`: when it begins, in seconds since the epoch; None: unknown."""
+    """When the maintenance begins, in seconds since the epoch, in a notice of the kind `maintenance`; None: unknown."""
     ends_at: float | None = None
-    """Of a notice of the kind `maintenance`: when it is over; None: unknown."""
+    """When the maintenance is over, in seconds since the epoch, in a notice of the kind `maintenance`; None:
+    unknown.
+    """
 
     @property
     def gone_at(self) -> float:

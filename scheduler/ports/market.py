@@ -10,8 +10,9 @@ from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarke
 
 
 class RulesVersion(msgspec.Struct, frozen=True):
-    """The versions of what the rules in force are made from. `document`: of the document that was applied. `market`: of
-    the catalogue and prices, by which the offerings with requirements become offerings with instance types and prices.
+    """The versions of what the rules in force are made from. `document`: the version of the document that was applied.
+    `market`: the version of the catalogue and prices, from which offerings with requirements get their instance types
+    and prices.
     """
 
     document: int

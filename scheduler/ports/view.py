@@ -69,10 +69,10 @@ class ViewCache(Protocol):
     def rebuild(self, rows: Iterable[Row]) -> View:
         """Replace the contents of the view by `rows`, which come from the database. Return this process's new copy.
 
-        The generation, which makes the view valid, is written last. The first row is requested after the old view was
-        made invalid; so with lazy rows (`Store.read_rows()`) no change is missed. Changes that are published meanwhile
-        are merged by version. Raises ViewUnavailableError if another process began a later rebuild, which then
-        completes.
+        The generation, the id whose presence makes the view valid, is written last. The first row is requested after
+        the old view was made invalid; so with lazy rows (`Store.read_rows()`) no change is missed. Changes that are
+        published meanwhile are merged by version. Raises ViewUnavailableError if another process began a later rebuild,
+        which then completes.
         """
 
     def matches_copy(self) -> bool:
@@ -171,8 +171,9 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterRecord(Protocol):
-    """The port to the cluster's record in Redis: identity, highest term and highest fencing token. It shows whether the
-    database is an older one. Every method raises ViewUnavailableError when Redis cannot be reached.
+    """The port to the cluster's record in Redis: identity, highest term and highest fencing token. A database with
+    lower numbers is an older state of the cluster. Every method raises ViewUnavailableError when Redis cannot be
+    reached.
     """
 
     def read(self) -> Remembered:

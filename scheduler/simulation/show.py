@@ -47,7 +47,9 @@ def run_file(path: Path, *, json_lines: bool, out: TextIO, records: bool = False
 
 
 def describe_waits(cluster: SimulatedCluster) -> Iterator[str]:
-    """Yield for each of the first waiting reservations the reason, and the smallest change that would end the wait."""
+    """Yield a sentence for each of the first MOST_EXPLAINED waiting reservations: the reason, and the smallest change
+    that would end the wait.
+    """
     rules, now = cluster.ports.rules(), cluster.event_queue.now
     waiting = cluster.store.find_reservations(phases=["pending"], limit=MOST_EXPLAINED + 1)
     if waiting:

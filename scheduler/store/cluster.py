@@ -1,4 +1,4 @@
-"""The only row of the table `cluster`, and values of other tables that the same statement reads."""
+"""Reads the only row of the table `cluster`, together with values of other tables, by one statement."""
 
 from typing import Any, Final
 
@@ -24,7 +24,9 @@ _WRITTEN: Final = (
     tables.requests.c.at,
     tables.leader.c.ticked_at,
 )
-"""The columns with the time at which a row was written. Each has an index, or its table has one row."""
+"""The columns with the time at which a row was written. Each has an index, or its table has one row, so that the latest
+time is found quickly.
+"""
 _NEWEST: Final = select(
     *(func.coalesce(select(func.max(column)).scalar_subquery(), 0.0).label(f"newest_{number}")
       for number, column in enumerate(_WRITTEN))

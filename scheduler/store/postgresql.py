@@ -1,5 +1,5 @@
-"""The Dialect for PostgreSQL: one of several server hosts, many transactions that write at a time, and the server's
-clock as the source of time.
+"""The Dialect for PostgreSQL. The URL may name several hosts, many transactions may write at a time, and the server's
+clock is the source of time.
 
 Every statement, every wait for a lock and every pause within a transaction has a time limit, so that a process that is
 stopped or disconnected does not block others for long. A bulk statement binds one array for each column (`unnest`).

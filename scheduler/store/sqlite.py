@@ -101,8 +101,8 @@ class SqliteDialect:
     errors: Final = (SQLAlchemyError, sqlite3.Error)
     has_one_writer: Final = True
     longest_seconds: Final = math.inf
-    """No limit. A process that is stopped within a transaction keeps the write lock, so no other process can write
-    before its commit.
+    """There is no limit: a process that is stopped within a transaction keeps the write lock, so no other process can
+    write before its commit.
     """
 
     def create_engine(self) -> Engine:

@@ -68,7 +68,7 @@ class SqliteConnection:
         self._driver.rollback()
 
     def invalidate(self) -> None:
-        """Close the connection. Its transaction may be open."""
+        """Close the connection, even if its transaction is still open. The connection is not used again."""
         self._pooled.invalidate()
 
     def close(self) -> None:

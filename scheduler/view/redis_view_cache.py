@@ -39,7 +39,7 @@ small, because a process that does not get the lock reads them in vain.
 """
 ROWS_A_CALL = 1000
 START = b"0"
-"""The cursor of a scan before its first and after its last call."""
+"""The cursor of a Redis scan before its first and after its last call."""
 LOADS_TRIED = 3
 """The most attempts at loading the whole view. A load is repeated if Redis has dropped changes that were made
 meanwhile.

@@ -82,8 +82,8 @@ def _compare(found: Rehearsal) -> dict[str, Any]:
 
 
 def _list_decisions(planned: Plan) -> Iterator[dict[str, Any]]:
-    """Yield the first decisions of a plan in the format in which `leasehold simulate` prints them. Claims are
-    omitted.
+    """Yield the first MOST_SHOWN decisions of a plan in the format in which `leasehold simulate` prints them. Claims
+    are omitted.
     """
     shown = (each for each in planned.decisions if not isinstance(each, Claim))
     for decision, _ in zip(shown, range(MOST_SHOWN), strict=False):

@@ -1,9 +1,9 @@
 """Launch in bulk: one request to the cloud asks for the machines of all slots of a batch.
 
-The request is stored on the first slot of the batch before it is sent. A machine of a batch has no tag with a slot: the
-database alone binds machines to slots, in the order of the answer. The answer is recorded once, in one transaction that
-also deletes the stored request. So a task that runs twice or dies at any point launches nothing twice, and a slot of
-the batch that is given up meanwhile gets no machine.
+The request is stored on the first slot of the batch before it is sent. A machine of a batch has no tag with a slot:
+only the database records which slot it belongs to, by the order of the answer. The answer is recorded once, in one
+transaction that also deletes the stored request. So a task that runs twice or dies at any point launches nothing twice,
+and a slot of the batch that is given up meanwhile gets no machine.
 """
 
 from collections import Counter

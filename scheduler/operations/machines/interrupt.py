@@ -1,5 +1,5 @@
-"""Handle EC2's events about machines: record on a machine's slot that EC2 will take it back, replace it or maintain it,
-and check the slots of machines whose state changed.
+"""Handles EC2's events about machines: records on the slot of a machine that EC2 will take back, replace or maintain
+the machine, and checks the slots of machines whose state changed.
 
 A message is deleted from the queue only after its effect is committed, or its check was sent. So a message may arrive
 twice, and two processes may read the queue at once.
@@ -27,8 +27,8 @@ ENDING: Final = frozenset({"stopping", "stopped", "shutting-down"})
 
 @dataclass
 class HandledNotices:
-    """The result of reading EC2's events: the number of notices that changed a slot, of slots for which a check was
-    sent, and of messages that stay in the queue.
+    """The result of reading EC2's events. `changed`: number of notices that changed a slot. `checked`: number of slots
+    for which a check was sent. `left`: number of messages that stay in the queue.
     """
 
     changed: int = 0

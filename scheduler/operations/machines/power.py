@@ -38,11 +38,11 @@ def start_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]
     """Start the machines of these slots, given as (slot, epoch), by one call for each offering and zone. Return a word
     for the outcome of each slot.
 
-    If the type of a machine differs from that of the slot's offering, it is changed before the start. After a refusal
-    for capacity, quota, throttling or permissions the slot is stopped again, launches and starts of the offering,
-    market or pool are paused as after a refused launch, and a tick plans the demand again. A machine that cannot be
-    started for another reason is terminated. After an unclear error the call is repeated; `boot_timeout` limits the
-    time.
+    If the type of a machine differs from the type of the slot's offering, the machine gets this type before the start.
+    After a refusal for capacity, quota, throttling or permissions the slot is stopped again, launches and starts of the
+    offering, market or pool are paused as after a refused launch, and a tick plans the demand again. A machine that
+    cannot be started for another reason is terminated. After an unclear error the call is repeated; `boot_timeout`
+    limits the time.
     """
     rules = ports.rules()
     slots, outcomes = _list_due(ports, wanted, "start")
@@ -189,7 +189,9 @@ def _call_cloud(call: Callable[[Sequence[str]], None], slots: Sequence[Slot]) ->
 
 
 def _is_meant(current: Slot | None, slot: Slot) -> bool:
-    """Return whether the current row of a slot still wants the power change that the earlier row wanted."""
+    """Return whether `current`, the present row of a slot, still wants the power change that `slot`, an earlier row of
+    the slot, wanted.
+    """
     return current is not None and (current.epoch, current.power) == (slot.epoch, slot.power)
 
 

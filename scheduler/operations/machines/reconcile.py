@@ -37,7 +37,9 @@ STRANGER_SECONDS = 180.0
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of comparing EC2 with the slots, as numbers of machines."""
+    """The result of comparing EC2 with the slots, as numbers of machines. `adopted`: machines without a slot that an
+    empty slot has taken.
+    """
 
     settled: int = 0
     """Number of machines that were stored on their slots, because the answers to their launches were lost."""

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class PlanTooLateError(Exception):
-    """Planning took so long that the leader lock may have run out. Nothing of the plan was written."""
+    """Raised when planning took so long that the leader lock may have run out. Nothing of the plan was written."""
 
 
 @dataclass

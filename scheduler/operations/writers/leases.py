@@ -349,8 +349,8 @@ class LeaseWriter:
         self, current: Reservation, placements: Sequence[Placement], level: int | None, cost: Levels = NOTHING
     ) -> Reservation:
         """Promise these placements to a pending reservation until the present leases on their slots have ended. Return
-        its new row. Its account pays at `level` from now on. `cost`: the cost with which the first of these claims
-        starts.
+        the reservation's new row. From now on, its account pays at `level`. `cost`: the cost with which the first of
+        these claims starts.
         """
         leases = tuple(
             msgspec.structs.replace(
