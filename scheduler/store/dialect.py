@@ -14,11 +14,15 @@ from sqlalchemy import Column, ColumnElement, Connection, Engine, Executable, Fr
 from scheduler.ports import ClusterRow
 
 Field = tuple[Column[Any], tuple[int | str, ...]]
-"""A column of a table, and the path to its value in a struct: the position of a field, then names of nested fields."""
+"""A column of a table, and where its value is in a struct: the position of the struct's field, then the names of nested
+fields.
+"""
 
 
 def take_columns(fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> list[Sequence[Any]]:
-    """Return for each field its values in `rows`, which are structs of one type; the fields without rows have none."""
+    """Return for each of `fields` the list of its values in `rows`, which are structs of one type. Return [] if there
+    are no rows.
+    """
     columns: dict[tuple[int | str, ...], Sequence[Any]] = {}
     names = rows[0].__struct_fields__ if rows else ()
     for _, (position, *deeper) in fields if rows else ():
@@ -37,22 +41,25 @@ def is_one(values: Sequence[object]) -> bool:
 
 
 Merge = Callable[[Column[Any], ColumnElement[Any]], ColumnElement[Any]]
-"""Returns the new value of a column, from its present value and the given one."""
+"""A function that returns the new value of a column of an existing row. Its arguments are the column, which has the
+present value, and the given value.
+"""
 
 
 def overwrite(_: Column[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return the given value. See Merge."""
+    """Return the given value, so that it replaces the present one. This is a Merge."""
     return given
 
 
 MOST_FORMS: Final = 50
-"""The most forms of one bulk statement that a process keeps."""
+"""The most variants (for different sets of shared values) of one bulk statement that a process keeps."""
 
 
 @dataclass(frozen=True)
 class Bulk:
-    """An SQL statement that writes many structs at once. `fields` are the fields of a struct that the statement needs.
-    `make` returns the statement for a table expression of the structs, as `Dialect.given` makes it.
+    """An SQL statement that writes many structs at once. `fields`: the columns, and where their values are in a struct.
+    `make`: a function that returns the statement; its argument is a table expression whose rows are the structs, made
+    by `Dialect.given`.
     """
 
     dialect: "Dialect"
@@ -62,9 +69,9 @@ class Bulk:
     _readers: dict[type[msgspec.Struct], Callable[[msgspec.Struct], tuple[Any, ...]]] = field(default_factory=dict)
 
     def read(self, rows: Sequence[msgspec.Struct]) -> list[tuple[Any, ...]]:
-        """Return the values of the fields of each row. The rows are structs of one type.
+        """Return for each row, a struct, the values of `fields`. The rows are structs of one type.
 
-        Speed: for a few rows this takes less than `take_columns`, which compares the values of many.
+        Speed: for a few rows this takes less time than `take_columns`, which compares the values of many rows.
         """
         kind = type(rows[0])
         reader = self._readers.get(kind)
@@ -76,8 +83,8 @@ class Bulk:
         return [*map(reader, rows)]
 
     def statement(self, shared: tuple[int, ...] = ()) -> Executable:
-        """Return the form of the statement that takes the values of the fields `shared` once for all structs. See
-        `Dialect.bind_rows`.
+        """Return the variant of the statement in which the values of the fields `shared` (positions in `fields`) are
+        passed once for all structs. `Dialect.bind_rows` returns `shared` and the parameters of the statement.
         """
         found = self._forms.get(shared)
         if found is None:
@@ -88,7 +95,9 @@ class Bulk:
 
 
 class StatementResult(Protocol):
-    """The result of a statement, as SQLAlchemy and the driver of SQLite have it. A row is a sequence of its values."""
+    """The result of an SQL statement: a common part of the results of SQLAlchemy and of SQLite's driver. A row is a
+    sequence of its values.
+    """
 
     @property
     def rowcount(self) -> int:
@@ -105,12 +114,12 @@ class StatementResult(Protocol):
 
 
 class StoreConnection(Protocol):
-    """A database connection in a transaction. SQLAlchemy's Connection is one."""
+    """A database connection in a transaction. SQLAlchemy's Connection has these methods."""
 
     def execute(
         self, statement: Executable, values: Any = ..., *, execution_options: Mapping[str, Any] = ...
     ) -> StatementResult:
-        """Execute a statement with these bind values (by name)."""
+        """Execute a statement with these bind values (name -> value), and return its result."""
 
     def commit(self) -> None:
         """Commit the transaction."""
@@ -119,34 +128,34 @@ class StoreConnection(Protocol):
         """Roll the transaction back."""
 
     def invalidate(self) -> None:
-        """Close the connection, whose transaction may be open."""
+        """Close the connection, even if its transaction is still open. The connection is not used again."""
 
     def close(self) -> None:
-        """End the use of the connection, which may be kept open for another transaction."""
+        """End the use of the connection by the caller. The connection may stay open for another transaction."""
 
 
 class Dialect(Protocol):
     """The operations that differ between kinds of databases. There is one implementation for SQLite and one for
     PostgreSQL.
 
-    A bulk statement gets all its rows in a fixed number of bind parameters, however many rows there are.
+    The number of bind parameters of a bulk statement does not grow with the number of its rows.
     """
 
     @property
     def longest_seconds(self) -> float:
-        """The most seconds after its begin at which a transaction may still be committed. Its rows carry the time of
-        the begin, and readers that search for recent changes would miss older ones.
+        """The most seconds after its begin at which a transaction may still be committed. A transaction's rows carry
+        the time of its begin; after a later commit, a search for recent changes would miss the rows.
         """
 
     @property
     def has_one_writer(self) -> bool:
-        """Whether a transaction that writes ends before another one begins, so that what it read at its begin stays
-        true until its end.
+        """Whether a transaction that writes ends before another one begins. Then what it reads at its begin stays true
+        until its end.
         """
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """The errors that connections and statements raise, which `explain` takes."""
+        """The errors that connections and statements raise, and that `explain` converts."""
 
     def create_engine(self) -> Engine:
         """Return a new SQLAlchemy engine for this process. It connects on first use."""
@@ -161,13 +170,15 @@ class Dialect(Protocol):
         """Return the SQLAlchemy execution options for a connection that is used for one transaction."""
 
     def given(self, fields: Sequence[Field], shared: Sequence[int] = ()) -> FromClause:
-        """Return an SQL table expression with these columns in this order. Its rows are the structs that are passed
-        with `bind_rows`. Nested values are JSON text. `shared`: what `bind_rows` returned with the parameters.
+        """Return an SQL table expression with the columns of `fields` in this order. Its rows are the structs that are
+        passed with `bind_rows`. Nested values are JSON text. `shared`: the positions of the fields whose value is
+        passed once for all rows, as `bind_rows` returns them.
         """
 
     def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
-        """Return `shared` and the bind parameters that pass `rows` (at least one struct) to `bulk.statement(shared)`.
-        `shared`: positions in `bulk.fields` of values that all rows have and that are passed once.
+        """Return (shared, parameters): the bind parameters with which `bulk.statement(shared)` writes `rows` (at least
+        one struct). `shared`: positions in `bulk.fields` of values that all rows have in common and that are passed
+        once.
         """
 
     def ids(self) -> Select[tuple[str]]:
@@ -181,8 +192,8 @@ class Dialect(Protocol):
 
     def upsert(self, table: Table, given: FromClause, merge: Merge) -> Insert:
         """Return a statement that inserts the rows of `given` (a table expression) into `table`. If a row with the same
-        primary key exists, each of its other columns gets the value of `merge`. No two of the given rows may have the
-        same key.
+        primary key exists, each of its other columns gets the value that `merge` returns. No two of the given rows may
+        have the same key.
         """
 
     def prepare_clock(self, engine: Engine) -> None:
@@ -197,7 +208,7 @@ class Dialect(Protocol):
 
     def queue_for_events(self, connection: StoreConnection) -> None:
         """Wait until no other open transaction has numbered events, so that event numbers are committed in ascending
-        order. A transaction waits for no further lock afterwards.
+        order. After this call the transaction waits for no other lock.
         """
 
     def queue_for_migration(self, connection: Connection) -> None:
@@ -207,6 +218,6 @@ class Dialect(Protocol):
         """Raise StoreUnavailableError if the encoding of the database cannot store every text."""
 
     def explain(self, error: Exception) -> Exception:
-        """Return the error of the Store port that stands for one of `errors`. Its message is one line without
-        passwords.
+        """Return the error of the Store port that stands for `error`, which is one of `errors`. The message is one line
+        without passwords.
         """

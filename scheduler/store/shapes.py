@@ -1,5 +1,5 @@
-"""How an immutable struct is stored as a row of a table: which columns hold its fields, and how it is
-made from a row.
+"""How an immutable struct is stored as a row of a table: which columns hold its fields, and how the struct is made from
+a row.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,9 +30,9 @@ AnyStruct = TypeVar("AnyStruct", bound=msgspec.Struct)
 class Shape(Generic[AnyStruct]):
     """How one kind of struct is stored as rows of a table.
 
-    `columns`: the columns to read, in the order that `read` expects. A field is stored in the column of its name,
-    except the fields in `elsewhere`, which are stored in other tables. `written`: the struct that is written, if it
-    differs from the one that is read.
+    `columns`: the columns to read, in the order that `read` expects. A field is stored in the column with its name,
+    except the fields in `elsewhere`, which are stored in other tables. `written`: the type of the struct that is
+    written, if it differs from the type that is read.
     """
 
     def __init__(
@@ -70,7 +70,9 @@ class Shape(Generic[AnyStruct]):
         return self._fields.index(field)
 
     def put(self, dialect: Dialect) -> Bulk:
-        """Return the statement that inserts structs with all their columns, or overwrites rows with the same key."""
+        """Return the upsert statement for this table: it inserts one row with all columns for each struct, and
+        overwrites a row with the same key.
+        """
         fields = tuple(self.fields(self.table.c))
         return Bulk(dialect, fields, lambda given: dialect.upsert(self.table, given, overwrite))
 
@@ -94,9 +96,10 @@ class Shape(Generic[AnyStruct]):
 
 
 def _as_stored(column: Column[Any]) -> ColumnElement[Any]:
-    """Return the column for a query. A flag is read as the database stores it, and converted by its reader.
+    """Return the column for use in a query. A flag (Boolean column) is selected as the number that the database stores,
+    and Shape converts it.
 
-    Speed: if no column of a result is converted by SQLAlchemy, it does not look at each value of each row.
+    Speed: if SQLAlchemy converts no column of a result, it does not look at each value of each row.
     """
     return type_coerce(column, Integer).label(column.name) if isinstance(column.type, Boolean) else column
 

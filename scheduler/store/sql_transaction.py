@@ -50,7 +50,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
     """One transaction of a SqlStore. It is usable until the `with` block of `SqlStore.transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, cluster: ClusterRow) -> None:
-        """Use the open transaction of `session`. `cluster`: the row about the cluster, which was read at its begin."""
+        """Use the open transaction of `session`. `cluster`: the row about the cluster, as read at its begin."""
         self._session, self._statements, self._rules = session, statements, rules
         self._now, self._rules_version = cluster.now, cluster.rules_version
         self._events: list[Event] = []
@@ -61,13 +61,13 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         self._has_sequence = False
         """Whether this transaction has locked the counter of reservations."""
         self._block = 0
-        """The least number of tokens that the next statement will reserve."""
+        """The fewest tokens that the next statement will reserve."""
         self._leases = LeaseRows(session, statements.leases)
         self._locked: dict[str, Reservation] = {}
         """The reservations that this transaction has locked, as they are stored now."""
 
     def finish(self) -> None:
-        """Write the collected costs and events. Called as the last statements of the transaction, because from here to
+        """Write the collected costs and events. These are the last statements of the transaction, because from here to
         its commit it blocks every other transaction that has events.
         """
         self.check_whole()
@@ -81,7 +81,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return self._now
 
     def rules_version(self) -> int:
-        """Return the version of the rules that was in force at the begin, or at `note_tick`. See Transaction."""
+        """Return the version of the rules in force at the begin of the transaction, or at `note_tick`."""
         return self._rules_version
 
     def take_term(self, holder: str) -> LeaderTerm:
@@ -159,7 +159,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return self._count_pending(fixed.PENDING_OF_ACCOUNT, name=account)
 
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
-        """Count the reservations with a `sequence` in this range by principal and account. See Transaction."""
+        """Count the reservations with a `sequence` above `after` up to `upto` by principal and account."""
         found = self._session.fetch(fixed.INSERTED, after=after, upto=upto)
         return {(principal, account): Pending(int(count), int(most)) for principal, account, count, most in found}
 
@@ -250,7 +250,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         for row in rows:
             known = current[type(row)].get(row.id)
             if known is None or known.version != row.version:
-                raise self._lose(StaleWriteError(f"{KINDS[type(row)]} {row.id} has changed since it was read"))
+                raise self._lose(StaleWriteError(f"{KINDS[type(row)]}: row {row.id} has changed since it was read"))
             marked.append(take_marks(known, row, self._now))
         self._locked |= {row.id: row for row in marked if isinstance(row, Reservation)}
         for kind, alike in _by_kind(marked).items():
@@ -357,7 +357,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return range(last - count + 1, last + 1)
 
     def _find_stored(self, kind: type[Row], ids: Sequence[str]) -> Mapping[str, Row]:
-        """Lock and return rows as stored now. Reservations that this transaction has locked are not read again."""
+        """Lock and return the stored rows of this kind. Reservations locked by this transaction are not read again."""
         if kind is not Reservation or not self._locked:
             return self._load(kind, ids)
         missing = [name for name in ids if name not in self._locked]
@@ -378,8 +378,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return rows[kind]
 
     def _write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> None:
-        """Execute the bulk statement on changed rows of one kind. Raises StaleWriteError if a row was not written,
-        because its stored version has changed.
+        """Execute the bulk statement `bulk` for changed rows of one kind. Raises StaleWriteError if a row was not
+        written, because its stored version has changed.
         """
         try:
             written = self._session.write(bulk, rows)

@@ -1,4 +1,4 @@
-"""The Dialect for SQLite: one file in WAL mode, every commit synced to the disk, one writer at a time."""
+"""The Dialect for SQLite: one file in WAL mode, every commit synced to the disk, one writing transaction at a time."""
 
 import math
 import os
@@ -41,15 +41,19 @@ from scheduler.store.schema import SchemaError
 from scheduler.store.sqlite_connection import SqliteConnections
 
 BUSY_SECONDS: Final = 10.0
-"""The most seconds for which a transaction that writes waits for another writer. Every transaction is shorter than
-this.
+"""The most seconds for which a transaction that writes waits for another one that writes. Every transaction is shorter
+than this.
 """
 
 LEAST_SHARED: Final = 100
-"""The least rows of which shared values are passed once. Each set of shared values needs a form of the statement."""
+"""The fewest rows of a bulk statement for which values that all rows have in common are passed once. For fewer rows
+this would not save time, because each set of such values needs a variant of the statement.
+"""
 
 _PLAIN: Final = (str, int, float)
-"""The types of values of which equal ones, except zeros, are stored as the same value in a column."""
+"""The types of values for which equality is enough to pass one value for all rows: equal values of such a type, except
+zeros, are stored as the same value.
+"""
 
 _PRAGMAS: Final = (
     "PRAGMA journal_mode = WAL",
@@ -59,9 +63,9 @@ _PRAGMAS: Final = (
 )
 
 _DRIVER: Final = "leasehold"
-"""The name under which SQLAlchemy finds `Beginning`."""
+"""The name under which SQLAlchemy finds `Beginning`, our subclass of its SQLite driver."""
 _WRITES: Final = "writes"
-"""The execution option that a transaction of this connection will write."""
+"""The name of the SQLAlchemy execution option that announces that the next transaction of a connection will write."""
 _CREATES: Final = "rwc"
 _PRIVATE: Final = 0o600
 _NOT_NULL: Final = "SQLITE_CONSTRAINT_NOTNULL"
@@ -97,8 +101,8 @@ class SqliteDialect:
     errors: Final = (SQLAlchemyError, sqlite3.Error)
     has_one_writer: Final = True
     longest_seconds: Final = math.inf
-    """No limit. A process that is stopped within a transaction keeps the write lock, so no other process can write
-    before its commit.
+    """There is no limit: a process that is stopped within a transaction keeps the write lock, so no other process can
+    write before its commit.
     """
 
     def create_engine(self) -> Engine:
@@ -125,11 +129,11 @@ class SqliteDialect:
         return {_WRITES: writes}
 
     def given(self, fields: Sequence[Field], shared: Sequence[int] = ()) -> FromClause:
-        """Return an SQL table expression with these columns, whose rows are the structs that are passed with
+        """Return an SQL table expression with the columns of `fields`, whose rows are the structs that are passed with
         `bind_rows`. Nested values are JSON text. See Dialect.
 
-        Speed: to take values from the JSON text of each row costs more than to write the row. SQLite takes the values
-        that all rows share once.
+        Speed: taking values from the JSON text of each row costs more than writing the row. So SQLite takes the values
+        that all rows have in common only once.
         """
         items = func.json_each(bindparam("rows", type_=Text)).table_valued("value", name="items")
         # Materialized: otherwise SQLite serializes an item again for every column taken from it (4 times slower).
@@ -146,11 +150,12 @@ class SqliteDialect:
         return select(*values).subquery("given")
 
     def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
-        """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields,
-        shared)`: a JSON array with an array of the values for each row, and an array of the shared values. See Dialect.
+        """Return (shared, parameters): the positions of values that are passed once, and the bind parameters that pass
+        `rows` (structs) to `bulk.statement(shared)`. The parameters are a JSON array with an array of the values for
+        each row, and a JSON array of the shared values. See Dialect.
 
-        Speed: each value of a nested struct has a place of its own. SQLite would look for its name in the JSON object
-        of each row, and values that all rows share could not be passed once.
+        Speed: each nested value has its own position in the array. As JSON objects, SQLite would search each row for
+        the name of the value, and nested values that all rows have in common could not be passed once.
         """
         if len(rows) < LEAST_SHARED:
             return (), {"rows": msgspec.json.encode(bulk.read(rows)).decode()}
@@ -265,7 +270,9 @@ class SqliteDialect:
 
 
 def _name_of(error: Exception) -> str:
-    """Return SQLite's name of a database error. Return "" for an error of the driver or of SQLAlchemy."""
+    """Return SQLite's name of a database error, like `SQLITE_BUSY`. Return "" if the error is one of SQLAlchemy or of
+    the driver and has no such name.
+    """
     return getattr(error, "sqlite_errorname", "")
 
 
@@ -278,18 +285,20 @@ def _name_of(error: Exception) -> str:
 def _set_up(connection: sqlite3.Connection) -> None:
     """Set the pragmas of a new connection.
 
-    It is tried again while the file is locked. If two processes switch a new file to WAL mode at once, SQLite refuses
-    one of them immediately.
+    The statements are tried again while the file is locked, because SQLite refuses one of two processes immediately if
+    both switch a new file to WAL mode at once.
     """
     for pragma in _PRAGMAS:
         connection.execute(pragma)
 
 
 class Beginning(SQLiteDialect_pysqlite):
-    """SQLAlchemy's part for this driver, which also begins the transactions. If a transaction will write, it takes the
-    write lock at once: SQLite refuses a write after a read if another transaction has written in between.
+    """SQLAlchemy's class for the SQLite driver, changed so that it also begins the transactions. A transaction that
+    will write takes the write lock at once, because SQLite refuses a write after a read if another transaction has
+    written in between.
 
-    Speed: an engine with a listener for its event `begin` looks for listeners at each statement, too.
+    Speed: with a listener for the event `begin` in place of this class, SQLAlchemy would look for listeners at each
+    statement, too.
     """
 
     driver = _DRIVER
@@ -302,7 +311,7 @@ class Beginning(SQLiteDialect_pysqlite):
             connection.connection.info[_WRITES] = opts[_WRITES]
 
     def do_begin(self, dbapi_connection: Any) -> None:
-        """Begin a transaction."""
+        """Begin a transaction; take the write lock if the option `writes` was set for it."""
         writes = dbapi_connection.info.pop(_WRITES, False)
         dbapi_connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -311,8 +320,8 @@ registry.register(f"sqlite.{_DRIVER}", __name__, Beginning.__name__)
 
 
 def _is_shared(values: Sequence[object]) -> bool:
-    """Return whether all values are the same object, or equal texts or numbers. Zeros are compared by identity, because
-    0.0 and -0.0 are equal; so are objects that may contain them.
+    """Return whether all values can be passed as one: all are the same object, or equal texts or numbers. Zeros must be
+    the same object, because 0.0 and -0.0 are equal; so must objects that may contain zeros.
     """
     first = values[0]
     if is_one(values):

@@ -33,8 +33,9 @@ def decode_row(kind: Kind, body: bytes) -> Row:
 
 
 def decode_deltas(field: str, body: bytes) -> list[Change]:
-    """Return the changes in one field of an entry in the view's stream of changes. The field is a kind of row, or
-    `gone` for deleted rows. Raises msgspec.DecodeError if the field does not fit this version of the program.
+    """Return the changed rows in one field of an entry in the view's stream of changes. `field`: the kind of the rows,
+    or `gone` for deleted rows. `body`: the value of the field. Raises msgspec.DecodeError if the value does not fit
+    this version of the program.
     """
     return _LISTS[field].decode(body)
 

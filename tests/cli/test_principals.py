@@ -50,7 +50,7 @@ def test_without_a_file_the_key_is_printed_once(run: Run) -> None:
         (("add", "leasehold", "--role", "reader"), 'name: expected a name that no principal has, got "leasehold"'),
         (("add", "a b", "--role", "reader"), "name: expected a name (letters, digits and ._:@/+-"),
         (("add", "x", "--role", "worker"), "expected one of producer, operator, host, reader, got 'worker'"),
-        (("add", "x", "--role", "operator", "--account", "ci"), "accounts: expected none for a role other than"),
+        (("add", "x", "--role", "operator", "--account", "ci"), "accounts: expected no accounts for a role other than"),
         (("add", "x", "--role", "reader", "--key-file", "nowhere/x.key"), "expected a file that can be written"),
         (("add", "x", "--role", "reader", "--key-file", "there.key"), "expected no file there yet, got a file"),
         (("rotate", "leasehole"), 'name: expected a known principal (did you mean "leasehold"?), got "leasehole"'),

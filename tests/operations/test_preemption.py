@@ -69,7 +69,7 @@ MEANWHILE: dict[str, tuple[Callable[[QuotaHarness], object], str]] = {
     ),
     "the victim was cancelled": (ask("cancel", reservation="old"), "old has no lease on lab-1"),
     "the victim is on another machine": (change_host(epoch=2), "old has no lease on lab-1"),
-    "the victim runs at the same level": (change_lease(level=0), "old is leased at no worse level"),
+    "the victim runs at the same level": (change_lease(level=0), "old is not leased at a worse level"),
     "the victim has cost more than the balance": (
         change_lease(level=5, cost=(100.0, 0.0, 0.0, 0.0, 0.0)),
         "account A has too little balance to preempt old",
@@ -110,14 +110,14 @@ def test_a_preemption_that_no_longer_holds_is_skipped_with_its_assignment(case: 
 
 def test_a_reservation_that_is_not_preemptible_is_not_preempted() -> None:
     harness = a_harness(preemptible=False)
-    assert write(harness, *TAKE) == ["old may not be preempted"] * 2
+    assert write(harness, *TAKE) == ["old is not preemptible, or its min_run_time is not over"] * 2
 
 
 def test_a_reservation_below_min_run_time_is_not_preempted() -> None:
     harness = QuotaHarness(min_run_time=60).with_leased("old")
     harness.submit("new", account="A")
     harness.now += 59
-    assert write(harness, *TAKE) == ["old may not be preempted"] * 2
+    assert write(harness, *TAKE) == ["old is not preemptible, or its min_run_time is not over"] * 2
     harness.now += 1
     assert write(harness, *TAKE) == []
 
@@ -337,7 +337,7 @@ class TestRelevel:
 
     def test_a_relevel_is_skipped_when_the_level_has_changed(self) -> None:
         harness = QuotaHarness().with_leased("old", account="A")
-        assert self.run(harness, 1, 0) == ["the leases are at another level"]
+        assert self.run(harness, 1, 0) == ["the leases are at another level than planned"]
 
     def test_a_relevel_is_skipped_without_an_account(self) -> None:
         harness = QuotaHarness().with_leased("old", account="A")
