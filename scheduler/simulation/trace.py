@@ -170,7 +170,8 @@ class TracePlay:
         if found >= FOREVER:
             row = next(iter(self.cluster.store.find_reservations(phases=["pending", "leased"], limit=1)))
             waits = self.cluster.ports.view_cache.read_report().get("waiting", {}).get(row.id, [row.phase])
-            raise fault("config", "a fleet that serves every job of the trace", f"{row.id} waits for ever: {waits}")
+            reason = ", ".join(waits)
+            raise fault("config", "a fleet that serves every job of the trace", f"{row.id} waits for ever: {reason}")
         return found
 
     def _play_instant(self, now: float) -> None:
