@@ -80,7 +80,9 @@ class Offering(Document):
 
     @property
     def is_for_sale(self) -> bool:
-        """Whether a launch may choose this offering. Requirements without a type cannot be launched."""
+        """Whether a launch may choose this offering. An offering with `require` stands for many types and is not itself
+        launched: False.
+        """
         return self.require is None
 
     @property

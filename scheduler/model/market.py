@@ -121,8 +121,8 @@ class StoredMarket(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     def find_price(self, kind: str, market: Market, zones: Iterable[str] = ()) -> Price | None:
-        """Return the lowest price of an instance type in a market, within these zones (none: in any zone). Return None
-        if the table has no such price.
+        """Return the lowest stored price of the instance type `kind` in a market, within these zones (no zones given:
+        in any zone). Return None if no such price is stored.
         """
         wanted = tuple(zones)
         known = self._prices_of.get((kind, market), ())

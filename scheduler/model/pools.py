@@ -33,7 +33,7 @@ MOST_SLOTS: Final = 1_000_000
 _MARKETS: Final = 2
 """Number of markets: spot and on-demand."""
 HOURS_OF_MONTH: Final = 730
-"""Hours of an average month, by which a price per month is a price per hour."""
+"""Hours of an average month. A price per month divided by them is a price per hour."""
 
 
 def _share_above_none(value: object) -> object:
@@ -221,7 +221,9 @@ class Pool(Document):
 
     @cached_property
     def takes_prices(self) -> bool:
-        """Whether offerings without a price of their own get that of the table, and are not launched without one."""
+        """Whether an offering without a configured price gets its price from the table of prices, and is not launched
+        if the table has none.
+        """
         return self.market.prices or any(each.require is not None for each in self.offerings)
 
     @cached_property
@@ -232,7 +234,9 @@ class Pool(Document):
 
     @cached_property
     def zones(self) -> tuple[str, ...]:
-        """The zones of the pool's subnets, sorted; () if a subnet without a zone, or none, is configured."""
+        """The zones of the pool's subnets, sorted; () if a subnet is configured without a zone, or if no subnet is
+        configured.
+        """
         named = [entry.rpartition(":")[0] for entry in self.ec2.subnets]
         return tuple(sorted(set(named))) if all(named) else ()
 

@@ -248,7 +248,7 @@ def list_instances(request: Request, kind: ComponentKind) -> Instances:
 
 
 def name_components(request: Request, kind: ComponentKind) -> dict[str, Component]:
-    """Return the component of each instance of one kind, by the name of the instance."""
+    """Return a table (name of an instance -> its component) of the instances of all components of one kind."""
     return {each.name: each.component for each in list_instances(request, kind)}
 
 
@@ -275,8 +275,8 @@ def make_shape(request: Request) -> Shape:
 
 
 def usable_cores(lease: Lease) -> float | None:
-    """Return the number of CPUs of its slot that a lease may use at present. Return None if the lease requested no CPUs
-    and no number was set.
+    """Return the number of CPUs of its slot that a lease may use at present: `cores` if it is set, else the CPUs that
+    the lease requested, else None.
     """
     return lease.resources.get("cpus") if lease.cores is None else lease.cores
 

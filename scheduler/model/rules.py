@@ -151,7 +151,9 @@ def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[st
 
 
 class Route(NamedTuple):
-    """What follows for a reservation from the pool or the system that it requests."""
+    """The queue, the settings and the pools of a reservation, which follow from the pool or the system that it
+    requests.
+    """
 
     queue: str
     """Name of its queue: a system with settings of its own, else ""."""
@@ -184,19 +186,20 @@ class Rules(Document):
 
     @property
     def spending(self) -> Mapping[str, Spent]:
-        """What was spent of each budget, as `with_spending` set it; it is no part of the document."""
+        """Name of a budget -> what its machines have cost, as `with_spending` set it. This is no field of the document.
+        """
         found: Mapping[str, Spent] = self.__dict__.get("_spending", NO_SPENDING)
         return found
 
     def with_spending(self, spending: Mapping[str, Spent]) -> Self:
-        """Return the same rules with what was spent of each budget."""
+        """Return a copy of the rules with this `spending`: name of a budget -> what its machines have cost."""
         copy = self.model_copy(update={})
         copy.__dict__["_spending"] = spending
         return copy
 
     @cached_property
     def limited_accounts(self) -> frozenset[str]:
-        """The accounts that a budget limits alone or with other accounts."""
+        """The accounts that are named by a budget which prevents launches."""
         return frozenset(name for each in self.budgets.values() if each.is_limit for name in each.accounts)
 
     @cached_property
@@ -251,7 +254,9 @@ class Rules(Document):
     def list_ignored(
         self, pool: str | None, system: str | None, *, priority: float, account: str | None
     ) -> dict[str, str]:
-        """Return `find_ignored` for the queue of reservations for this pool or system."""
+        """Return field -> warning for each of these values that the queue of reservations for this pool or system does
+        not use; see `find_ignored`.
+        """
         return find_ignored(self.settings_of(pool, system).queue, priority=priority, account=account)
 
     def settings_of_queue(self, queue: str) -> SchedulerKeys:
@@ -309,7 +314,9 @@ def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float
 
 
 def list_deadlines_of_lease(terms: Terms, rules: Rules, now: float) -> tuple[float | None, float | None]:
-    """Return when a lease that begins now expires, and by when its holder has to confirm it; None: never."""
+    """Return two times: when a lease that begins at `now` expires (None: never), and by when its holder has to confirm
+    it (None: no limit).
+    """
     confirm_timeout = rules.settings_of(terms.pool, terms.system).confirm_timeout
     return expiry_of_lease(terms, rules, now), now + confirm_timeout if confirm_timeout else None
 
@@ -322,8 +329,8 @@ def expiry_when_renewed(reservation: Reservation, rules: Rules, now: float) -> f
 
 
 def _own_ttl(request: Request | Terms, pool: Pool | None) -> float | None:
-    """Return the ttl (seconds) of a reservation's pending and of its leased phase: None if neither the request nor its
-    first pool has one, 0.0 for never.
+    """Return the ttl in seconds that holds both while a reservation is pending and while it is leased. 0.0: it never
+    expires. None: neither the request nor its first pool sets such a ttl.
     """
     if request.ttl is not None:
         return request.ttl
@@ -354,7 +361,7 @@ def merge_rules(rules: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
 
 
 def list_image_sources(rules: Rules) -> dict[str, str]:
-    """Return the sources of images that the rules name, each with the path of the first key that has it."""
+    """Return the sources of images in the rules: source -> path of the first key that names it."""
     found: dict[str, str] = {}
     for name, pool in rules.pools.items():
         if pool.ec2.image is not None and is_source(pool.ec2.image):
@@ -363,7 +370,9 @@ def list_image_sources(rules: Rules) -> dict[str, str]:
 
 
 def with_images(rules: Rules, images: Mapping[str, str]) -> Rules:
-    """Return the rules with ids in place of the sources of images. A source that `images` lacks stays."""
+    """Return the rules with the ids of images in place of their sources. `images`: source -> id. A source that `images`
+    lacks stays.
+    """
     changed: dict[str, Any] = {}
     for name, pool in rules.pools.items():
         if (image := images.get(pool.ec2.image or "")) is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FIELDS: Final = 5
 _FIRST: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""An instant after which a cron expression has to fire, so that it is accepted."""
+"""An instant after which a cron expression must fire at least once; else it is refused."""
 _A_CRON: Final = 'a cron expression of five fields that fires, like "0 8 * * MON-FRI"'
 _MOST_WINDOWS: Final = 1500
 """Maximum number of windows of one schedule that are examined for overlaps and changes of the clock."""
@@ -91,7 +91,9 @@ class Schedule(Document):
     """The pool's `replacement.disruption_budget` in the windows; default: as outside of them."""
 
     def check_fields(self) -> None:
-        """Refuse a schedule without an end of its windows, with two, or that sets nothing. Raises ExpectedError."""
+        """Raise ExpectedError for a schedule that has neither or both of `duration` and `until`, that sets no limit, or
+        whose `min_slots` is above its `max_slots`.
+        """
         if (self.duration is None) == (self.until is None):
             raise expected("either a duration or an until", key="duration", got=self.duration)
         if self.duration == 0:
@@ -189,7 +191,9 @@ def find_overlap(schedule: Schedule, other: Schedule, now: float) -> float | Non
 
 
 def find_own_overlap(schedule: Schedule, now: float) -> float | None:
-    """Return the first start of a window, in the year after `now`, at which the window before is still open."""
+    """Return the first start of a window, in the year after `now`, at which the previous window is still open; None if
+    there is none.
+    """
     pairs = pairwise(_list_a_year(schedule, now))
     return next((later.start for earlier, later in pairs if later.start < earlier.end), None)
 

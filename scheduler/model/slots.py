@@ -60,7 +60,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter(msgspec.Struct, frozen=True, gc=False):
-    """The open interval of a slot's machine. `since`: its begin, in seconds since the epoch."""
+    """The open interval of the cost ledger for a slot's machine: what the machine does, and its price. `since`: the
+    begin of the interval, in seconds since the epoch.
+    """
 
     since: float
     kind: CostKind
@@ -72,7 +74,7 @@ class Meter(msgspec.Struct, frozen=True, gc=False):
 
 
 class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The row of a slot, as clients read it. Times are seconds since the epoch; None if the event has not happened.
+    """The row of a slot, as clients read it. Times are seconds since the epoch; a time is None if it has not come yet.
 
     `version` counts the writes that changed more than a time stamp; `marked_at` is the time of the last write of any
     kind. Of two copies of a row, the one with the greater (`version`, `marked_at`) is newer. These two must stay the

@@ -150,7 +150,7 @@ class View:
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def find(self, row: Row) -> Row | None:
-        """Return the copy in this view of the row with the same kind and id."""
+        """Return this view's copy of the row with the kind and id of `row`; None if the view has none."""
         return self.rows(KINDS[type(row)]).get(row.id)
 
     def rows(self, kind: Kind) -> Mapping[str, Row]:
@@ -246,7 +246,7 @@ class View:
             self.timed[reservation.id] = reservation
 
     def _note_shapes(self, rows: Iterable[Reservation]) -> list[Shape]:
-        """Note the shape of each of these reservations, and return the shapes in this order."""
+        """Store the shape of each of these reservations, and return the shapes in the same order."""
         known, shapes, found = self._encoded, self.shapes, []
         for row in rows:
             request = row.request
@@ -258,7 +258,7 @@ class View:
         return found
 
     def _find_shape(self, encoded: bytes, request: Request) -> Shape:
-        """Return the shape of a request whose encoded parts are not known, and note it."""
+        """Return the shape of a request whose encoded parts are not known, and store it."""
         if len(self._encoded) >= 2 * len(self.reservations) + UNUSED_SHAPES:
             # A process may lead for months, so the shapes that are no longer in use are forgotten.
             self._encoded.clear()
