@@ -38,8 +38,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
 
 class BookedMachine(msgspec.Struct, frozen=True, gc=False):
-    """A machine without a slot, and the time until which the ledger has its costs. Times are seconds since the epoch.
-    """
+    """A machine without a slot, and the time until which the ledger has its costs. Times: seconds since the epoch."""
 
     machine: str
     since: float
