@@ -186,8 +186,7 @@ class Rules(Document):
 
     @property
     def spending(self) -> Mapping[str, Spent]:
-        """Name of a budget -> what its machines have cost, as `with_spending` set it. It is no field of the document.
-        """
+        """Name of a budget -> what its machines have cost, as `with_spending` set it. No field of the document."""
         found: Mapping[str, Spent] = self.__dict__.get("_spending", NO_SPENDING)
         return found
 

@@ -26,13 +26,16 @@ LEASE: Final[Rank] = 1 << 48
 NO_RANK: Final[Rank] = 1 << 96
 """A rank behind the ranks of all slots."""
 HEAPIFIED_SHARE: Final = 8
-"""A heap is built again if more than one in this number of its entries is new: that takes less time than pushes."""
+"""If more than 1 / HEAPIFIED_SHARE of the entries of a heap are new, the heap is built again: that takes less time than
+to push each entry.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class RemainingCapacity:
-    """The capacity that a slot has left. Slots with the same capacity left share one object, so that each answer is
-    computed once.
+    """The capacity that a slot has left: `free` amounts (None: the slot counts leases only), `uses_left` of its
+    machine, and its `load` of at most `most` leases. Slots with the same capacity left share one object, so that each
+    answer is computed once.
     """
 
     free: Resources | None
@@ -87,7 +90,9 @@ class RemainingCapacities(dict[Mark, RemainingCapacity]):
     """The `RemainingCapacity` objects of one slot index; slots with equal capacity left share one object."""
 
     def find(self, mark: Mark, free: Resources | None) -> RemainingCapacity:
-        """Return the object for slots with this key and these free amounts, the same one for all of them."""
+        """Return the object that all slots with the key `mark` (see `make_capacity_mark`) and the free amounts `free`
+        share.
+        """
         return self.get(mark) or self._add(mark, free)
 
     def find_after(self, before: RemainingCapacity, amounts: Resources) -> RemainingCapacity:
@@ -171,7 +176,7 @@ class CandidateQueue:
     others: list[Rank] = field(default_factory=list)
     """The ranks of the slots behind the best one when the queue was filled, greatest first."""
     entered: list[Rank] = field(default_factory=list)
-    """A heap of the ranks of slots that came behind the best one since.
+    """A heap of the ranks of slots that entered the queue after it was filled, and are not the best one.
 
     Speed: to take the last entry of a list costs a tenth of taking one out of a heap with thousands of slots.
     """
@@ -236,7 +241,7 @@ class CandidateQueue:
         self.advance()
 
     def fill_first(self, first: SlotInfo) -> None:
-        """Note that more instances are on `first`, the best slot of a queue that does not spread."""
+        """Note that more instances were placed on `first`, the best slot of a queue that does not spread."""
         if first.remaining.after[self.step] is None:
             self.advance()
         else:
@@ -270,7 +275,9 @@ class CandidateQueue:
         self.first, self.rank = None, NO_RANK
 
     def find_except(self, declined: Collection[str]) -> tuple[Rank, SlotInfo] | None:
-        """Return the best slot of the queue that was not declined, with its rank."""
+        """Return (rank, slot) of the best slot of the queue whose id is not in `declined`; None if there is no such
+        slot.
+        """
         self.catch_up()
         able = (
             each

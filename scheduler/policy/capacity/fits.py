@@ -122,8 +122,8 @@ def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
 
 
 def given_to(component: Component, pool: Pool) -> dict[str, float]:
-    """Return the amounts of an instance in a pool: those that the component requests, else the pool's
-    `default_resources`.
+    """Return the amounts of an instance in a pool: of each resource what the component requests, else what the pool's
+    `default_resources` contain.
     """
     return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources
 

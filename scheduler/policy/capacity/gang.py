@@ -21,10 +21,10 @@ instances).
 
 
 class Shortage(dict[RequestClass, int]):
-    """By request class: the largest number of instances that fitted in some slot indexes.
+    """Request class -> the largest number of its instances that fitted when a search in certain slot indexes failed.
 
-    While no capacity is given back, a gang with more instances of that class cannot fit. So most gangs that do not fit
-    need no search. Clear the table when slots got capacity back.
+    While these slots get no capacity back, a gang with more instances of that class cannot fit. So most gangs that do
+    not fit need no search. Callers clear the table when slots get capacity back.
     """
 
     def holds_for(self, demand: Demand) -> bool:
@@ -32,9 +32,10 @@ class Shortage(dict[RequestClass, int]):
         return any(likeness in self and count > self[likeness] for likeness, count in demand.alike)
 
     def note(self, demand: Demand, found: int) -> None:
-        """Record that only the first `found` instances of a demand fit, if the instances are alike.
+        """Record that only the first `found` instances of a demand fit, so that no gang with more instances of this
+        class fits.
 
-        Then no gang with more instances of this kind fits.
+        Record nothing if the holder declined slots, or if the instance that did not fit differs from the first one.
         """
         likeness, _ = demand.alike[0]
         if not demand.declined and (len(demand.alike) == 1 or demand.needs[found] is demand.needs[0]):
@@ -81,7 +82,7 @@ def has_room(
 ) -> bool:
     """Return whether all instances of a demand would get slots in the indexes.
 
-    No capacity is taken; slots that `extend` adds stay.
+    No capacity is taken. Slots that `extend` adds stay in the last index.
     """
     taken = _take(demand, slot_index, extend, shortage)
     _undo(taken or [])
@@ -106,8 +107,8 @@ def _take(
 def _take_together(
     demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None, taken: _Taken
 ) -> _Taken | None:
-    """Return slots on which all instances fit once every slot is ready: these slots, or others with slots that `extend`
-    adds. Return None, and take nothing, if there are none.
+    """Return slots on which all instances fit once every slot is ready: the slots in `taken`, or others with slots that
+    `extend` adds. Return None, and take nothing, if there are no such slots.
 
     This search ranks the slots of all indexes together. Each instance takes the best slot. If a larger instance has
     that slot, the larger one moves to another slot.

@@ -64,8 +64,8 @@ class InstanceRequest:
     """The labels that a slot must have, as pairs (name, value): those of the reservation and of the component."""
 
     def could_hold(self, pool: str, capacity: Resources | None, labels: Labels) -> bool:
-        """Return whether a slot of this pool with these labels and amounts could hold one instance. Its leases do not
-        count.
+        """Return whether an empty slot of this pool with these labels and this capacity (None: it counts leases only)
+        could hold one instance.
         """
         return self.required <= labels.items() and find_obstacle(self.given[pool], capacity) is None
 
@@ -176,7 +176,7 @@ class Demands(dict[Shape, Demand]):
 
 
 class LastDemands:
-    """The demands of the last cycle. The next one under the same rules uses them again."""
+    """Keeps the demands of the last cycle, so that the next cycle under the same rules uses them again."""
 
     def __init__(self) -> None:
         self._rules: Rules | None = None

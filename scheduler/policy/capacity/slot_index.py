@@ -23,16 +23,20 @@ from scheduler.policy.capacity.requests import InstanceRequest
 from scheduler.policy.capacity.slot_info import Mark, SlotInfo
 
 _Alike = tuple[tuple[Mark, Mark], SlotClass, RemainingCapacity]
-"""The keys that some slots share, with their class and their remaining capacity."""
+"""Two keys that some slots share (see `find_marks`), and what these slots therefore share: their class and their
+remaining capacity.
+"""
 Given = TypeVar("Given")
 _RANK = attrgetter("rank")
 
 SLOTS_A_STEP = 100
-"""How many slots a search sums up for one step of the work budget."""
+"""How many slots a search may sum up at the cost of one step of the work budget."""
 CHANGES_A_STEP = 3
-"""How many changes of slots a search reads for one step of the work budget."""
+"""How many changes of slots a search may read at the cost of one step of the work budget."""
 MOST_QUEUES = 8
-"""The most candidate queues that a search compares. More slot classes with equally good labels share queues."""
+"""The most slot classes with equally good labels that have candidate queues of their own, which a search compares. If
+there are more, classes in which a request has equal amounts share a queue.
+"""
 
 
 class SlotIndex:
@@ -146,7 +150,9 @@ class SlotIndex:
         return iter(self._slot_infos.values())
 
     def find(self, need: InstanceRequest, declined: Collection[str] = ()) -> SlotInfo | None:
-        """Return the best slot for one instance; None if the instance fits on none."""
+        """Return the best slot for one instance; None if the instance fits on none. `declined`: ids of slots to leave
+        out.
+        """
         tiers = self._tiers.get(need)
         if tiers is None:
             tiers = self._rank(need)
@@ -267,7 +273,9 @@ class SlotIndex:
         return most - left
 
     def put_back(self, slot_info: SlotInfo, remaining: RemainingCapacity, count: int) -> None:
-        """Give back the capacity of the last `count` instances that were placed on a slot."""
+        """Give back the capacity of the last `count` instances that were placed on a slot. `remaining`: what the slot
+        had left before them.
+        """
         slot_info.given -= count
         self._put(slot_info, remaining)
 

@@ -53,9 +53,8 @@ class Timers:
         self.first = inf
         """The earliest instant at which something falls due; infinity if nothing does."""
         self.lease_terms: set[Terms] = set()
-        """What determines how long the leases assigned in this cycle last.
-
-        Many leases have equal terms: their ends are worked out once.
+        """The fields (ttl, pool, system) that determine how long the leases assigned in this cycle last. Many leases
+        have equal fields, so their end is computed once.
         """
 
     def add(self, *instants: float | None) -> None:
@@ -70,9 +69,9 @@ class Timers:
 
 
 class CycleState:
-    """What one cycle knows and has decided: slots by pool, pending reservations, decisions, waits and wake-ups.
+    """What one cycle knows and has decided: slots, demands, decisions, waiting reasons and timers.
 
-    `cache`: see `PlanCache` (default: an empty one).
+    `cache`: what cycles keep for later cycles, to save time (default: an empty cache).
     """
 
     def __init__(self, view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> None:
@@ -164,7 +163,7 @@ class CycleState:
         self.place(reservation, name_placements(leases), level)
 
     def place(self, reservation: Reservation, placements: tuple[Placement, ...], level: int | None) -> None:
-        """Assign leases to a reservation, as `assign` does, in the form in which decisions name them."""
+        """Decide, as `assign` does, that a reservation gets leases, which are given as the placements of a decision."""
         request = reservation.request
         self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
         self.decide(Assign(reservation=reservation.id, leases=placements, level=level))
@@ -328,7 +327,9 @@ class CycleState:
 def make_revoke(
     holder: str, lease: Lease, reason: RevokeReason, revoke_by: float | None, room_for: str | None = None
 ) -> Revoke:
-    """Return the decision that ends an elastic lease, at once or by a deadline."""
+    """Return the decision that ends an elastic lease of the reservation `holder`, at once (`revoke_by` None) or by a
+    deadline. `room_for`: as in `Revoke`.
+    """
     return Revoke(
         reservation=holder,
         component=lease.component,
@@ -341,5 +342,5 @@ def make_revoke(
 
 
 def name_placements(leases: Iterable[Lease]) -> tuple[Placement, ...]:
-    """Return leases as the placements that decisions contain."""
+    """Return leases in the form of placements, which decisions contain."""
     return tuple(Placement(each.component, each.slot, each.epoch, each.resources) for each in leases)

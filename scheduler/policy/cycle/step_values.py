@@ -54,7 +54,9 @@ class Protected:
 
 
 class ElasticShortage(NamedTuple):
-    """Elastic instances without capacity, in pools that launch for them."""
+    """Elastic instances of one reservation for which no slot has capacity, in pools that launch machines for elastic
+    instances.
+    """
 
     reservation: Reservation
     demand: Demand

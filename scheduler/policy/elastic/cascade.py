@@ -64,7 +64,9 @@ class Cascade:
         self.groups: list[ElasticGroup] = []
         self._relaxed: RelaxedCapacity | None = None
         self._kept: RelaxedCapacity | None = None
-        """The same for the slots that the starvation guard keeps, as they were when it last kept another one."""
+        """The capacity that the slots kept by the starvation guard would have without elastic instances, computed after
+        the guard last kept another slot; None: not computed yet.
+        """
         self._kept_out: dict[Demand, bool] = {}
         """By demand for one instance: whether the slots that the guard keeps would serve it."""
         self._victims = VictimSearch(self.groups, self._assignment)
@@ -214,7 +216,9 @@ class Cascade:
         return slot_infos
 
     def _take_slots(self, demand: Demand, first: Rank) -> list[SlotInfo] | None:
-        """Return a slot for each essential instance; None if an instance fits on no slot."""
+        """Return a slot for each essential instance; None if an instance fits on no slot. `first`: the first rank whose
+        elastic instances may be lifted.
+        """
         slot_infos: list[SlotInfo] = []
         self._first_touched = _LAST
         for need, alike in groupby(demand.needs):
@@ -350,7 +354,9 @@ class Cascade:
     def _lift(
         self, victims: Sequence[ElasticInstance], need: InstanceRequest, declined: Collection[str] = ()
     ) -> SlotInfo | None:
-        """Lift elastic instances off their slot. Return the slot on which an instance of the request fits then."""
+        """Lift elastic instances off their slot. Return the slot on which an instance of the request fits then; None:
+        on none.
+        """
         for elastic_instance in victims:
             self._assignment.move(elastic_instance, None)
             self._lifted.append(elastic_instance.group)

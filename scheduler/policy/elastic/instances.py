@@ -202,7 +202,8 @@ class MissingInstances:
 def list_groups(
     cycle: CycleState, reservation: Reservation, demand: Demand, position: int, leases: Iterable[Lease]
 ) -> list[ElasticGroup]:
-    """Return the elastic instances of one reservation as groups, one for each component.
+    """Return the elastic instances of one reservation as groups, one for each component. `position`: the place of the
+    reservation in the order of service. `leases`: its present leases.
 
     After the holder surrendered an instance of a component, that component gets no new instances: the holder wants
     fewer.

@@ -88,7 +88,7 @@ class RelaxedCapacity:
         """Requests that are known not to fit, as (request, number of instances)."""
         self._classes: dict[SlotClass, _ClassHeadroom] = {}
         self._of: dict[int, tuple[SlotInfo, _ClassHeadroom, _Headroom]] = {}
-        """By slot order: the slot, the sum that it belongs to, and its headroom."""
+        """By slot order: (slot, the count of its class, its headroom)."""
         standing: dict[int, list[ElasticInstance]] = {}
         for each in elastic_instances:
             if each.slot_info is not None:
@@ -155,7 +155,9 @@ class RelaxedCapacity:
                 del self._of[order]
 
     def take(self, needs: Sequence[InstanceRequest], slot_infos: Sequence[SlotInfo]) -> None:
-        """Lower the upper bound of what fits by the requests that were placed, or are kept, on these ready slots."""
+        """Subtract requests from the headroom of the ready slots on which they were placed, or on which capacity is
+        kept for them. The sequences are parallel: one slot for each request.
+        """
         for need, slot_info in zip(needs, slot_infos, strict=False):
             if (present := self._of.get(slot_info.order)) is None:
                 continue
