@@ -1,8 +1,9 @@
 """The planner's cache: facts about one view that are used again in the next cycle.
 
 The caller of `plan()` owns the cache and keeps it together with the view. All of its content can be computed from the
-rows of the view, except `turns`: the reservations that the work budget let try. A cycle in which few rows changed
-examines few slots. A cycle in which no row changed and no deadline was reached returns the plan of the last cycle.
+rows of the view, except `turns`, which records the reservations that the work budget has allowed to be tried. A cycle
+in which few rows changed examines few slots. A cycle in which no row changed and no deadline was reached returns the
+plan of the last cycle.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -28,7 +29,7 @@ Memory = TypeVar("Memory")
 
 
 def list_touched(view: View, since: int) -> Iterator[str]:
-    """Yield the slots whose row or whose leases changed after the revision `since` of the view."""
+    """Yield the ids of the slots whose row or whose leases changed after the revision `since` of the view."""
     for name, revision in reversed(view.touched.items()):
         if revision <= since:
             return
@@ -90,15 +91,17 @@ class PlanCache:
         self._view: View | None = None
         self._revision = 0
         self._slots_at = 0
-        """The revision of the view up to which `slots` contains no outdated facts. A kept cycle sets those of changed
-        slots itself, so they are dropped only before a full cycle.
+        """The revision of the view up to which `slots` contains no outdated facts. A kept cycle renews the facts of
+        changed slots itself, so outdated facts are dropped only before a full cycle.
         """
         self._kept: _KeptPlan | None = None
         self._unshared: dict[str, None] | None = None
         self._shared_under: Rules | None = None
 
     def follow(self, view: View) -> None:
-        """Drop the cached facts that changes of the view since the last call have made wrong. `find_plan` does it."""
+        """Drop the cached facts that changes of the view since the last call have made wrong. `find_plan` calls this
+        method.
+        """
         if view is not self._view:
             self.turns, self.slots, self._unshared = {}, {}, None
             self._view, self._kept, self._memories = view, None, {}

@@ -81,7 +81,9 @@ class ElasticDecisions:
         """By group: the elastic instances that may be granted and have no grant yet, highest index first."""
 
     def add(self, elastic_instances: Sequence[ElasticInstance], *, takes_back: bool) -> None:
-        """Add the elastic instances of one queue, in rank order, to those that become decisions."""
+        """Add the elastic instances of one queue, in rank order, to those that become decisions. `takes_back`: whether
+        the queue reclaims elastic instances, so that grants may need revokes before them.
+        """
         moved = [
             elastic_instance
             for elastic_instance in elastic_instances
@@ -190,7 +192,8 @@ class ElasticDecisions:
             )
 
     def _take_name(self, group: ElasticGroup) -> str:
-        """Return the name of the elastic instance with the lowest index in a group that has no lease and no grant yet.
+        """Return the name of the instance that a group's next grant is for: the instance with the lowest index that has
+        neither a lease nor a grant.
 
         Instances of a group are alike, so the choice does not depend on which grants had to wait. Source: Zoe.
         """
@@ -264,7 +267,7 @@ class ElasticStep:
         nowhere.
 
         `slot_infos`: the slots on which the reservation was placed, None if it fits nowhere. Return the slots of the
-        reservation, or None if it fits nowhere after reclaims either.
+        reservation, or None if it still fits nowhere after reclaims.
         """
         cascade = self._cascades.get(demand.queue)
         if cascade is None:
@@ -276,7 +279,7 @@ class ElasticStep:
         return slot_infos
 
     def is_kept_out(self, demand: Demand, kept: Collection[SlotIndex]) -> bool:
-        """Return whether the slots that the starvation guard keeps prevent a reclaim for a demand."""
+        """Return whether a reclaim could serve a demand if the starvation guard did not keep the slots in `kept`."""
         return (cascade := self._cascades.get(demand.queue)) is not None and cascade.is_kept_out(demand, kept)
 
     def spend(self, demand: Demand, slot_infos: list[SlotInfo]) -> None:

@@ -1,8 +1,8 @@
 """What time alone changes: reservations expire, slots time out, static hosts become silent, failed reservations may
 restart. The first step ends the reservations whose time is over, and the last one finds when the next cycle is due.
 
-The slot of each static pool that was heard longest ago is kept between cycles, and a cycle examines only slots that
-changed. Source: the autoscaler's tick.
+Speed: of each static pool, the slot with the oldest heartbeat is kept between cycles, and a cycle examines only slots
+that changed. Source: the autoscaler's tick.
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,16 +100,19 @@ Heard = tuple[float, str]
 
 
 class OldestHeartbeats:
-    """By static pool: the last heartbeat that is longest ago, of the slots that hold leases or may take some."""
+    """For each static pool, the oldest of the last heartbeats of its slots in service. While it is recent enough, no
+    slot of the pool is silent, and a cycle examines none of them.
+    """
 
     def __init__(self) -> None:
         self._rules: Rules | None = None
         self._revision = 0
         self._oldest: dict[str, Heard | None] = {}
-        """None: no slot of the pool was heard. Pools of which it is unknown are missing."""
+        """By pool; None: no slot of the pool sent a heartbeat. A pool whose oldest heartbeat is not known is missing.
+        """
 
     def follow(self, cycle: CycleState) -> None:
-        """Update the heartbeats by the changes of the view."""
+        """Update the heartbeats by the rows that changed in the view since the last call."""
         if cycle.rules is not self._rules:
             self._oldest = {}
         slots, noted = cycle.view.slots, {oldest[1] for oldest in self._oldest.values() if oldest}
@@ -128,9 +131,10 @@ class OldestHeartbeats:
             self._oldest[slot.pool] = min(heard, self._oldest[slot.pool] or heard)
 
     def find(self, pool: str, cycle: CycleState) -> float | None:
-        """Return the time (seconds) of the last heartbeat that is longest ago; None if no slot of the pool was heard.
+        """Return the time (seconds since the epoch) of the oldest of the last heartbeats of a pool's slots in service;
+        None if none of them sent a heartbeat.
 
-        The slots of the pool are examined only if the slot that was heard longest ago has changed.
+        The slots of the pool are examined only if the slot with that heartbeat has changed.
         """
         if pool not in self._oldest:
             found = (_find_heard(each.slot) for each in cycle.pools[pool])

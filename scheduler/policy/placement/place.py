@@ -147,7 +147,10 @@ def _pass_over(
 
 
 def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) -> set[Terms]:
-    """Return each different combination of fields that determine how long the leases assigned in this cycle last."""
+    """Return the different combinations of the fields (ttl, pool, system) that determine how long a lease lasts, of the
+    reservations that were leased in this cycle. `is_leased`: one entry for each reservation of `waiters`, true if it
+    was leased.
+    """
     demands = compress(waiters.demands, is_leased)
     if not cycle.view.timed:
         return {Terms(None, each.shape.pool, each.shape.system) for each in set(demands)}
@@ -156,8 +159,8 @@ def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) 
 
 
 def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demanding: Queue) -> Queue:
-    """Add to the unplaced reservations those of `quota` queues and interrupted ones that fit on nothing ready or in
-    flight.
+    """Return `unplaced` with two kinds of reservations added, if they fit on nothing that is ready or in flight: those
+    in `demanding`, which are of `quota` queues, and interrupted ones in their grace period.
     """
     late = demanding
     if (
@@ -239,7 +242,8 @@ class _Search:
         return slot_infos
 
     def cover(self, reservation: Reservation, demand: Demand) -> bool:
-        """Keep capacity that is ready or in flight for all instances of a demand, if all of them fit.
+        """Keep capacity that is ready or in flight for all instances of a demand, if all of them fit. Return whether
+        they fit.
 
         Ready slots come before slots in flight. Source: Arvados.
         """
@@ -271,9 +275,9 @@ def _open_runs(
     """Return for each demand with one instance an iterator that yields the leases of its reservations, until the demand
     fits nowhere.
 
-    `demands` has the demand of each waiting reservation, and `different` has each demand once. Demands with declined
-    slots, queues without backfill and pools with elastic instances have no iterator: there a search depends on more
-    than the capacity that earlier reservations left.
+    `demands` has the demand of each waiting reservation, and `different` has each demand once. `stretched`: the pools
+    in which elastic instances may be. Demands with declined slots, queues without backfill and pools with elastic
+    instances have no iterator: there a search depends on more than the capacity that earlier reservations left.
     """
     uses = Counter(name for demand in different for name in demand.pools)
 

@@ -58,7 +58,7 @@ class StarvationGuard:
         self._cycle, self._limits = cycle, limits
         self.gangs: set[str] = set()
         self.kept: dict[str, SlotIndex] = {}
-        """The slots that the guard keeps, in the form in which `Protected` gives them to the steps that launch."""
+        """The slots that the guard keeps, by the gang for which it keeps them, as in `Protected.kept`."""
         self._kept_out: dict[Demand, bool] = {}
         """By demand: whether a single instance would fit on a slot that is kept for others.
 
