@@ -91,8 +91,8 @@ class Shortfall:
     kept: Mapping[str, SlotIndex]
     """Ready slots that the starvation guard keeps, as in `Protected.kept`."""
     awaited: Mapping[int, Sequence[InstanceRequest]]
-    """Requests of protected gangs that no launch completes, by the number of `demands` up to and with the gang. No
-    launch that could serve one of them is made for the demands behind it.
+    """Index in `demands` -> the requests of protected gangs without launches that come directly before this demand in
+    the queue. For this demand and all later ones, no launch is made that could serve one of these requests.
     """
 
 

@@ -1,5 +1,5 @@
-"""The limits of quota accounts: leases of equal reservations, and leases on slots with a label. Source: qscheduler's
-releases that enforced them.
+"""The limits of quota accounts: on the leases of equal reservations (`max_fanout`), and on the leases on slots with the
+same label (`per_label_task_limits`). Source: the releases of qscheduler that enforced these limits.
 """
 
 from collections import Counter
@@ -17,19 +17,21 @@ from scheduler.policy.quota.running import RunningIndex
 
 
 def find_likeness(account: Account | None, shape: Shape) -> Hashable:
-    """Return a key that is equal for reservations of one account with equal `labels` and `prefers`. They share a
-    fan-out limit.
+    """Return a key that is equal for reservations of one account with equal `labels` and `prefers`. The leases of such
+    reservations are counted together for the account's fan-out limit (`max_fanout`).
     """
     return (account.id if account else None, shape_of(shape.labels), shape_of(shape.prefers))
 
 
 class TrialLeases:
-    """Counts the leases of one trial together with those that the account has, by the labels of their slots
-    (`per_label_task_limits`).
+    """Tests whether the limits of an account for labels (`per_label_task_limits`) permit the leases of a trial. The
+    leases of the trial are counted together with the account's present leases, by the labels of their slots.
     """
 
     def __init__(self, account: Account, present: Counter[tuple[str, str, str]]) -> None:
-        """Start without leases of the trial. `present`: the leases of all accounts, by account, label and value."""
+        """Start without leases of the trial. `present`: (account, label name, value) -> number of leases, for all
+        accounts.
+        """
         self._account, self._present = account, present
         self._taken: Counter[tuple[str, str, str]] = Counter()
 
@@ -94,8 +96,8 @@ class AccountLimits:
         return trial is not None and not all(map(trial.take, slot_infos))
 
     def try_leases(self, account: Account | None) -> "TrialLeases | None":
-        """Return a count of leases that a trial gives to the quota account; None if the account has no limit for a
-        label.
+        """Return a counter for the leases that a trial gives to the quota account; None if the account has no limit for
+        a label.
         """
         if account is None or not account.per_label_task_limits:
             return None
@@ -138,7 +140,9 @@ class LimitsOfGrants:
         """By name and value of a label: the ids of the slots that have it."""
 
     def update(self, group: ElasticGroup) -> None:
-        """See GrantLimits."""
+        """Set `group.refused` to the ids of the slots that the limits of the group's account refuse to it. Change
+        nothing if its account has no such limits.
+        """
         account = self._find_account(group.holder)
         if account is None:
             return
@@ -172,7 +176,9 @@ class LimitsOfGrants:
 
 
 def make_limits_of_grants(cycle: CycleState, limits: AccountLimits) -> LimitsOfGrants | None:
-    """Return the limits for elastic instances after the leases that `limits` has counted; None: no account has any."""
+    """Return the limits for elastic instances, which begin with the leases that `limits` has counted. Return None if no
+    account has limits for labels.
+    """
     accounts = cycle.balances.accounts.items()
     limited = {name: account for name, account in accounts if account.per_label_task_limits}
     return LimitsOfGrants(cycle, limits, limited) if limited else None

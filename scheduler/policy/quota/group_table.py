@@ -39,7 +39,9 @@ class _Facts:
 
 
 class _Keys:
-    """The keys of groups, by requirements and by account."""
+    """The keys (account, request) of pending groups. They can be listed by account, or by account and by what a slot
+    must have for the first instance of the request.
+    """
 
     def __init__(self) -> None:
         self.all: set[Key] = set()
@@ -56,8 +58,8 @@ class _Keys:
             self._preferring[facts.preferred][payer].append(key)
 
     def list_meeting(self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool) -> Iterator[Key]:
-        """Yield the keys of groups of these accounts with these requirements. `preferring`: the requirements include
-        preferred labels.
+        """Yield the keys of the groups of these accounts whose requests have these requirements. `preferring`: the
+        requirements include the preferred labels of a request.
         """
         found = (self._preferring if preferring else self._requiring).get(requirements)
         for payer, keys in found.items() if found else ():
@@ -126,7 +128,7 @@ class GroupTable:
         for key in filterfalse(self._keys.all.__contains__, self._rows):
             self._keys.add(key, self._find_facts(key))
         self.payers: dict[int, set[Payer]] = {level: set() for level in range(FREE + 1)}
-        """By level: the accounts with pending groups that can pay for it."""
+        """By level: the accounts with pending groups for which this is the best level that they can pay."""
         accounts = cycle.balances.accounts
         for payer, keys in self._keys.of_payer.items():
             if not any(key in self._rows for key in keys):
@@ -154,8 +156,8 @@ class GroupTable:
     def list_meeting(
         self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool
     ) -> Iterator[PendingGroup]:
-        """Yield the groups of these accounts with these requirements. `preferring`: the requirements include preferred
-        labels.
+        """Yield the groups of these accounts whose requests have these requirements. `preferring`: the requirements
+        include the preferred labels of a request.
         """
         for key in self._keys.list_meeting(requirements, payers, preferring=preferring):
             if key in self._rows:
@@ -170,7 +172,9 @@ class GroupTable:
 
 
 def _list_groups(cycle: CycleState, waiters: Queue | Collection[Shape]) -> Mapping[Key, AgedRows] | None:
-    """Return the groups of the view by name of the account and shape; None if they are not the groups of the queue."""
+    """Return the groups of the view's pending reservations, by name of the account and shape. Return None if the queue
+    does not consist of these groups. If `waiters` is a collection of shapes, leave out the groups with these shapes.
+    """
     if isinstance(waiters, Queue):
         groups = group_waiters(cycle)
         if groups is None or len(groups[1]) != len(waiters.ids):

@@ -45,12 +45,14 @@ class _Matching:
             partial(candidates.list_meeting, preferring=preferring), self._is_out
         )
         self._able: dict[tuple[object, object], _AbleSlots] = {}
-        """By what matters for it: the idle slots that can take a request."""
+        """By (request class, preferred labels if they count): the idle slots that can take such a request."""
         self._hopeless: set[PendingGroup] = set()
         """Groups with several instances for each reservation that do not fit even without the first instance."""
 
     def find(self, met: tuple[Requirements, ...], slot_info: SlotInfo) -> tuple[PendingGroup, list[SlotInfo]] | None:
-        """Return the first group whose first instance can be placed on this slot, and a slot for each instance."""
+        """Return the first group whose first instance can be placed on this slot, and a slot for each instance; None if
+        there is no such group. `met`: the requirements that the slot meets.
+        """
         return self._pending.find(met, lambda group: self._find_slots(group, slot_info))
 
     def _is_out(self, group: PendingGroup) -> bool:
@@ -79,7 +81,7 @@ class _Matching:
         return None
 
     def _list_able(self, need: InstanceRequest) -> "_AbleSlots":
-        """Return the idle slots that can take an instance; requests that the same slots can take share them."""
+        """Return the idle slots that can take an instance. Requests that fit on the same slots share one object."""
         mark = (need.likeness, shape_of(need.prefers) if self._preferring else ())
         able = self._able.get(mark)
         if able is None:
@@ -101,7 +103,9 @@ class _AbleSlots:
         """
 
     def find(self, position: int) -> tuple[int, SlotInfo] | None:
-        """Return the first slot from a position on that can take an instance, and its position."""
+        """Return (position, slot) of the first slot from `position` on that can take an instance; None if there is
+        none.
+        """
         while (position := self._skip(position)) < len(self._idle):
             slot_info = self._idle[position]
             if self._is_able(slot_info):
@@ -136,7 +140,7 @@ class _Scratch:
     def __init__(
         self, list_able: Callable[[InstanceRequest], _AbleSlots], demand: Demand, trial: TrialLeases | None
     ) -> None:
-        """Start without instances. `trial`: counts them against the limits of the account (None: it has none)."""
+        """Start without instances. `trial` counts the instances against the account's limits; None: no such limits."""
         self._list_able, self._declined, self._trial = list_able, demand.declined, trial
         self._taken: dict[SlotInfo, tuple[int, Resources | None]] = {}
         """By slot: how many instances the trial took there, and the free amounts that they leave."""

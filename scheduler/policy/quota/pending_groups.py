@@ -155,8 +155,8 @@ class PendingIndex(Generic[Found]):
     def find(
         self, met: tuple[Requirements, ...], accept: Callable[[PendingGroup], Found | None]
     ) -> tuple[PendingGroup, Found] | None:
-        """Return the first group in order that the slot can serve and for which `accept` returns a result, with this
-        result.
+        """Return the first group in order that a slot can serve and for which `accept` returns a result, with this
+        result. Return None if there is no such group. `met`: the requirements that the slot meets.
         """
         heap = self._heaps.get(met)
         if heap is None:

@@ -1,10 +1,10 @@
 """Reclaim under `quota`: elastic instances are reclaimed for a reservation that fits on no idle slot.
 
 This is tried before whole reservations are preempted for it. Under `yielding`, essential instances of every reservation
-have precedence over elastic ones of others, at any level. Under `flexible`, only if the utilisation of the pools grows.
-No balance changes: the cost of an elastic lease stays with its account. The rules of what may be reclaimed are those of
-the cascade (`policy/elastic`). The search differs: qscheduler takes slots in slot order, while the cascade packs or
-spreads. Sources: Zoe, in the order of qscheduler.
+have precedence over elastic ones of others, at any level. Under `flexible`, they have precedence only if the
+utilisation of the pools grows. No balance changes: the cost of an elastic lease stays with its account. The rules of
+what may be reclaimed are those of the cascade (`policy/elastic`). The search differs: qscheduler takes slots in slot
+order, while the cascade packs or spreads. Sources: Zoe, in the order of qscheduler.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -140,7 +140,9 @@ class _Reclaimable:
             self.idle.update(found)
 
     def find_idle(self, demand: Demand, need: InstanceRequest, touched: Collection[str]) -> SlotInfo | None:
-        """Return the first idle slot on which an instance fits without a reclaim. `touched`: ids of slots to ignore."""
+        """Return the first idle slot on which an instance fits without a reclaim; None: there is none. `touched`: ids
+        of slots to ignore.
+        """
         fitting = self._fitting.get((demand, need))
         if fitting is None:
 
@@ -229,8 +231,9 @@ class _Trial:
         self._limited = self.reclaimable.quota_run.limits.try_leases(self.group.account)
 
     def run(self) -> tuple[list[SlotInfo], list[ReclaimableLease]] | None:
-        """Return a slot for each instance and the leases to reclaim; None if the instances do not fit after all
-        reclaims either.
+        """Return a slot for each instance, and the leases to reclaim. Return None if the instances do not fit even
+        after all possible reclaims, if the reclaims are not worth it under `flexible`, or if the reservation only has
+        to wait for leases that are revoking already.
         """
         slot_infos: list[SlotInfo] = []
         for need in self.group.demand.needs:
@@ -263,7 +266,7 @@ class _Trial:
 
     def _find(self, need: InstanceRequest) -> SlotInfo | None:
         """Return the first idle slot with capacity. If there is none, lift elastic leases one by one until a slot has
-        capacity.
+        capacity. Return None if no lift suffices.
         """
         demand, found = self.group.demand, self._find_idle(need)
         idle = [each for each in self._touched.values() if each in self.reclaimable.idle and self._allows(each)]

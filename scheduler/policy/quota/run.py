@@ -98,11 +98,13 @@ class QuotaRun:
         self.groups = GroupTable(cycle, waiters, memory.requests)
         self.requirements_index = memory.requests.requirements
         self.idle = memory.idle.list(cycle)
-        """Slots that can take one more lease, apart from resources."""
+        """Slots that can take one more lease, whatever their resources, in slot order."""
         self.preempted: set[SlotInfo] = set()
         """Slots with a preemption in this cycle: each slot has at most one."""
         self.contests: dict[str, Levels] = {}
-        """By account whose reservations could have preempted work with more balance: the cost of the cheapest of it."""
+        """By account whose reservations could have preempted work if its balance was greater: the cost of the cheapest
+        such work.
+        """
         self.served: set[str] = set()
         """The ids of reservations that got leases or a claim."""
         self.given: dict[SlotInfo, list[Resources]] = {}
@@ -196,8 +198,8 @@ class QuotaRun:
             slot_info.free = subtract(slot_info.free, total(self.given[slot_info]))
 
     def give_up(self, holder: Reservation, lease: Lease, left: Lease | None) -> None:
-        """Revoke one elastic lease of a reservation. `left`: the lease as it is until its grace ends; None if it
-        ends at once.
+        """Record in the running work that one elastic lease of a reservation is revoked. `left`: the lease as it is
+        until its grace ends; None if it ends at once.
         """
         others = (each for each in self.running.runs[holder.id].leases if each.component != lease.component)
         self.running.add(holder, (*others, *([left] if left else ())))

@@ -60,7 +60,9 @@ class SteadyPlan:
         """The rows of the accounts at `_revision`."""
         self._revision = 0
         self._found: tuple[CycleState, RunningIndex, dict[str, Levels]] | None = None
-        """What was noted in a cycle that had decided nothing until its reservations were placed."""
+        """What `note` recorded of the last cycle: (cycle, its running work, its contests). None if that cycle had made
+        decisions before `note` was called.
+        """
 
     def note(self, quota_run: QuotaRun) -> None:
         """Record the running work, and the work that could be preempted, after the placing."""

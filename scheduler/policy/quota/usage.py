@@ -28,7 +28,7 @@ class RunningUse:
         self._parts: dict[str, list[_Part]] = {}
         """By slot: what its leases use at paid levels."""
         self._tallies: dict[str, _Tally] = {}
-        """By account that pays for a lease, or did."""
+        """By account: its running leases, counted by equal use. Accounts without running leases may be missing."""
 
     def follow(self, view: View) -> None:
         """Update the sums by the slots that changed in the view since the last call, or by all slots."""

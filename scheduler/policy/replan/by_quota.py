@@ -12,7 +12,9 @@ from scheduler.policy.queueing.order import rank_by_level
 
 
 class PlacementByQuota:
-    """The levels of the accounts in the cycle that was kept."""
+    """The levels of the accounts in the kept cycle, and the ranks of reservations, which hold while these levels do not
+    change.
+    """
 
     def __init__(self, cycle: CycleState) -> None:
         self._levels = _find_levels(cycle)

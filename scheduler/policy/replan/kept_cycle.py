@@ -44,10 +44,14 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
-"""After MOST_CHANGES changes, and CHANGES_A_SLOT for each slot, the slot index is made again, because it grows."""
+"""After more changes than MOST_CHANGES plus CHANGES_A_SLOT for each slot, the slot index is made again, because each
+change that it records takes memory.
+"""
 MOST_CHANGED_SHARE: Final = 4
 FEW_CHANGED: Final = 250
-"""If more slots have changed than FEW_CHANGED plus one in MOST_CHANGED_SHARE of all, a full cycle takes less time."""
+"""If more slots have changed than FEW_CHANGED plus 1 / MOST_CHANGED_SHARE of all slots, a full cycle is planned,
+because it takes less time then.
+"""
 
 
 class _LeftWayError(Exception):
@@ -59,7 +63,8 @@ def keep_cycle(
 ) -> "KeptCycle | None":
     """Return a finished cycle in the form in which a later tick goes on with it; None if it cannot go on.
 
-    `revision`: the view's revision when the cycle was planned. `known`: the blocks of waits of the plan before.
+    `revision`: the view's revision when the cycle was planned. `known`: the blocks of waiting reservations of an
+    earlier plan, which are used again where they are unchanged.
     """
     if cycle.view.revision != revision or not is_ordinary(cycle, outcome):
         return None
@@ -252,7 +257,9 @@ class KeptCycle:
         return cycle.cache.recall(SteadyPlan).keep(cycle, outcome, self.next_protection)
 
     def _list_changed(self) -> Collection[str]:
-        """Return the ids of the slots that changed since the last plan, or on which it assigned leases."""
+        """Return the ids of the slots that changed since the last plan, or on which that plan assigned leases. Raise
+        `_LeftWayError` if they are too many.
+        """
         names = self._spent.copy()
         for name, revision in reversed(self._cycle.view.touched.items()):
             if revision <= self._revision:

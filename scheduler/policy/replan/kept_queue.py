@@ -13,8 +13,8 @@ Key = tuple[Any, float, int, str]
 FEWEST_NAMES: Final = MOST_NAMES // 4
 """A block with fewer reservations than this is joined with the next block if that one is small too."""
 MOST_STALE: Final = 1000
-"""A heap removes the keys of reservations that have left the queue if it has more of them than this number, and more
-than reservations wait.
+"""A heap may contain this number of keys of reservations that have left the queue, and as many as there are keys of
+waiting reservations. If it contains more, it removes them.
 """
 
 

@@ -103,7 +103,8 @@ def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
 def _imagine_launches(
     cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return, by pool, the launches that the withheld demands would cause, and those of them beyond `max_slots`.
+    """Return two tables by pool: (1) how many launches the withheld demands would cause; (2) how many of them
+    `max_slots` withholds.
 
     A demand whose imagined launches failed once is not tried again. A launch that could serve a protected gang before
     the demand is not imagined: the starvation guard would prevent it, too.
@@ -139,7 +140,9 @@ def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> 
 
 @dataclass
 class _ImaginedLaunches:
-    """The launches that would be made without `max_slots` and EC2's quota."""
+    """The launches that would be made without `max_slots` and EC2's quota. By pool, `by_quota` counts those that EC2's
+    quota withholds, and `by_limit` the others.
+    """
 
     limits: LaunchLimits
     pools: Mapping[str, Pool]
@@ -162,7 +165,7 @@ class _ImaginedLaunches:
     """Numbers of the imagined slots. An undone launch keeps its number, so that no two slots have the same order."""
 
     def begin(self, demand: Demand) -> None:
-        """Start the computation for this demand: which launches would it cause?"""
+        """Start to collect the imagined launches of this demand."""
         self.demand, self.made, self.made_in = demand, [], Counter()
 
     def launch(self, need: InstanceRequest) -> SlotInfo | None:
@@ -211,8 +214,8 @@ class _ImaginedLaunches:
         self.limits.imagine(slot_info.slot.pool, slot_info.market, count)
 
     def count(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return, by pool, the launches that EC2's quota withholds plus those beyond `max_slots`, and the latter
-        alone. From now on the imagined slots do not count for the market of the next launch.
+        """Return two tables by pool: (1) how many imagined launches EC2's quota or `max_slots` withholds; (2) how many
+        of them `max_slots` withholds. From now on the imagined slots do not count for the market of the next launch.
         """
         for (name, market), number in self.markets.items():
             self.limits.imagine(name, market, -number)

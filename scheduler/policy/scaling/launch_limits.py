@@ -228,8 +228,8 @@ class LaunchLimits:
     def find_start(
         self, pools: Iterable[str], need: InstanceRequest | None = None, account: str = ""
     ) -> tuple[str, SlotInfo, Choice] | None:
-        """Return the stopped slot to start for an instance (None: for any one) as (pool, slot, choice as which it is
-        started); None if there is none.
+        """Return (pool, slot, choice) of the stopped slot to start for an instance (`need` None: for any instance),
+        where the choice is the offering as which the slot is started. Return None if there is no such slot.
 
         Pools are in this order, and in each the cheapest slot goes first. Whatever prevents a launch of its offering
         prevents a start too, except `max_slots`. While EC2 has no capacity for its offering, a pool with
