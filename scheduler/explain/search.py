@@ -45,7 +45,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     config: Mapping[str, Any] = {}
     """The changed keys of the rules, nested as in the configuration file. Keys that do not change are missing."""
     wait_seconds: float = 0.0
-    """Seconds after which the wait ends by itself; 0 for a change that an operator makes."""
+    """Seconds after which the wait ends without a change; 0 for a change that an operator makes."""
 
 
 class Search:

@@ -227,7 +227,7 @@ class Terminate(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="termin
 
 
 class Reset(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="reset", tag_field="do"):
-    """Decision to make a slot `empty` that has no machine to terminate."""
+    """Decision that a slot without a machine to terminate becomes `empty`."""
 
     slot: str
     reason: SlotReason
@@ -278,9 +278,9 @@ class Plan(msgspec.Struct, frozen=True):
     """The result of planning one tick: the decisions, the reservations that stay pending, and the time of the next
     planned tick.
 
-    `wake_at`: the next time at which something is due, in seconds since the epoch, or None. `charged`: the ids of the
-    accounts that earn and pay up to the time of the plan. The commit charges them before it writes the decisions, with
-    amounts that it computes from the current rows.
+    `wake_at`: the next time at which something is due, in seconds since the epoch; None: nothing is due. `charged`: the
+    ids of the accounts that earn and pay up to the time of the plan. The commit charges them before it writes the
+    decisions, with amounts that it computes from the current rows.
     """
 
     decisions: tuple[Decision, ...]

@@ -14,7 +14,7 @@ from scheduler.model.reservations import Reservation, Shape
 
 Groups = tuple[list[list[Reservation]], list[int]]
 GroupKey = tuple[str | None, Shape]
-"""What the reservations of a group have in common: the name of their account, and their shape."""
+"""The key of a group of pending reservations: the name of their account, and their shape."""
 QueueChange = tuple[Reservation, Shape, bool]
 """One change of the queue: a reservation, its shape, and whether it entered (True) or left (False) the queue. A new row
 of a pending reservation makes two changes: the old row leaves, and the new row enters.
@@ -151,7 +151,7 @@ class PendingQueue:
     def __init__(self) -> None:
         self._rows = AgedRows([], [], [])
         self._groups: dict[GroupKey, AgedRows] | None = None
-        """The reservations by group; None until groups are read for the first time."""
+        """Key of a group -> its reservations; None until groups are read for the first time."""
         self._changed: dict[GroupKey, AgedRows] = {}
         """The groups that changed since empty groups were last removed."""
         self._numbered: Groups | None = None
@@ -217,10 +217,9 @@ class PendingQueue:
         return self._log[position - self._log_start :] if position >= self._log_start else None
 
     def groups(self) -> Mapping[GroupKey, AgedRows]:
-        """Return the groups that have reservations. The result changes with the queue; callers must not change it.
-
-        Cost: the number of groups that changed since the last call. The rows of a group are put in order when they are
-        read.
+        """Return the groups that have reservations. The result changes with the queue; callers must not change it. The
+        cost of a call grows with the number of groups that changed since the last call. The rows of a group are put in
+        order when they are read.
         """
         if self._groups is None:
             self._groups = self._make_groups(self._list_keys())
@@ -231,10 +230,10 @@ class PendingQueue:
         return self._groups
 
     def group(self) -> Groups:
-        """Return the pending reservations grouped by account name and shape, and the group number of each reservation.
-
-        Each group is in order of age. Groups are in the order of their oldest reservations, and the numbers in the
-        order of `list`. The result is made again only after a change of the queue; callers must not change it.
+        """Return two lists: (1) the groups of pending reservations with the same account name and shape, each in order
+        of age; (2) for each reservation, in the order of `list`, the index of its group in the first list. Groups are
+        in the order of their oldest reservations. The result is made again only after a change of the queue; callers
+        must not change it.
         """
         if self._numbered is None:
             keys = self._list_keys()
@@ -280,7 +279,7 @@ class PendingQueue:
 def _are_in_order(rows: Sequence[Reservation]) -> bool:
     """Return whether both `created_at` and `sequence` ascend in these rows; the rows are in order of age then.
 
-    False does not prove that they are in no such order.
+    After False, the rows may still be in order of age: `sequence` decides only between equal `created_at`.
     """
     # Speed: a sorted list is sorted and compared without a step of Python for each row.
     ages, numbers = [row.created_at for row in rows], [row.sequence for row in rows]

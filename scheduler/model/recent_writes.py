@@ -18,8 +18,8 @@ Key = int | str
 
 
 class RecentWrites:
-    """The keys and versions of the rows that a view has applied lately, by kind of row and time mark. Ended
-    reservations, which the view drops, are included.
+    """The rows that a view has applied lately: kind of row -> time of writing -> key -> version. Ended reservations,
+    which the view drops, are included.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,8 @@ class RecentWrites:
         """Return whether the view has applied the rows with these keys, written at `mark`, whose versions have the sum
         `versions`.
 
-        No version in the view is newer than that in the database, so that equal sums are sums of equal versions.
+        Because no version in the view is newer than the version in the database, equal sums mean that all versions are
+        equal.
         """
         group = self._groups.get(kind, {}).get(mark)
         if group is None:

@@ -17,8 +17,8 @@ MOST: Final = "max"
 
 
 def _span(value: object) -> object:
-    """Return a table with a least and a greatest amount. Raises ExpectedError for another key, or if the table accepts
-    no amount.
+    """Return a table with a least (`min`) and a greatest (`max`) amount, unchanged. Raises ExpectedError for another
+    key, or if `max` is below `min`.
     """
     if isinstance(value, dict):
         for key in value:

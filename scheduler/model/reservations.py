@@ -60,7 +60,7 @@ class Shape:
 
 
 class Instances(Sequence[Instance]):
-    """The instances of some components of a request. They are created when the first one is read.
+    """The instances of some components of a request. The `Instance` objects are created when the first one is read.
 
     For most waiting gangs, a tick needs only the number of instances. Creating 10,000 instances would take as long as
     the rest of the tick.
@@ -262,7 +262,7 @@ def shape_key(request: Request) -> Hashable:
 
 
 def make_shape(request: Request) -> Shape:
-    """Return the shape of a request: those of its parts that decide where it can run."""
+    """Return the shape of a request: a new object with the parts of the request that decide where it can run."""
     return Shape(
         system=request.system,
         pool=request.pool,

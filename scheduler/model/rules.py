@@ -42,7 +42,9 @@ class SchedulerKeys(Document):
     fewest leases.
     """
     elastic: Literal["yielding", "flexible", "malleable", "rigid"] = "yielding"
-    """How instances of elastic components are granted and taken back; without effect on other reservations."""
+    """`rigid`: elastic instances are placed together with the essential ones; `malleable`: later, and never taken back
+    for another reservation; `flexible`: taken back if the use of the pool grows; `yielding`: for any better use.
+    """
     backfill: bool = True
     """Whether later reservations may be placed although an earlier one does not fit."""
     starvation_guard: Seconds = 3600.0
@@ -62,7 +64,9 @@ class SchedulerKeys(Document):
     max_unconfirmed: Count = 0
     """Number of unconfirmed assignments in a row after which a reservation fails; 0 = no limit."""
     adoption_timeout: Seconds = 60.0
-    """Maximum time after a restart for which no unconfirmed lease is taken back while an adopted machine is silent."""
+    """Maximum time for which no unconfirmed lease is taken back while an adopted machine is silent, for example after a
+    restart of the scheduler.
+    """
     confirm_timeout: Seconds = 0.0
     """Time after which a lease that its holder has not confirmed is taken back; 0 = off."""
     charge_by: Literal["lease", "dominant_share", "price"] = "lease"
@@ -139,8 +143,8 @@ DEFAULT_PRIORITY: Final = 1.0
 
 
 def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[str, str]:
-    """Return field -> warning for each value of a request that is not the default and that the queue's type does not
-    use.
+    """Return a table (field -> warning) of the values in a request that are not the default and that a queue of the
+    type `queue` does not use.
     """
     given = {"priority": priority not in {0.0, DEFAULT_PRIORITY}, "account": account is not None}
     return {
@@ -156,11 +160,11 @@ class Route(NamedTuple):
     """
 
     queue: str
-    """Name of its queue: a system with settings of its own, else ""."""
+    """Name of the reservation's queue: its system if the system has settings of its own, else ""."""
     settings: SchedulerKeys
     """The scheduler settings of this queue."""
     pools: tuple[str, ...]
-    """Names of the pools that may serve it, in the configured order."""
+    """Names of the pools that may serve the reservation, in the configured order."""
 
 
 class Rules(Document):
@@ -178,8 +182,8 @@ class Rules(Document):
     """The budgets in dollars by name."""
 
     def check_fields(self) -> None:
-        """Refuse more slots than MOST_SLOTS, and budgets that name unknown pools or that are below the cost of
-        `min_slots`. Raises ExpectedError.
+        """Raise ExpectedError if the pools have more slots than MOST_SLOTS together, or if a budget names an unknown
+        pool or is below the cost of `min_slots`.
         """
         if faults := [*list_slot_faults(self.pools), *list_budget_faults(self.budgets, self.pools)]:
             raise conflicts(faults)
@@ -218,8 +222,8 @@ class Rules(Document):
 
     @cached_property
     def _settings_of_system(self) -> dict[str, SchedulerKeys]:
-        """System -> its settings, for systems that have settings of their own: the common settings, overridden by those
-        of the system.
+        """System -> its settings, for each system that has settings of its own: the common settings, overridden by
+        those of the system.
         """
         return {
             name: self.scheduler.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
@@ -253,8 +257,8 @@ class Rules(Document):
     def list_ignored(
         self, pool: str | None, system: str | None, *, priority: float, account: str | None
     ) -> dict[str, str]:
-        """Return field -> warning for each of these values that the queue of reservations for this pool or system does
-        not use; see `find_ignored`.
+        """Return a table (field -> warning) of those of these values that the queue of reservations for this pool or
+        system does not use, as `find_ignored` does.
         """
         return find_ignored(self.settings_of(pool, system).queue, priority=priority, account=account)
 

@@ -95,7 +95,7 @@ class Schedule(Document):
         whose `min_slots` is above its `max_slots`.
         """
         if (self.duration is None) == (self.until is None):
-            raise expected("either a duration or an until", key="duration", got=self.duration)
+            raise expected("either `duration` or `until`", key="duration", got=self.duration)
         if self.duration == 0:
             raise expected("a duration > 0", key="duration", got=0)
         if all(getattr(self, key) is None for key in OVERRIDES):
@@ -112,7 +112,7 @@ class Window(NamedTuple):
 
 
 def find_window(schedule: Schedule, now: float) -> Window | None:
-    """Return the window of a schedule that is open at `now`; if none is, the next one; None if there is none.
+    """Return the window of a schedule that is open at `now`, else the next window, else None.
 
     Windows that overlap or touch each other are open without a break; each ends at its own end.
     """
@@ -199,8 +199,9 @@ def find_own_overlap(schedule: Schedule, now: float) -> float | None:
 
 
 def find_clock_change(schedule: Schedule, now: float) -> Window | None:
-    """Return the first window of the year after `now` in which the clock of the time zone is changed, if the schedule
-    has a `duration`: that window ends at another time of day than others.
+    """Return the first window of the year after `now` in which the clock of the time zone is changed; None if there is
+    none. Such a window of a schedule with a `duration` ends at another time of day than its other windows. A schedule
+    without a `duration` has no such window.
     """
     if schedule.duration is None:
         return None

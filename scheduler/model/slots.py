@@ -171,8 +171,8 @@ class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
     launched_for: str | None = None
     """The account whose demand caused the launch; None: no account did, or the machine was not launched for demand."""
     power: Literal["start", "stop"] | None = None
-    """What was decided about the machine and is not confirmed by the cloud yet: `stop` in the state `stopped`, `start`
-    in the state `booting`. It is stored before the cloud is called. None: nothing is to be confirmed.
+    """The decision about the machine that the cloud has not confirmed yet: `stop` in the state `stopped`, `start` in
+    the state `booting`. It is stored before the cloud is called. None: nothing is to be confirmed.
     """
     storage_price: float | None = None
     """Price of the storage of a stopped machine in dollars per hour; None: it is unknown."""

@@ -21,7 +21,9 @@ from scheduler.model.transitions import ENDED, PHASES
 
 _ENCODE = msgspec.msgpack.Encoder().encode
 UNUSED_SHAPES = 10_000
-"""How many shapes that are no longer in use a view may keep, beside two for each of its reservations."""
+"""A view forgets shapes that are no longer in use when it has more than two for each of its reservations and this
+number.
+"""
 Row = Slot | Reservation | Hold | Account
 Kind = str
 
@@ -97,7 +99,7 @@ class View:
         """Slot id -> revision of the last change of the slot's row or of a lease on it, in order of revision."""
         self._interned: dict[Hashable, Shape] = {}
         self._encoded: dict[bytes, Shape] = {}
-        """The shape of each encoded request. Two requests with the same shape may be encoded differently."""
+        """Encoded request -> its shape. Two requests with the same shape may be encoded differently."""
         self.pools: dict[str, OrderedSlots] = {}
         """Pool name -> slots of the pool in slot order; a pool without slots is missing."""
         self.waiters = PendingQueue()
@@ -117,7 +119,7 @@ class View:
             self.apply(change)
 
     def _lacks(self, rows: Sequence[Reservation]) -> bool:
-        """Return whether each row is the only one of its reservation, and the view has none of these reservations."""
+        """Return whether each row is of another reservation, and the view has none of these reservations."""
         names = {row.id for row in rows}
         return len(names) == len(rows) and self.reservations.keys().isdisjoint(names)
 
@@ -146,7 +148,7 @@ class View:
                 self._drop(change)
 
     def account_of(self, reservation: Reservation) -> Account | None:
-        """Return the account that pays for a reservation, or None if there is none."""
+        """Return the account that pays for a reservation; None if no existing account does."""
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def find(self, row: Row) -> Row | None:
@@ -154,7 +156,7 @@ class View:
         return self.rows(KINDS[type(row)]).get(row.id)
 
     def rows(self, kind: Kind) -> Mapping[str, Row]:
-        """Return all rows of one kind by id."""
+        """Return all rows of one kind (`slots`, `reservations`, `holds` or `accounts`) by id."""
         found: Mapping[str, Row] = getattr(self, kind)
         return found
 
@@ -205,7 +207,7 @@ class View:
         self._list_leases(reservation)
 
     def _take_new(self, rows: Sequence[Reservation]) -> None:
-        """Take many reservations, each with one row, that the view does not have."""
+        """Add the rows of many reservations that the view does not have, one row for each."""
         self.revision += len(rows)
         self.recent_writes.note_all("reservations", [(row.sequence, row.version, row.marked_at) for row in rows])
         rows = [row for row in rows if row.phase not in ENDED or not is_over(row)]
@@ -311,7 +313,7 @@ class View:
 
 
 def _may_be_exception(row: Reservation) -> bool:
-    """Return whether a reservation has leases or may belong to a table of exceptions (`_list_exceptions`).
+    """Return whether a reservation has leases, or may belong to one of the tables `special`, `mortal` and `timed`.
 
     Speed: most reservations are plain ones that wait, and need this one call.
     """

@@ -129,7 +129,9 @@ class Waits:
         return self._blocks
 
     def _align(self, known: Sequence[WaitBlock]) -> Iterator[WaitBlock]:
-        """Yield the blocks of the queue: those known blocks that it still contains unchanged, and new ones between."""
+        """Yield the blocks of the queue: those blocks of `known` that the queue still contains unchanged, and new
+        blocks for the reservations between them.
+        """
         names, reasons = self.names, self.reasons
         done, misses = 0, 0
         for block in known:

@@ -21,8 +21,8 @@ from scheduler.policy.capacity.slot_info import CachedSlot
 Payer = Hashable
 """The principal or the account whose work budget pays for a reservation."""
 Turns = dict[Payer, set[str]]
-"""By payer: the reservations that were tried in the present round. A round of a payer ends when the work budget has let
-all of its reservations try once.
+"""Payer -> ids of the reservations that were tried in the present round. A round of a payer ends when the work budget
+has let all of its reservations try once.
 """
 
 Memory = TypeVar("Memory")
@@ -67,8 +67,8 @@ KeepCycle = Callable[[tuple[WaitBlock, ...]], KeptCycle | None]
 Its argument: the waiting reservations of an earlier plan, in blocks.
 """
 LEAST_KEPT: Final = 500
-"""Least number of slots and pending reservations together from which on a cycle is kept. A smaller one is quickly
-planned again.
+"""A cycle is kept only if the view has at least this number of slots and pending reservations together. A smaller view
+is planned again in little time.
 """
 
 
@@ -86,7 +86,7 @@ class PlanCache:
         """The blocks of the last plan of which the cycle was kept."""
         self.turns: Turns = {}
         self.slots: dict[str, CachedSlot] = {}
-        """By slot id: the facts that follow from the slot's row and its leases alone."""
+        """Slot id -> the facts that follow from the slot's row and its leases alone."""
         self._memories: dict[type, Any] = {}
         self._view: View | None = None
         self._revision = 0
@@ -141,8 +141,8 @@ class PlanCache:
     def list_unshared(self, view: View, rules: Rules) -> dict[str, None]:
         """Return the slots on which the leases' limits of spare cores have to be computed again.
 
-        These are the slots with leases of which a row, or the rules, changed since the limits were last found right.
-        The caller removes a slot once its limits are right.
+        These are the slots with leases whose row or leases changed since their limits were last found right; after a
+        change of the rules, all slots with leases. The caller removes a slot once its limits are right.
         """
         if self._unshared is None or self._shared_under is not rules:
             self._shared_under, self._unshared = rules, dict.fromkeys(view.leases_on)
@@ -187,7 +187,7 @@ class PlanCache:
         return self.keep(rules, now, outcome, cycle.next_protection)
 
     def offer(self, view: View, keep_cycle: KeepCycle) -> None:
-        """Store the function that can keep the last cycle. `prepare` calls it."""
+        """Store the function that can keep the last cycle, unless the view is small. `prepare` calls the function."""
         if len(view.slots) + len(view.waiters) >= self._least_kept:
             self._keep_cycle = keep_cycle
 

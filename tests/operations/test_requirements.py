@@ -211,5 +211,5 @@ def test_a_wrong_requirement_is_one_line(require: dict[str, Any], line: str) -> 
 def test_an_offering_has_a_type_or_requirements() -> None:
     document = some_rules()
     document["pools"]["linux"]["offerings"][0]["type"] = "m5.large"
-    with pytest.raises(InvalidInputError, match=r"offerings\[0\].type: expected nothing beside require, got"):
+    with pytest.raises(InvalidInputError, match=r"offerings\[0\].type: expected no `type` beside `require`, got"):
         read_rules(document)

@@ -45,10 +45,10 @@ class RemainingCapacity:
     leases: Rank = field(init=False)
     """The part of the slot's rank that comes from the number of its leases."""
     after: "_After" = field(init=False)
-    """By amounts of one lease: the slot's remaining capacity after that lease; None if the lease does not fit."""
+    """Amounts of one lease -> the slot's remaining capacity after that lease; None if the lease does not fit."""
     runs: dict[Amounts, tuple[int, "RemainingCapacity"]] = field(default_factory=dict)
-    """By amounts of one lease: how many such leases fit, and the remaining capacity after them.
-    `take_often` fills it.
+    """Amounts of one lease -> (how many such leases fit, the remaining capacity after them). `take_often` fills the
+    table.
     """
 
     def __post_init__(self) -> None:
@@ -159,7 +159,8 @@ class CandidateQueue:
     fewest if it `spreads`), then in slot order.
 
     The request fits on `first`. An entry in `others` or `entered` is outdated once its slot has another number of
-    leases. `first` has no entry: it stays first while it is filled, so that it is not pushed again.
+    leases. The slot `first` has no entry: it stays the best slot while instances are placed on it, and no entry has to
+    be pushed for each of them.
     """
 
     step: Amounts
@@ -181,12 +182,12 @@ class CandidateQueue:
     Speed: to take the last entry of a list costs a tenth of taking one out of a heap with thousands of slots.
     """
     read: dict[SlotClass, int] = field(default_factory=dict)
-    """By slot class: how many of the class's changes the queue has read."""
+    """Slot class -> how many entries of the class's list `changed` the queue has read."""
     read_at: int = 0
     """The number of changes of slots that the index had counted when the queue last read them."""
 
     def catch_up(self) -> int:
-        """Read the changes of slots since the last search of this queue. Return the number of slots examined."""
+        """Update the queue by the changes of slots since its last search. Return the number of slots examined."""
         if any(len(each.changed) - self.read[each] > len(each.slot_infos) for each in self.slot_classes):
             self.open()
             return sum(len(each.slot_infos) for each in self.slot_classes)
@@ -258,7 +259,7 @@ class CandidateQueue:
             heappush(self.entered, rank)
 
     def advance(self) -> None:
-        """Replace `first` by the best other slot, because `first` is full, was removed or was pushed again."""
+        """Replace `first` by the best other slot, because `first` is full, was removed or has an entry again."""
         others, entered, slot_infos, slot_classes = self.others, self.entered, self.slot_infos, self.slot_classes
         step, spreads = self.step, self.spreads
         while others or entered:

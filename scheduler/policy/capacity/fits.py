@@ -18,7 +18,7 @@ Obstacle = Literal["leases", "uses", "resources"]
 """What a slot has too little of: leases that it may take, uses of its machine (`max_uses`), or a resource."""
 Moment = Literal["now", "later", "always"]
 """Which leases on a slot count when its use is measured. `now`: held and revoking ones. `later`: held and claimed ones.
-`always`: all leases, so that both moments count.
+`always`: all leases, and of the two moments the one with the greater use counts.
 """
 
 

@@ -9,14 +9,14 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 
 MANY: Final = 100
-"""From this number of instances on, the free capacity is summed before slots are searched: most large gangs
-do not fit.
+"""For a gang with at least this number of instances, the free capacity is summed before slots are searched, because
+most large gangs do not fit.
 """
 Extend = Callable[[InstanceRequest], SlotInfo | None]
 _Find = Callable[[Sequence[SlotIndex], InstanceRequest, Collection[str]], tuple[SlotIndex, SlotInfo | None]]
 _Taken = list[tuple[SlotIndex, SlotInfo, RemainingCapacity, int]]
-"""The steps of a search, in order: (index, slot, the slot's remaining capacity before the step, number of
-instances).
+"""What a search has taken so far, in order, each step as (index, slot, the slot's remaining capacity before the step,
+number of instances).
 """
 
 
@@ -49,12 +49,13 @@ def fill(
     shortage: Shortage | None = None,
     accept: Callable[[Collection[SlotInfo]], bool] | None = None,
 ) -> list[SlotInfo] | None:
-    """Return a slot for each instance and take its capacity; return None, and take nothing, if an instance does not
-    fit.
+    """Return a slot for each instance of a demand and take the capacity. Return None, and take nothing, if an instance
+    does not fit.
 
-    The indexes are searched in the given order. If an instance fits in none, `extend` may add a slot to the last index,
-    and further slots until all instances fit once everything is ready. `shortage` must belong to these indexes.
-    `accept`: the slots of a gang are taken only if this function accepts them.
+    The indexes are searched in the given order. `extend` is called for an instance that fits in no index: it may add a
+    slot to the last index, for example by a launch, and return it. If needed, it is called again until all instances
+    fit together once every slot is ready. `shortage`: what is known not to fit in these indexes. `accept`: the slots of
+    a gang are taken only if this function accepts them.
     """
     if len(demand.needs) == 1:  # speed: almost all demands have one instance, and nothing has to be undone
         need = demand.needs[0]
@@ -82,7 +83,7 @@ def has_room(
 ) -> bool:
     """Return whether all instances of a demand would get slots in the indexes.
 
-    No capacity is taken. Slots that `extend` adds stay in the last index.
+    No capacity is taken. `shortage`, `extend`: as for `fill`; slots that `extend` adds stay in the last index.
     """
     taken = _take(demand, slot_index, extend, shortage)
     _undo(taken or [])

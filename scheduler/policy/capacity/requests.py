@@ -53,9 +53,9 @@ class InstanceRequest:
     """The labels that the reservation requires of each slot; the component may require more."""
     prefers: Labels
     given: dict[str, dict[str, float]]
-    """By pool that may serve the request: the amounts of the instance there."""
+    """Pool that may serve the request -> the amounts of the instance there."""
     steps: dict[str, Amounts]
-    """By pool: the amounts of the instance as objects that equal requests share."""
+    """Pool -> the amounts of the instance there, as an object that equal requests share."""
     likeness: RequestClass
     """The class of the request. The labels that it prefers do not matter for the class."""
     spreads: bool
@@ -106,7 +106,8 @@ class Demand:
     pools: tuple[str, ...]
     """The pools that may serve the demand."""
     queue: str
-    """The queue in which the reservation waits: a system with its own queue, or "" for the common queue."""
+    """The name of the queue in which the reservation waits: its system if the system has settings of its own, else "".
+    """
     settings: SchedulerKeys
     """The scheduler settings of that queue."""
     needs: tuple[InstanceRequest, ...]
@@ -142,13 +143,15 @@ class Demand:
 
     @property
     def elastic_runs(self) -> list[tuple[InstanceRequest, int]]:
-        """The elastic requests as (request, number), by component."""
+        """The elastic requests as (request, number of instances), one entry for each elastic component."""
         found = {need.component.name: need for need in dict.fromkeys(self.elastic)}
         return [(found[each.name], each.count) for each in self.shape.components if each.kind == "elastic"]
 
 
 class Demands(dict[Shape, Demand]):
-    """The demands by shape under some rules; a demand is made when its shape is looked up for the first time."""
+    """A table (shape -> demand) for one object of rules. A demand is made when its shape is looked up for the first
+    time.
+    """
 
     def __init__(self, rules: Rules) -> None:
         super().__init__()
@@ -198,7 +201,9 @@ Needs = tuple[InstanceRequest, ...]
 def _make_needs(
     shape: Shape, pools: Iterable[tuple[str, Pool]], steps: SharedAmounts, *, spreads: bool
 ) -> tuple[Needs, Needs]:
-    """Return the requests of the essential and of the elastic instances of a shape in these pools."""
+    """Return two tuples for a shape in these pools: the requests of the essential instances, and those of the elastic
+    ones.
+    """
     serving = list(pools)
     needs: dict[str, InstanceRequest] = {}
     for component in shape.components:

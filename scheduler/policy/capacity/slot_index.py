@@ -51,9 +51,12 @@ class SlotIndex:
         self._capacities = RemainingCapacities()
         self._queues: dict[Mark, CandidateQueue] = {}
         self._tiers: dict[InstanceRequest, list[list[CandidateQueue]]] = {}
-        """By request: queues of slot classes with the required labels, best first; equal ones stand together."""
+        """Request -> the candidate queues of the slot classes with the required labels. Queues with the best labels
+        come first, and queues with equally good labels are in one list.
+        """
         self.changes = 0
-        """The number of changes of slots that queues read before a search."""
+        """The number of changes of slots so far. Before a search, a queue reads the changes that it has not read yet.
+        """
         self.steps = 0
         """The counted work of searches for several instances (`policy/cycle/work_budget.py`)."""
         self._insert_all(slot_infos)
@@ -89,7 +92,9 @@ class SlotIndex:
             slot_info.slot_class, slot_info.remaining, slot_info.free = slot_class, remaining, remaining.free
 
     def add(self, slot_info: SlotInfo, need: InstanceRequest | None = None) -> None:
-        """Let searches find this slot. With `need`, one instance is placed there first."""
+        """Add a slot to the index, so that searches find it. With `need`, one instance of this request is placed on the
+        slot first.
+        """
         self._insert(slot_info)
         if need is not None:
             after = slot_info.remaining.after[need.steps[slot_info.slot_class.pool]]

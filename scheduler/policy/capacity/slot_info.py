@@ -160,7 +160,9 @@ class CachedSlot(msgspec.Struct, eq=False):
     slot_info: SlotInfo
     """The slot at the beginning of a cycle, of which each cycle makes its scratch copy."""
     is_at_rest: bool
-    """Whether no rule of the slot's lifecycle applies while its row does not change in this cycle."""
+    """Whether no rule of the slot's lifecycle, such as a timeout or a drain, changes the slot while its row and leases
+    stay as they are.
+    """
     is_sound: bool
     """Whether all leases on the slot belong to its present machine."""
     marks: tuple[Mark, Mark] | None = None

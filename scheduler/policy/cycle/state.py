@@ -38,7 +38,9 @@ from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
 UNUSED_DEMANDS: Final = 1000
-"""How many demands that no pending reservation has may be kept for the next cycle, beside one for each pending one."""
+"""The demands are kept for the next cycle unless they are more than two for each pending reservation and this number.
+Many of them may be in use no longer.
+"""
 _STATE_AFTER: dict[type, SlotState] = {Drain: "draining", Terminate: "terminating", Reset: "empty", Stop: "stopped"}
 
 

@@ -27,7 +27,7 @@ Warm = NewType("Warm", CycleState)
 Tiered = NewType("Tiered", CycleState)
 """The cycle's state after machines were stopped, launched and terminated for the stopped tier of each pool."""
 ToStop = Mapping[str, int]
-"""By pool: how many of its slots in flight or idle will be stopped when they are ready, or idle for long enough."""
+"""Pool -> how many of its slots in flight or idle will be stopped when they are ready, or idle for long enough."""
 ScaledIn = NewType("ScaledIn", CycleState)
 """The cycle's state after slots that were idle for too long have begun to drain."""
 Replaced = NewType("Replaced", CycleState)
@@ -40,7 +40,9 @@ Shared = NewType("Shared", CycleState)
 """The cycle's state after all decisions are made; only the time of the next cycle is still to be found."""
 
 FailedBoots = Mapping[str, Sequence[str]]
-"""By pool: the slots whose boot timed out in this cycle. Their failures are not in the database before the commit."""
+"""Pool -> ids of the slots whose boot timed out in this cycle. Their failures are not in the database before the
+commit.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Unplaced:
     """
 
     queue: Queue
-    """Reservations for which no slot is ready or in flight, in queue order."""
+    """Reservations that fit on no slot that is ready or in flight, in queue order."""
     deferred: Collection[str]
     """Ids of reservations behind a gang in a queue without backfill.
 
@@ -101,8 +103,8 @@ class Headroom:
     """The slots that have to end so that withheld launches can run in a later cycle."""
 
     launches: Mapping[str, int]
-    """By pool: how many launches `max_slots` or EC2's quota withholds."""
+    """Pool -> how many launches `max_slots` or EC2's quota withholds."""
     spared: Container[str]
     """Ids of slots without leases that must not end: the reservations with withheld launches would use them too."""
     beyond: Mapping[str, int]
-    """By pool: how many of the launches `max_slots` withholds. EC2's quota withholds the others."""
+    """Pool -> how many of these launches `max_slots` withholds. EC2's quota withholds the others."""

@@ -58,13 +58,14 @@ class Assignment:
         self._slot_index = cycle.ready
         self._journal: list[_Entry] = []
         self._changed: dict[int, SlotInfo] = {}
-        """By slot order: changed slots that the slot index has not read yet. One update of the index reads the slots of
-        many moves.
+        """Position in slot order -> a changed slot that the slot index has not read yet. One update of the index reads
+        the slots of many moves.
         """
         self.use = 0.0
         """The utilisation of the pools; only differences matter, see `weigh_use`."""
         self._leaving: dict[SlotInfo, Usage] = {}
-        """By slot, in slot order: what its revoking leases free when they end, less what is claimed or expected of it.
+        """Slot -> what its revoking leases free when they end, without the parts that are claimed or promised already.
+        In slot order.
         """
         by_pool: dict[str, list[Resources]] = {}
         for slot_info in self._slot_index.list_slot_infos():
@@ -72,7 +73,7 @@ class Assignment:
         self._slot_infos = cycle.slot_infos
         self.missing = MissingInstances()
         self.standing: dict[int, dict[ElasticInstance, None]] = {}
-        """By slot order: the elastic instances on the slot. Empty for a queue that reclaims nothing."""
+        """Position in slot order -> the elastic instances on the slot. Empty for a queue that reclaims nothing."""
         self.history: list[SlotInfo] = []
         """The changed slots, one entry for each change: the slot got capacity back, got an elastic instance, or its
         coming capacity was promised to one. Searches read the entries since their last look.
@@ -83,7 +84,7 @@ class Assignment:
         """
         self._last_stamp = 0
         self._expected: dict[RequestClass, RatedSlots[int]] = {}
-        """By request class: the slots whose revoking leases free enough for an instance, in slot order."""
+        """Request class -> the slots whose revoking leases free enough for an instance, in slot order."""
         self._totals: dict[str, Resources] = {name: total(amounts) for name, amounts in by_pool.items()}
 
     def find(self, need: InstanceRequest, declined: Collection[str] = ()) -> SlotInfo | None:

@@ -68,21 +68,23 @@ class Cascade:
         the guard last kept another slot; None: not computed yet.
         """
         self._kept_out: dict[Demand, bool] = {}
-        """By demand for one instance: whether the slots that the guard keeps would serve it."""
+        """Demand for one instance -> whether the slots that the guard keeps would serve it."""
         self._victims = VictimSearch(self.groups, self._assignment)
         self._lifted: list[ElasticGroup] = []
         """Groups with instances that were lifted and that are not served again yet."""
         self._displaced: dict[ElasticGroup, None] = {}
         """All groups with instances that may go back to the slots of their leases."""
         self._without_slot: dict[RequestClass, tuple[Rank, int]] = {}
-        """By request class: the first rank for which no slot was found, and the stamp of the assignment at that time.
+        """Request class -> (first rank for which no slot was found, `Assignment.stamp` at that time).
 
         Without a lift since then no slot is found for this rank and later ones.
         """
         self._first_touched: Rank = _LAST
         """The rank of the first group with an instance that was lifted off its slot and is not back yet."""
         self._refused: dict[str, set[Demand]] = defaultdict(set)
-        """By linked pools: the demands for which a reclaim is of no use, until another reservation gets slots there."""
+        """Name of linked pools -> the demands for which no reclaim suffices. The entry is removed when another
+        reservation gets slots in these pools.
+        """
         self._has_grace = bool(settings.preemption_grace)
         """Whether instances that are lifted keep their slots for a grace, and so get no others meanwhile."""
 
@@ -182,7 +184,9 @@ class Cascade:
         return group.refused or ()
 
     def _list_ways(self, reservation: Reservation) -> Iterator[tuple[Rank, bool]]:
-        """Yield ways to reclaim: (first rank whose instances may be lifted, whether the utilisation has to grow)."""
+        """Yield the ways to reclaim that the settings permit, in the order in which they are tried, each as (first rank
+        whose instances may be lifted, whether the utilisation has to grow).
+        """
         if self.settings.elastic == "yielding":
             yield _FIRST, False
             return

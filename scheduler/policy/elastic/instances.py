@@ -156,14 +156,16 @@ class GrantLimits(Protocol):
     """Finds the slots that the limits of an account refuse to its elastic instances."""
 
     def update(self, group: ElasticGroup) -> None:
-        """Set `group.refused` to the ids of these slots.
+        """Set `group.refused` to the ids of the slots that the limits of the group's account refuse to it.
 
         Slots that this group, and groups of earlier calls, were granted in this cycle count towards the limits.
         """
 
 
 class MissingInstances:
-    """The elastic groups that have missing instances, by class of their requests and in rank order."""
+    """The elastic groups that have missing instances. Groups with the same request class are in one list, in rank
+    order.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[RequestClass, list[ElasticGroup]] = {}

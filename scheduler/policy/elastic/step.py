@@ -62,23 +62,25 @@ class ElasticDecisions:
         """
         self._cycle, self._start = cycle, start
         self._usages: dict[str, _SlotUsage] = {}
-        """By slot, for slots on which instances are revoked: the leases on the slot."""
+        """Slot id -> the leases on the slot, for slots on which instances are revoked."""
         self._given: dict[str, dict[tuple[str, str], Resources]] = {}
-        """By slot, then by (reservation, component): the amounts that the decisions written so far assign."""
+        """Slot id -> (reservation, component) -> the amounts that the decisions written so far assign."""
         for decision in cycle.decisions[:start]:
             if isinstance(decision, Assign):
                 for each in decision.leases:
                     self._given.setdefault(each.slot, {})[decision.reservation, each.component] = each.resources
         self._revoked: dict[str, list[ElasticInstance]] = {}
-        """By slot: the elastic instances that are revoked there, last in rank first."""
+        """Slot id -> the elastic instances that are revoked there, last in rank first."""
         self._late: list[ElasticInstance] = []
         """Elastic instances that are granted after all other decisions, because revokes may have to come before them.
         """
         self._early: dict[str, list[ElasticInstance]] = {}
-        """By reservation: instances that are granted with its assignment, or before all assignments if it is leased."""
+        """Reservation id -> its instances that are granted together with its assignment, or before all assignments if
+        the reservation was leased before.
+        """
         self._claiming = {*claiming}
         self._nameless: dict[ElasticGroup, list[ElasticInstance]] = {}
-        """By group: the elastic instances that may be granted and have no grant yet, highest index first."""
+        """Group -> its elastic instances that may be granted and have no grant yet, highest index first."""
 
     def add(self, elastic_instances: Sequence[ElasticInstance], *, takes_back: bool) -> None:
         """Add the elastic instances of one queue, in rank order, to those that become decisions. `takes_back`: whether

@@ -39,7 +39,7 @@ class _Candidates:
         """Start without slots. `groups`: all groups in rank order; the caller may insert and remove groups."""
         self._need, self._groups, self._assignment = need, groups, assignment
         self._serves: dict[int, bool] = {}
-        """By slot order: whether the request fits on the empty slot."""
+        """Position in slot order -> whether the request fits on the slot if it is empty."""
         self._slots = RatedSlots(self._find_key, assignment.history)
         self._reached = _FIRST
         """The slots of all instances with a turn before this one were examined, or have changed since."""

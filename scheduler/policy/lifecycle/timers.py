@@ -108,8 +108,8 @@ class OldestHeartbeats:
         self._rules: Rules | None = None
         self._revision = 0
         self._oldest: dict[str, Heard | None] = {}
-        """By pool; None: no slot of the pool sent a heartbeat. Pools whose oldest heartbeat is not known are missing:
-        it has to be searched among their slots.
+        """Pool -> its oldest heartbeat. None: no slot of the pool sent one. Pools whose oldest heartbeat is not known
+        are missing: it has to be searched among their slots.
         """
 
     def follow(self, cycle: CycleState) -> None:

@@ -199,7 +199,7 @@ class _Search:
         different = waiters.different
         self.different = len(different)
         self.runs = _open_runs(cycle, waiters.demands, different, elastic.pools)
-        """By demand for one instance: the leases that its reservations get, one after the other."""
+        """Demand for one instance -> an iterator over the leases that its reservations get, one after the other."""
         self.deferred: set[str] = set()
         """Ids of reservations behind a gang in a queue without backfill, as in `Unplaced.deferred`."""
         self._without_room: set[Demand] = set()
@@ -207,7 +207,9 @@ class _Search:
         """Demands that are known to fit on no ready slot (`_without_room`), and on no slot that is ready or in flight.
         """
         self.hopeless: set[Demand] = set()
-        """Demands for which no search is left to try. Speed: the many that wait cost no function call."""
+        """Demands for which no search is left to try. Speed: the many waiting reservations with such demands cost no
+        function call.
+        """
         self._few_ready, self._few = Shortage(), Shortage()
         """What did not fit on ready slots, and what did not fit on slots that are ready or in flight."""
         self._known = (self._without_room, self.uncovered, self.hopeless, self._few_ready, self._few, few_kept)

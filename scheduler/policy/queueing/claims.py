@@ -23,8 +23,8 @@ def assign_claims(
     """Assign each reservation with claims its leases as soon as they fit on the slots beside the held and revoking
     leases.
 
-    Until then the reservation waits and gets no other slot. `is_exclusive`: a later claimant of a slot waits until the
-    earlier one has its lease. `givers`: what gives the slot back, for the reason of the wait.
+    Until then the reservation waits and gets no other slot. `is_exclusive`: whether a later claimant of a slot waits
+    until the earlier claimant has its lease. `givers`: what gives the slot back, for the reason of the wait.
     """
     blocked: set[str] = set()
     for reservation in claimants:

@@ -48,8 +48,8 @@ class Feasibility:
         self._cycle, self._limits = cycle, limits
         self._reasons: dict[Demand, Reason | None] = {}
         self._kinds: dict[str, tuple[list[_Kind], Iterator[_Kind]]] = {}
-        """By pool: the kinds of its slots (capacity, labels) that were examined so far, and an iterator over the
-        further kinds.
+        """Pool -> (the kinds of its slots, each as (capacity, labels), that were examined so far; an iterator over the
+        others).
         """
         self._held: dict[tuple[object, ...], bool] = {}
         """(pool, amounts of an instance, required labels) -> whether a slot of the pool could hold the instance."""
@@ -116,7 +116,8 @@ def list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:
 
 
 def find_misfits(reservations: Iterable[Reservation], slots: Iterable[Slot], rules: Rules) -> dict[str, Reason]:
-    """Return by id why a reservation can never be placed: no pool serves it, or no slot or offering could hold it.
+    """Return a table (reservation id -> reason) of the reservations that can never be placed: no pool serves them, or
+    no slot or offering could hold them.
 
     The reason is the one that the next cycle reports. Reservations on hold are included: they would not fit after they
     are resumed either.

@@ -115,7 +115,9 @@ class AccountLimits:
                 self._note_labels(account, slot_info.labels)
 
     def count_labelled(self, account: str, name: str, value: str) -> int:
-        """Return how many leases of an account count for its limit on slots with this label."""
+        """Return how many leases of an account, on slots whose label `name` is `value`, count towards the account's
+        limit for this label.
+        """
         return self._labelled[account, name, value]
 
     def _note_labels(self, account: Account, labels: Labels) -> None:
@@ -128,16 +130,16 @@ class LimitsOfGrants:
     """The limits `per_label_task_limits` for elastic instances: an account that has reached its limit for a label is
     granted no further slot with that label.
 
-    Instances that this cycle has granted count too. Instances that it has reclaimed count until its end.
+    Instances that this cycle has granted count too. Instances that it has reclaimed count until the cycle ends.
     """
 
     def __init__(self, cycle: CycleState, limits: AccountLimits, accounts: Mapping[str, Account]) -> None:
         """Begin with the leases that `limits` has counted. `accounts`: those with limits for labels, by id."""
         self._cycle, self._limits, self._accounts = cycle, limits, accounts
         self._groups: dict[str, dict[ElasticGroup, None]] = {name: {} for name in accounts}
-        """By account: the groups of elastic instances that may have been granted slots in this cycle."""
+        """Account id -> the groups of elastic instances that may have been granted slots in this cycle."""
         self._slots: dict[str, dict[str, list[str]]] = {}
-        """By name and value of a label: the ids of the slots that have it."""
+        """Label name -> value -> the ids of the slots that have this label."""
 
     def update(self, group: ElasticGroup) -> None:
         """Set `group.refused` to the ids of the slots that the limits of the group's account refuse to it. Change

@@ -122,13 +122,13 @@ class GroupTable:
         self._opened: dict[Key, PendingGroup] = {}
         found = _list_groups(cycle, waiters)
         self._rows = _group_each(cycle, cast("Queue", waiters)) if found is None else found
-        """By key: the reservations of the group in queue order."""
+        """Key of a group -> its reservations in queue order."""
         known.trim(len(self._rows))
         self._keys = _Keys() if found is None else known.keys
         for key in filterfalse(self._keys.all.__contains__, self._rows):
             self._keys.add(key, self._find_facts(key))
         self.payers: dict[int, set[Payer]] = {level: set() for level in range(FREE + 1)}
-        """By level: the accounts with pending groups for which this is the best level that they can pay."""
+        """Level -> the accounts with pending groups for which this is the best level that they can pay."""
         accounts = cycle.balances.accounts
         for payer, keys in self._keys.of_payer.items():
             if not any(key in self._rows for key in keys):

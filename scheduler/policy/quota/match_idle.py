@@ -45,7 +45,7 @@ class _Matching:
             partial(candidates.list_meeting, preferring=preferring), self._is_out
         )
         self._able: dict[tuple[object, object], _AbleSlots] = {}
-        """By (request class, preferred labels if they count): the idle slots that can take such a request."""
+        """(request class, preferred labels if they count) -> the idle slots that can take such a request."""
         self._hopeless: set[PendingGroup] = set()
         """Groups with several instances for each reservation that do not fit even without the first instance."""
 
@@ -99,7 +99,8 @@ class _AbleSlots:
     def __init__(self, idle: Sequence[SlotInfo], need: InstanceRequest, *, preferring: bool) -> None:
         self._idle, self._need, self._preferring = idle, need, preferring
         self._next = list(range(len(idle) + 1))
-        """By position: the position itself, or a later one if the slots from this position up to that one are unable.
+        """For each position in `_idle`: the same position, or a later one if no slot from this position up to the later
+        one can take an instance.
         """
 
     def find(self, position: int) -> tuple[int, SlotInfo] | None:
@@ -143,9 +144,10 @@ class _Scratch:
         """Start without instances. `trial` counts the instances against the account's limits; None: no such limits."""
         self._list_able, self._declined, self._trial = list_able, demand.declined, trial
         self._taken: dict[SlotInfo, tuple[int, Resources | None]] = {}
-        """By slot: how many instances the trial took there, and the free amounts that they leave."""
+        """Slot -> (how many instances the trial placed there, the free amounts that they leave)."""
         self._positions: dict[InstanceRequest, int] = {}
-        """By request: the position of the slot that it found last. Slots before it have no room for it in this trial.
+        """Request -> the position of the slot that was found for it last. Slots before that position have no room for
+        the request in this trial.
         """
 
     def take_all(self, needs: Iterable[InstanceRequest]) -> list[SlotInfo] | None:

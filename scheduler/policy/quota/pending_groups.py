@@ -54,7 +54,7 @@ class RequirementsIndex:
     def __init__(self) -> None:
         self._known: dict[object, Requirements] = {}
         self._by_label: dict[_Item | None, list[Requirements]] = {None: []}
-        """By label: the requirements whose rarest label it is; requirements without labels under None."""
+        """Label -> the requirements whose rarest label it is. None -> the requirements without labels."""
         self._uses: Counter[_Item] = Counter()
         self._met: dict[object, tuple[Requirements, ...]] = {}
 
@@ -143,7 +143,7 @@ class PendingIndex(Generic[Found]):
     ) -> None:
         self._list_groups, self._groups = list_groups, dict[Requirements, Sequence[PendingGroup]]()
         self._heaps: dict[tuple[Requirements, ...], list[tuple[Rank, int, PendingGroup]]] = {}
-        """By the requirements that a slot meets: a heap of the groups that could be placed there."""
+        """Requirements that a slot meets -> a heap of the groups that could be placed on the slot."""
         self._is_out = is_out
         """A function that returns whether a group is not to be placed here any more."""
 

@@ -159,7 +159,8 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
 def _note_contests(
     quota_run: QuotaRun, preemptors: Candidates, targets: Iterable[tuple[list[RunningWork], SlotInfo]]
 ) -> None:
-    """Record for each account the cost of the cheapest work that its reservations could preempt, by labels and amounts.
+    """Record for each account the cost of the cheapest work that its reservations could preempt. A reservation could
+    preempt work on a slot whose labels and capacity meet its requirements.
 
     `targets` are in order of cost.
     """

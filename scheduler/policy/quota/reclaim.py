@@ -107,11 +107,11 @@ class _Reclaimable:
         """The leases that are not reclaimed yet."""
         self.idle = set(quota_run.idle)
         self._fitting: dict[tuple[Demand, InstanceRequest], RatedSlots[int]] = {}
-        """By demand and request: the idle slots on which an instance fits without a reclaim, in slot order."""
+        """(demand, request) -> the idle slots on which an instance fits without a reclaim, in slot order."""
         self._changed: list[SlotInfo] = []
         """Slots that reclaims have changed, one entry a change."""
         self._most: dict[SlotInfo, tuple[Resources | None, float]] = {}
-        """By slot: the amounts and the number of leases that it has left at most without all reclaimable leases."""
+        """Slot -> (amounts, number of leases) that it has left at most if all reclaimable leases end."""
         self._on: dict[SlotInfo, set[tuple[str, str]]] = {}
         for part in parts:
             self._on.setdefault(part.slot_info, set()).add(part.key)
@@ -219,11 +219,11 @@ class _Trial:
     _away: set[tuple[str, str]] = field(default_factory=set)
     """The keys of the leases in `gone`."""
     _touched: dict[str, SlotInfo] = field(default_factory=dict)
-    """By id: the slots that the trial has changed."""
+    """Slot id -> slot, for the slots that the trial has changed."""
     _full: dict[SlotInfo, set[InstanceRequest]] = field(default_factory=dict)
-    """By slot that the trial has changed: the requests that are known not to fit there."""
+    """Slot that the trial has changed -> the requests that are known not to fit there."""
     _walks: dict[InstanceRequest, Iterator[ReclaimableLease]] = field(default_factory=dict)
-    """By request: an iterator over the leases that the trial has not yet lifted for this request."""
+    """Request -> an iterator over the leases that the trial has not yet lifted for this request."""
     _limited: TrialLeases | None = field(init=False)
     """The instances of the trial, as the limits of the account count them; None: the account has no such limit."""
 

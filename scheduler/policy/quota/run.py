@@ -73,7 +73,9 @@ class _QuotaMemory:
     def __init__(self) -> None:
         self._rules: Rules | None = None
         self._payers: dict[str, tuple[bool, int]] = {}
-        """By account: the fields that decide for which reservations it pays."""
+        """Account id -> (`forgotten`, `forgotten_upto`), the fields that decide for which reservations the account
+        pays.
+        """
 
     def begin(self, cycle: CycleState) -> None:
         """Update the facts by the changes of the view, and by the decisions of this cycle so far."""
@@ -102,13 +104,13 @@ class QuotaRun:
         self.preempted: set[SlotInfo] = set()
         """Slots with a preemption in this cycle: each slot has at most one."""
         self.contests: dict[str, Levels] = {}
-        """By account whose reservations could have preempted work if its balance was greater: the cost of the cheapest
-        such work.
+        """Account id -> the cost of the cheapest work that its reservations could have preempted if its balance was
+        greater.
         """
         self.served: set[str] = set()
         """The ids of reservations that got leases or a claim."""
         self.given: dict[SlotInfo, list[Resources]] = {}
-        """By slot: the amounts that this cycle has assigned there."""
+        """Slot -> the amounts that this cycle has assigned there."""
         self._has_filled = False
         """Whether a slot may have become full since full slots were last removed from the idle ones."""
 

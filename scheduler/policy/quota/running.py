@@ -87,7 +87,7 @@ class RunningIndex:
         self._revision: int | None = None
         """The revision of the view up to which its changes are known; None: nothing is known."""
         self._of_slot: dict[str, tuple[str, ...]] = {}
-        """By slot: the reservations with leases on it when the view was read."""
+        """Slot id -> ids of the reservations with leases on it when the view was read."""
         self._changed: set[str] = set()
         """Ids of reservations whose work was changed by this cycle or the last one. Their work is computed again in the
         next cycle, even if their rows have not changed.
@@ -95,9 +95,9 @@ class RunningIndex:
         self._paid_by: dict[str, dict[str, RunningWork]] = {}
         self._at_level: list[dict[str, RunningWork]] = [{} for _ in range(FREE + 1)]
         self._added = 0
-        """How often work was added in a cycle."""
+        """The number of pieces of work that cycles have added so far. It gives each new piece its `position`."""
         self._metered: Counter[tuple[str, int]] = Counter()
-        """By account and level: the number of reservations for whose work the account pays at this level now."""
+        """(account, level) -> the number of reservations for whose work the account pays at this level now."""
 
     def begin(self, cycle: CycleState) -> None:
         """Update the index by the changes of the view, and by the leases that this cycle has ended or revoked."""

@@ -25,8 +25,8 @@ class IdleSlots:
             name: {each.order: each for each in cycle.pools[name] if each.is_idle} for name in self._serving
         }
         self._oldest: dict[str, float] = {}
-        """By pool: the time since which the pool's longest idle slot is idle; missing if the idle slots have changed
-        since it was found.
+        """Pool -> the time since which its longest idle slot is idle; missing if the idle slots have changed since it
+        was found.
         """
 
     def note(self, slot_info: SlotInfo) -> None:

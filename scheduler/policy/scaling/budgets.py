@@ -56,7 +56,8 @@ class BudgetLimits:
         return min(find_next_period(each, self._cycle.now) for each in covering)
 
     def add(self, pool: str, price: float, account: str) -> None:
-        """Count a launch of a machine with this price in the budgets that cover it. A negative price undoes a launch.
+        """Count a launch of a machine with this price in the budgets that cover it. With a negative price, undo such a
+        launch.
         """
         for each in self.limiting:
             if each.budget.covers(pool, account):
@@ -72,7 +73,9 @@ class BudgetLimits:
         ]
 
     def describe(self, pools: Iterable[str], account: str) -> list[str]:
-        """Return a text for each budget of these pools and this account: what it allows at present, and what runs."""
+        """Return a text for each budget of these pools and this account: the dollars per hour that it allows at
+        present, and those that its machines cost now.
+        """
         names = list(pools)
         return [
             f"budget {each.name} allows {each.allowed:.2f} dollars an hour at present, {each.rate:.2f} run"

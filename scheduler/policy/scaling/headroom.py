@@ -147,9 +147,11 @@ class _ImaginedLaunches:
     limits: LaunchLimits
     pools: Mapping[str, Pool]
     orders: dict[str, int]
-    """By pool: the slot order of its first imagined slot. Pools are in configured order, behind all slots."""
+    """Pool -> the position in slot order of its first imagined slot. Imagined slots come behind all slots, by pool in
+    configured order.
+    """
     most_launches: dict[str, int]
-    """By pool: how many launches the pool could make if all its unneeded slots ended."""
+    """Pool -> how many launches the pool could make if all its unneeded slots ended."""
     slot_index: SlotIndex = field(default_factory=lambda: SlotIndex([]))
     by_quota: Counter[str] = field(default_factory=Counter)
     by_limit: Counter[str] = field(default_factory=Counter)
@@ -158,9 +160,9 @@ class _ImaginedLaunches:
     demand: Demand | None = None
     made: list[tuple[SlotInfo, Counter[str]]] = field(default_factory=list)
     made_in: Counter[str] = field(default_factory=Counter)
-    """By pool: the imagined launches of the present demand."""
+    """Pool -> number of imagined launches of the present demand."""
     markets: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By pool and market: the imagined slots."""
+    """(pool, market) -> number of imagined slots."""
     numbers: Iterator[int] = field(default_factory=count)
     """Numbers of the imagined slots. An undone launch keeps its number, so that no two slots have the same order."""
 

@@ -18,7 +18,7 @@ DETAILS: Final[Mapping[str, str]] = MappingProxyType(
         "no_capacity": "no slot has room for the reservation, and none can be launched",
     }
 )
-"""By waiting code: the sentence for a reservation that no launch serves."""
+"""Waiting code -> the sentence for a reservation that no launch serves."""
 ORDER_OF_CODES: Final = (
     *("behind_queue", "at_max_slots", "at_quota", "over_budget", "capacity", "throttled", "misconfigured"),
 )

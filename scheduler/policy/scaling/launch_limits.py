@@ -131,8 +131,8 @@ class LaunchLimits:
             yield name, choice, self._find_code_behind(name, choice, demand.payer)
 
     def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | str:
-        """Return the first pool and choice that can be launched for an instance. If none can, return the code to
-        report, "" if there is no choice.
+        """Return (pool, choice) of the first launch that is possible for an instance. If none is possible, return the
+        code to report; "" if no offering could hold the instance.
         """
         codes: list[str] = []
         for each in self._find_eligible(demand, need):
@@ -143,7 +143,8 @@ class LaunchLimits:
         return first_code(codes)
 
     def reserve(self, demand: Demand) -> None:
-        """From now on, launch nothing for other reservations that could serve an instance of this protected demand.
+        """From now on, make no launch for other reservations if the new slot could serve an instance of this protected
+        demand.
 
         The starvation guard would keep the new slot for the protected reservation anyway.
         """
@@ -197,7 +198,9 @@ class LaunchLimits:
         return find_turn(rules, self.pools[name].mix) if rules.has_mix else None
 
     def imagine(self, name: str, market: str, count: int) -> None:
-        """Count slots of a market, or with a negative number take them out, for the market of the next launch."""
+        """Count slots in the mix of markets that decides the market of the next launch. A negative number takes slots
+        out.
+        """
         if self._has_mix:
             self.pools[name].mix.add(market, count)
 
@@ -205,7 +208,7 @@ class LaunchLimits:
         self, name: str, choice: Choice, reason: str, account: str | None = None, gang: str | None = None
     ) -> SlotInfo:
         """Decide a launch of this choice on the first empty slot of a pool. Return the slot, which is in flight now.
-        `account`, `gang`: the account and the gang whose demand causes it. See Launch.
+        `account`, `gang`: the account and the gang whose demand causes the launch, as in `Launch`.
         """
         there = self.pools[name]
         slot_info = there.empty.pop()
@@ -311,7 +314,7 @@ class LaunchLimits:
         return min(most for most, _ in self._bounds[name])
 
     def count_left(self, name: str) -> int:
-        """Return how many more slots `max_slots` allows in this pool, apart from other limits."""
+        """Return how many more slots `max_slots` allows in this pool. Other limits are not tested."""
         left = min(most - self._count(pools) for most, pools in self._bounds[name])
         return max(0, min(left, len(self.pools[name].empty)))
 
