@@ -44,7 +44,7 @@ class BookedMachine(msgspec.Struct, frozen=True, gc=False):
     since: float
     """Begin of the interval that was booked last."""
     until: float
-    """End of this interval. The next one begins here."""
+    """End of the interval that was booked last. The next interval begins here."""
 
 
 METERED: Final = WITH_MACHINE | {"terminating", "stopped"}
@@ -85,7 +85,7 @@ def measure(pool: str, meter: Meter, until: float, since: float = 0.0) -> Iterat
 
 
 def add_costs(costs: Iterable[Cost]) -> list[Cost]:
-    """Return the costs with one row for each key, sorted by key. Rows with the same key are added."""
+    """Return the costs with one row for each key, sorted by key. Rows with the same key are added to one row."""
     found: dict[CostKey, Cost] = {}
     _add_all(found, costs)
     return [found[key] for key in sorted(found)]

@@ -34,13 +34,17 @@ _KEY: Final = "[key]"
 
 
 class Before(NamedTuple):
-    """A check in the annotation of a field. It runs before the value is converted to the type of the field."""
+    """A check in the annotation of a field, `Annotated[TYPE, Before(check)]`. It runs before the value is converted to
+    TYPE.
+    """
 
     check: Read
 
 
 class After(NamedTuple):
-    """A check in the annotation of a field. It runs after the value was converted to the type of the field."""
+    """A check in the annotation of a field, `Annotated[TYPE, After(check)]`. It runs after the value was converted to
+    TYPE.
+    """
 
     check: Read
 

@@ -192,7 +192,7 @@ def slot_order(slot_id: str) -> tuple[str, int, str]:
 
 
 def list_batches(slots: Iterable[Slot]) -> list[str]:
-    """Return the ids of the batches of launches to which these slots belong, each once, in their order."""
+    """Return the ids of the batches of launches to which these slots belong, each once, in the order of the slots."""
     return list(dict.fromkeys(slot.batch for slot in slots if slot.batch is not None))
 
 

@@ -49,7 +49,7 @@ class WaitBlock:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """The reason of each reservation."""
+        """Why each reservation waits, in the order of `names`."""
         return self._reasons if self._stays is None else tuple(compress(self._reasons, self._stays))
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class Waits:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """The reason of each reservation."""
+        """Why each reservation waits, in the order of `names`."""
         if self._reasons is None:
             self._reasons = tuple(chain.from_iterable(each.reasons for each in self._blocks or ()))
         return self._reasons

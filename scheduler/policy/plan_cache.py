@@ -55,7 +55,7 @@ class KeptCycle(Protocol):
         """Return the plan of a later tick at `now`; None if only a new cycle can find it."""
 
     def tidy(self) -> None:
-        """Remove entries that changes of the view have made useless from the kept state."""
+        """Remove from the kept state the entries that changes of the view have made useless."""
 
     def close(self) -> None:
         """Drop references between objects, so that they are freed at once. Do not use the kept cycle afterwards."""
@@ -83,7 +83,7 @@ class PlanCache:
         self._cycle: KeptCycle | None = None
         self._keep_cycle: KeepCycle | None = None
         self._blocks: tuple[WaitBlock, ...] = ()
-        """The blocks of the last plan of which the cycle was kept."""
+        """The blocks of waiting reservations of the last plan whose cycle was kept."""
         self.turns: Turns = {}
         self.slots: dict[str, CachedSlot] = {}
         """Slot id -> the facts that follow from the slot's row and its leases alone."""

@@ -148,8 +148,8 @@ class SlotClass:
     has_removed: bool = False
     """Whether `slot_infos` still contains a slot that was removed from the index."""
     changed: list[SlotInfo] = field(default_factory=list)
-    """Slots whose capacity changed other than by one new lease, one entry for each change. Queues read it before a
-    search.
+    """Slots whose capacity changed other than by one new lease, one entry for each change. Candidate queues read the
+    new entries before a search.
     """
 
 

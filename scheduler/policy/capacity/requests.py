@@ -159,8 +159,8 @@ class Demands(dict[Shape, Demand]):
         self._of_payers: dict[tuple[Demand, str], Demand] = {}
 
     def find(self, shape: Shape, account: str | None) -> Demand:
-        """Return the demand of a reservation of this shape and account. Only an account that a budget limits has
-        demands of its own.
+        """Return the demand of a reservation of this shape and account. An account that a budget limits has demands of
+        its own; all other accounts share the demand of the shape.
         """
         demand = self[shape]
         if account is None or account not in self._rules.limited_accounts:

@@ -48,7 +48,9 @@ class OpenedSlots:
         self._revision = view.revision
 
     def _reread(self, view: View, cached: dict[str, CachedSlot]) -> bool:
-        """Read the slots that changed. Return False if one of them is not in its place any more, or has none."""
+        """Read the slots that changed. Return False, after which all slots have to be read, if a changed slot is new,
+        was deleted or has another pool.
+        """
         slots, places = view.slots, self._places
         for name in list_touched(view, self._revision):
             slot, place = slots.get(name), places.get(name)

@@ -270,7 +270,9 @@ class CycleState:
         return self.now > start + limit  # 64.4 - 4.4 is more than 60, and 4.4 + 60 is 64.4
 
     def open_indexes(self) -> None:
-        """Make the index of ready slots and that of slots in flight. The placing begins with this."""
+        """Make the index of ready slots and the index of slots in flight. Steps call this before they place
+        reservations.
+        """
         slot_infos = [
             slot_info for slot_info in self.slot_infos.values() if not slot_info.slot.cordoned and not slot_info.stuck
         ]
@@ -296,10 +298,8 @@ class CycleState:
         return index
 
     def _is_done_with(self, slot_info: SlotInfo) -> bool:
-        """Return whether the index can omit a ready slot whose queue is `quota`.
-
-        It can if the slot is full and no elastic instance can be reclaimed from it. A `quota` queue has no starvation
-        guard that could keep the slot.
+        """Return whether the index of ready slots can leave out this slot: its queue is `quota`, it is full, and no
+        elastic instance can be reclaimed from it. A `quota` queue has no starvation guard that could keep the slot.
         """
         if self.view.stretching and any(lease.kind == "elastic" for lease in slot_info.leases.values()):
             return False
@@ -310,7 +310,9 @@ class CycleState:
         return sum(index.steps for index in self._indexes)
 
     def finish(self, queue: Queue, wake_at: float | None) -> Plan:
-        """Return the plan, with the waiting reasons in the order of the queue, and close the indexes."""
+        """Return the plan, with the waiting reasons in the order of the queue, and close the indexes. `wake_at`: when
+        the next cycle is due (None: at no time).
+        """
         ids = [*queue.ids, *(each.id for each in self.preempted)] if self.preempted else queue.ids
         if self.returning:
             # A claimant that got its lease and was preempted in the same cycle keeps the slot until its grace ends.

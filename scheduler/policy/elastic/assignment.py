@@ -44,7 +44,7 @@ class _Entry:
     stood: SlotInfo | None
     use: float
     slot_infos: tuple[tuple[SlotInfo, int, int, Resources | None], ...]
-    """(slot, given, lifted, free) of each slot that changed."""
+    """(slot, given, lifted, free) of each slot that the move changes, as they were before the move."""
     stamp: int
     """`Assignment.stamp` before the move."""
     leaving: Usage | None = None
@@ -245,7 +245,7 @@ class Assignment:
 
     @property
     def mark(self) -> int:
-        """The number of moves of elastic instances so far; `undo` takes it to return to the present state."""
+        """The number of moves so far. `undo` with this number returns to the present state."""
         return len(self._journal)
 
     def undo(self, mark: int) -> None:

@@ -42,7 +42,7 @@ _rank = attrgetter("rank")
 
 
 class Cascade:
-    """Serves the elastic instances of one queue, and keeps the slot of each in the scratch copy."""
+    """Grants and reclaims the elastic instances of one queue in the scratch copy of the cycle."""
 
     def __init__(
         self,
@@ -171,14 +171,16 @@ class Cascade:
         return not self._relaxed.could_hold(demand) and self._kept.could_hold_with(self._relaxed, demand)
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """Subtract the requests of a reservation that was placed on these slots, or for which they are kept, from the
-        capacity that a reclaim could free.
+        """Subtract the requests of a reservation from the capacity that a reclaim could free on these slots. The
+        reservation was placed there, or capacity is kept for it there.
         """
         if self._relaxed is not None:
             self._relaxed.take(demand.needs, slot_infos)
 
     def find_refused(self, group: ElasticGroup) -> Collection[str]:
-        """Return the ids of the slots that the account of a group may not get for one more instance."""
+        """Return the ids of the slots that the account of a group may not get for one more instance; () if its limits
+        refuse none.
+        """
         if self._limits is not None:
             self._limits.update(group)
         return group.refused or ()
@@ -248,7 +250,7 @@ class Cascade:
             self._assignment.missing.drop(group)
 
     def _fill(self, groups: Sequence[ElasticGroup]) -> None:
-        """Serve groups whose instances are granted and never lifted."""
+        """Grant the missing instances of these groups that fit. No instance is lifted for them."""
         for group in groups:
             if group.missing and not self._is_without_slot(group):
                 self._serve_group(group)

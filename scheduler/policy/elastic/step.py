@@ -285,8 +285,8 @@ class ElasticStep:
         return (cascade := self._cascades.get(demand.queue)) is not None and cascade.is_kept_out(demand, kept)
 
     def spend(self, demand: Demand, slot_infos: list[SlotInfo]) -> None:
-        """Subtract the requests of a reservation that was placed on these slots, or for which they are kept, from the
-        capacity that a reclaim could free.
+        """Subtract the requests of a reservation from the capacity that a reclaim could free on these slots. The
+        reservation was placed there, or capacity is kept for it there.
         """
         if (cascade := self._cascades.get(demand.queue)) is not None:
             cascade.spend(demand, slot_infos)

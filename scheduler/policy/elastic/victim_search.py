@@ -42,7 +42,8 @@ class _Candidates:
         """Position in slot order -> whether the request fits on the slot if it is empty."""
         self._slots = RatedSlots(self._find_key, assignment.history)
         self._reached = _FIRST
-        """The slots of all instances with a turn before this one were examined, or have changed since."""
+        """A position in the order of lifts. The slots of all instances before it were examined, or have changed since.
+        """
 
     def find(self, bound: Rank, declined: Collection[str]) -> Sequence[ElasticInstance]:
         """Return the instances to lift for one more instance of the request; () if no lift helps. They belong to groups

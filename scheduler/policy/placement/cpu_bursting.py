@@ -214,7 +214,7 @@ class _Moves:
         came.reverse()
 
     def list_owns(self) -> dict[str, list[float]]:
-        """Return the cpus of the leases that begin, by slot."""
+        """Return a table (slot id -> the `cpus` of each lease that begins there)."""
         found = defaultdict[str, list[float]](list)
         for _, placement in self.came:
             found[placement.slot].append(placement.resources.get(CPUS, 0.0))

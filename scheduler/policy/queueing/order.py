@@ -19,7 +19,7 @@ _MOST_LABELS: Final = 1 << 20
 
 
 def count_required(shape: Shape) -> int:
-    """Count the different labels that the reservation and its components require."""
+    """Return the number of different labels that the request of this shape requires, with those of its components."""
     required = set(shape_of(shape.labels))
     for component in shape.components:
         required.update(shape_of(component.labels))

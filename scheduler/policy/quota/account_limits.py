@@ -77,7 +77,8 @@ class AccountLimits:
                     self._note_labels(account, cycle.slot_infos[lease.slot].labels)
 
     def is_fanned_out(self, group: PendingGroup) -> bool:
-        """Return whether the reservations that are equal to those of a group have reached the account's `max_fanout`.
+        """Return whether the leases of reservations that are equal to those of the group have reached the `max_fanout`
+        of its account.
 
         Then the group gets no paid lease and preempts nothing.
         """

@@ -33,7 +33,9 @@ class RunningUse:
         """Account id -> its running leases, counted by equal use. Accounts without running leases may be missing."""
 
     def follow(self, view: View) -> None:
-        """Update the sums by the slots that changed in the view since the last call, or by all slots."""
+        """Update the sums by the slots that changed in the view since the last call. All slots are read if the view is
+        another one, if accounts were created or deleted, or if the last charge of an account moved back.
+        """
         accounts = view.accounts
         payers = {name: (account.forgotten, account.forgotten_upto) for name, account in accounts.items()}
         is_known = view is self._view and payers == self._payers

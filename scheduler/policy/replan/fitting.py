@@ -8,7 +8,9 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 
 
 class FittingClasses:
-    """The classes of some slots on which one more instance fits, found once for all demands of the same amounts."""
+    """Finds the classes of given slots on which one more instance fits. The classes are found once for all demands with
+    equal amounts.
+    """
 
     def __init__(self, slot_infos: Iterable[SlotInfo]) -> None:
         self._alike: dict[str, dict[tuple[SlotClass, RemainingCapacity], None]] = {}

@@ -9,7 +9,7 @@ from scheduler.policy.scaling.pool_size import count_serving
 
 
 class IdleSlots:
-    """The idle slots of each elastic pool. All slots of the cycle are ready, stopped or empty."""
+    """The idle slots of each elastic pool. No slot of the cycle is in flight."""
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
         self._cycle, self._limits = cycle, limits

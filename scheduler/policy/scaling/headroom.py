@@ -28,8 +28,9 @@ from scheduler.policy.scaling.offerings import could_serve
 _MOST: Final = 1 << 32
 """A number of slots above that of any pool."""
 _LACKS_SLOT: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
-"""Waiting codes of a demand that would be launched if there were more slots. `behind_queue` also stands for protected
-gangs that come later in the queue; `_ImaginedLaunches.awaited` contains those that come before the demand.
+"""Waiting codes with which a demand would be launched if the pool had more slots. `behind_queue` is among them, because
+it may be due to a protected gang that comes later in the queue. The gangs before the demand are tested by
+`_ImaginedLaunches.awaited`.
 """
 
 

@@ -24,7 +24,7 @@ ORDER_OF_CODES: Final = (
 )
 """Waiting codes in order: if several apply, the first one is reported."""
 OF_A_MARKET: Final = frozenset({"at_quota", "over_budget", "capacity", "misconfigured", "no_capacity"})
-"""Waiting codes that may be due to the market that the next launch is to have."""
+"""Waiting codes whose cause may be that the next launch has to be in a certain market (spot or on-demand)."""
 
 
 def first_code(codes: Iterable[str | None]) -> str:

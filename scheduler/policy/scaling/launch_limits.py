@@ -47,7 +47,9 @@ class LaunchLimits:
         self.launches = 0
         """Launches that this cycle has decided so far."""
         self.next_end = inf
-        """When the first of the back-offs ends that held a launch back in this cycle; infinity if there is none."""
+        """The earliest end of a back-off or budget period that prevented a launch in this cycle; infinity: nothing with
+        an end did.
+        """
         self.pools = {name: PoolLaunches(cycle, name) for name in cycle.rules.pools}
         self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []

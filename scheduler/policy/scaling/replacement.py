@@ -68,8 +68,8 @@ def _rank(due: Due) -> tuple[bool, float, int]:
 
 
 def _count_under_way(pool: Pool, slot_infos: list[SlotInfo], stopped: int) -> int:
-    """Count the replacements of a pool that are not over: the greatest of the number of slots that leave, of slots in
-    flight without a reservation that waits for them, and of ready slots that the minimum lacks.
+    """Return how many replacements of a pool are not over. This is the greatest of three numbers: the slots that leave,
+    the slots in flight that no reservation waits for, and the ready slots that the pool lacks of `min_slots`.
 
     `stopped`: how many stopped slots are to leave in this cycle. A slot that leaves and the slot that is launched for
     it count once, because the greatest number counts.
