@@ -84,7 +84,7 @@ class Condition(msgspec.Struct, frozen=True):
     name: str
     met: bool | None
     evidence: str
-    """One sentence."""
+    """A sentence with the facts that decide whether the condition is met."""
 
 
 @dataclass(frozen=True)

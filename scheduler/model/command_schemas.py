@@ -60,7 +60,7 @@ class CallbackDocument(Document):
 
 
 class ComponentDocument(Document):
-    """One component of a reservation."""
+    """One entry of `components` in the document of a `submit` request."""
 
     name: Name
     count: Positive = 1

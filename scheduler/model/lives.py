@@ -120,10 +120,10 @@ def _split(digest: str) -> Mapping[str, str]:
 
 
 def find_end_of_life(slot: Slot, rules: ReplacementRules) -> float:
-    """Return the time from which on the slot's machine is too old under these rules. `rules` must have a `max_age`.
-
-    The jitter is a function of the id and the epoch of the slot: it is the same in each plan. If no time of launch is
-    known, the age counts from the time at which the slot entered its present state.
+    """Return the time from which on the slot's machine is too old: its launch plus `max_age` of `rules` (which must be
+    set), less the jitter. The jitter, at most the share `max_age_jitter` of `max_age`, follows from the id and the
+    epoch of the slot, so that it is the same in each plan. If no time of launch is known, the age counts from the time
+    at which the slot entered its present state.
     """
     launched_at = slot.since if slot.launched_at is None else slot.launched_at
     jitter = crc32(f"{slot.id}/{slot.epoch}".encode()) / _CRCS

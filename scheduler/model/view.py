@@ -107,9 +107,8 @@ class View:
         self.apply_all(list(rows))
 
     def apply_all(self, changes: Sequence[Change]) -> None:
-        """Apply changes as `apply` does with one after the other.
-
-        Reservations that the view does not have are added table by table, which takes a third less time.
+        """Apply many changes, with the result of calling `apply` for one after the other. Speed: reservations that the
+        view does not have are added table by table, which takes a third less time.
         """
         rows = [each for each in changes if isinstance(each, Reservation)]
         if rows and self._lacks(rows) and not any(isinstance(each, Gone) for each in changes):

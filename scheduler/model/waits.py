@@ -158,4 +158,4 @@ class Waits:
 
 
 NO_WAITS: Final = Waits()
-"""No reservation waits."""
+"""The empty `Waits`: no reservation waits."""

@@ -169,7 +169,7 @@ class CandidateQueue:
     slot_classes: Collection[SlotClass]
     """The slot classes whose slots stand in the queue."""
     slot_infos: Mapping[int, SlotInfo]
-    """All slots of the index, by slot order."""
+    """Position in slot order -> slot, for all slots of the index."""
     first: SlotInfo | None = None
     """The best slot of the queue; None if the request fits on no slot."""
     rank: Rank = NO_RANK

@@ -63,7 +63,7 @@ class Usage:
 
 
 class Occupancy:
-    """The leases on a slot, summed by state."""
+    """The number and the amounts of the leases on a slot, summed separately for held, revoking and claimed leases."""
 
     __slots__ = ("_usages",)
 

@@ -70,9 +70,8 @@ class InstanceRequest:
         return self.required <= labels.items() and find_obstacle(self.given[pool], capacity) is None
 
     def asks_as_much_as(self, other: "InstanceRequest") -> bool:
-        """Return whether this request needs at least as much as `other`.
-
-        A slot that is too small for `other` is then too small for this one.
+        """Return whether this request has the same required labels and pools as `other`, and at least the same amounts.
+        Then a slot that is too small for `other` is too small for this request, too.
         """
         if self.required != other.required:
             return False

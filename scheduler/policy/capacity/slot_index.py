@@ -44,7 +44,7 @@ class SlotIndex:
 
     def __init__(self, slot_infos: Iterable[SlotInfo] = ()) -> None:
         self._slot_infos: dict[int, SlotInfo] = {}
-        """The slots of the index, by slot order."""
+        """Position in slot order -> slot, for the slots of the index."""
         self._classes: dict[Mark, SlotClass] = {}
         self._alike: dict[tuple[Mark, Mark], _Alike] = {}
         self._classes_of_pool: dict[str, list[SlotClass]] = {}

@@ -23,11 +23,11 @@ from scheduler.policy.capacity.fits import capacity_of, find_obstacle, measure
 Mark = tuple[object, ...]
 """A key that is equal for slots that are alike in some facts, for example in the capacity that they have left."""
 Leases = dict[tuple[str, str], Lease]
-"""The leases of a slot, by (reservation, component)."""
+"""The leases of a slot: (reservation id, component) -> lease."""
 
 
 NO_LEASES: Final[Leases] = {}
-"""The leases of every slot without leases."""
+"""An empty table, which all slots without leases share."""
 
 
 class SlotInfo(msgspec.Struct, eq=False):

@@ -111,7 +111,7 @@ class CycleState:
         self.balances = NO_BALANCES
         """What the quota accounts have left after `charge`; empty if no queue is `quota`."""
         self.charged: tuple[str, ...] = ()
-        """The accounts that this cycle charges."""
+        """Ids of the quota accounts that this cycle charges."""
         self.preempted: list[Reservation] = []
         """Reservations that were preempted without a grace. They are pending again and are served last in this cycle.
         """
@@ -209,7 +209,8 @@ class CycleState:
     def demand_of(self, reservation: Reservation) -> Demand:
         """Return the demand of a reservation: what its instances request, and the pools that may serve it.
 
-        Reservations with equal demands share one object.
+        Reservations with equal requests share one demand, unless a slot was declined or a reservation was interrupted
+        too often.
         """
         shape = self.view.shapes[reservation.id]
         demand = self.demands.find(shape, reservation.request.account)

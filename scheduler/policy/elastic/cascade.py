@@ -157,8 +157,8 @@ class Cascade:
         return None
 
     def is_kept_out(self, demand: Demand, kept: Collection[SlotIndex]) -> bool:
-        """Return whether a reclaim, which did not suffice for a demand, could suffice with the slots `kept` by the
-        starvation guard.
+        """Return whether a reclaim could serve a demand if the starvation guard did not keep the slots in `kept`. It is
+        called after a reclaim without these slots did not suffice.
         """
         if not self.takes_back or not demand.pools:
             return False

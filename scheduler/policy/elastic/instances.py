@@ -91,10 +91,8 @@ class ElasticGroup:
     need: InstanceRequest
     holder: Reservation
     unopened: Iterator[int]
-    """The indices of instances that have no lease and no object yet, lowest first.
-
-    An object is made when its instance is to be granted: so the cost of a cycle does not grow with the number of
-    missing instances.
+    """The indices of instances that have no lease and no `ElasticInstance` yet, lowest first. This object is made when
+    the instance is to be granted: so the cost of a cycle does not grow with the number of missing instances.
     """
     instances: Sequence[Instance]
     """The elastic instances of the group's reservation, by index."""
@@ -171,13 +169,13 @@ class MissingInstances:
         self._groups: dict[RequestClass, list[ElasticGroup]] = {}
 
     def note(self, group: ElasticGroup) -> None:
-        """Add a group that may have missing instances now."""
+        """Add a group, if it has missing instances and is not contained yet."""
         if group.missing and not group.is_noted:
             group.is_noted = True
             insort(self._groups.setdefault(group.need.likeness, []), group, key=_rank)
 
     def drop(self, group: ElasticGroup) -> None:
-        """Remove a group."""
+        """Remove a group, if it is contained."""
         if group.is_noted:
             group.is_noted = False
             groups = self._groups[group.need.likeness]

@@ -83,7 +83,8 @@ class RelaxedCapacity:
     """The relaxed capacity of all slots of some indexes. Essential instances that are placed are subtracted, and
     nothing is ever added.
 
-    Slots that are alike in pool, labels and headroom are counted together, so that a search examines few of them.
+    Slots that are alike in pool, labels and relaxed capacity are counted together, so that a search examines few of
+    them.
     """
 
     def __init__(self, slot_indexes: Collection[SlotIndex], elastic_instances: Iterable[ElasticInstance]) -> None:

@@ -106,9 +106,8 @@ def _heal_interrupted(cycle: CycleState, restless: Iterable[SlotInfo]) -> None:
 
 
 def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
-    """Requeue the leased reservations with essential leases on interrupted slots, whatever their restart policy.
-
-    This happens at once, or after a grace. Under `on_interruption: fail` they fail.
+    """Requeue the leased reservations that have essential ones of these leases of an interrupted slot, at once or after
+    a grace. Their restart policy does not matter. A reservation with `on_interruption: fail` fails instead.
     """
     for reservation in _find_holders(cycle, leases, {"leased"}):
         if reservation.id in cycle.returning:

@@ -96,7 +96,7 @@ def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
 
 
 Heard = tuple[float, str]
-"""The time of a slot's last heartbeat, and the slot's id."""
+"""(time of a slot's last heartbeat, id of the slot)."""
 
 
 class OldestHeartbeats:

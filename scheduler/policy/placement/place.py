@@ -1,4 +1,4 @@
-"""Placing: leases on ready slots, and capacity in flight that is kept for reservations that wait for it.
+"""Placing: assign leases on ready slots, and keep capacity in flight for the reservations that wait for it.
 
 Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill, ready before in flight).
 """

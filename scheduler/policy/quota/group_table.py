@@ -110,7 +110,7 @@ class KnownRequests:
 
 
 class GroupTable:
-    """The pending groups of one cycle."""
+    """The pending groups of one cycle. They are found by account, or by what their requests require of a slot."""
 
     def __init__(self, cycle: CycleState, waiters: Queue | Collection[Shape], known: KnownRequests) -> None:
         """Group the reservations of a queue.

@@ -132,8 +132,8 @@ class PendingGroup:
 class PendingIndex(Generic[Found]):
     """An index of pending groups by requirements. Slots that meet the same requirements share one heap of groups.
 
-    `list_groups` returns the groups with given requirements. It is called when the first slot that meets them is
-    searched.
+    `list_groups` returns the groups with given requirements. It is called when a group is searched for the first slot
+    that meets these requirements.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ class _Reclaimable:
         """Start with all leases that may be reclaimed, last in rank first."""
         self.quota_run, self._parts, self._start = quota_run, parts, 0
         self.left = set(parts)
-        """The leases that are not reclaimed yet."""
+        """The reclaimable leases that are not reclaimed yet."""
         self.idle = set(quota_run.idle)
         self._fitting: dict[tuple[Demand, InstanceRequest], RatedSlots[int]] = {}
         """(demand, request) -> the idle slots on which an instance fits without a reclaim, in slot order."""

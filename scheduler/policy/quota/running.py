@@ -23,7 +23,7 @@ HOLDING = frozenset({"leased", "revoking", "pending"})
 
 @dataclass(slots=True, eq=False)
 class RunningWork:
-    """The running work of one reservation with leases.
+    """One piece of running work: the leases of one reservation, with their level and cost.
 
     `leaving`: the work was preempted or interrupted, and its grace is not over.
     """

@@ -62,7 +62,7 @@ class _Section:
         return self.keys, self.names, self.reasons
 
     def note_change(self) -> None:
-        """Note that the lists have changed."""
+        """Record that the lists have changed, so that the block is made again."""
         self.count, self.stays, self.block = len(self.keys), bytearray(b"\1" * len(self.keys)), None
 
 
@@ -189,7 +189,7 @@ class KeyHeap:
         """Keys in order. Keys before the index `_begin` count as removed."""
         self._begin = 0
         self._early: list[Key] = []
-        """A heap of the keys that came after a larger one."""
+        """A heap of the keys that were added after a larger key, and so cannot be appended to `_keys`."""
         self._present = present
 
     def push_all(self, keys: list[Key]) -> None:

@@ -1,8 +1,8 @@
 """How many machines each pool keeps: the minimum and the warm reserve, the stopped tier (`stopped_slots` machines that
 booted once, were stopped, and are started for demand), and scale-in.
 
-Sources: the autoscaler's tick; for the stopped tier EC2 Auto Scaling (warm pools of stopped instances). Surplus of
-scale-in fills the tier first.
+Sources: the autoscaler's tick; for the stopped tier EC2 Auto Scaling (warm pools of stopped instances). Slots that
+scale-in would drain fill the stopped tier first.
 """
 
 from collections.abc import Sequence
