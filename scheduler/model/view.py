@@ -160,7 +160,9 @@ class View:
         return found
 
     def leases_of(self, slot_id: str) -> list[tuple[str, Lease]]:
-        """Return pairs (reservation id, lease) for all leases on this slot, including those of other epochs."""
+        """Return pairs (reservation id, lease) for all leases on this slot, including leases of earlier epochs of the
+        slot.
+        """
         return [(owner, lease) for (owner, _), lease in self.leases_on.get(slot_id, {}).items()]
 
     def _count(self, kind: Kind, row: Slot | Hold | Account) -> None:

@@ -96,9 +96,7 @@ class Occupancy:
 
 
 def measure(leases: Collection[Lease], moment: Moment = "always") -> Usage:
-    """Return the number and the amounts of these leases that count at a moment: now, or after the revoking leases have
-    ended.
-    """
+    """Return the number and the summed amounts of those of these leases that count at `moment`."""
     if moment != "always":
         absent = "claimed" if moment == "now" else "revoking"
         leases = [lease for lease in leases if lease.state != absent]

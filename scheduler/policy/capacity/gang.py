@@ -91,7 +91,7 @@ def has_room(
 
 
 def has_room_for_some(demand: Demand, slot_index: Sequence[SlotIndex]) -> bool:
-    """Return whether at least one instance of a demand would fit if the others were not placed."""
+    """Return whether at least one instance of a demand would fit if its other instances were not placed."""
     return any(_find_in(slot_index, need, demand.declined)[1] is not None for need in dict.fromkeys(demand.needs))
 
 

@@ -122,7 +122,7 @@ class Demand:
     payer: str = ""
     """The account of the reservation, if a budget limits what its launches may cost; "": no such account."""
     runs: tuple[tuple[InstanceRequest, int], ...] = field(init=False)
-    """`needs` as (request, number) of equal requests that follow each other."""
+    """`needs` as (request, number of equal requests that follow each other)."""
     alike: tuple[tuple[RequestClass, int], ...] = field(init=False)
     """The requests in `needs` by class: (class, number of requests)."""
     is_shared: bool = field(init=False)

@@ -336,7 +336,7 @@ def find_leases(view: View, slot: Slot) -> Leases:
 
 
 def _list_present(leases: Leases, epoch: int) -> Leases:
-    """Return those of a slot's leases that belong to this epoch; the same table if all do."""
+    """Return the leases of a slot that belong to this epoch. If all of `leases` do, return the same table."""
     for lease in leases.values():
         if lease.epoch != epoch:
             return {key: each for key, each in leases.items() if each.epoch == epoch}

@@ -38,8 +38,8 @@ from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
 UNUSED_DEMANDS: Final = 1000
-"""The demands are kept for the next cycle unless they are more than two for each pending reservation and this number.
-Many of them may be in use no longer.
+"""If there are more demands than two for each pending reservation plus this number, the next cycle makes them again,
+because many may be in use no longer.
 """
 _STATE_AFTER: dict[type, SlotState] = {Drain: "draining", Terminate: "terminating", Reset: "empty", Stop: "stopped"}
 

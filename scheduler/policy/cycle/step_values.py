@@ -52,7 +52,9 @@ class Protected:
     gangs: Collection[str]
     """Ids of protected gangs. Launches that could serve such a gang are not made for reservations behind it."""
     kept: Mapping[str, SlotIndex]
-    """Ready slots, by the gang that they are kept for; under "" the slots for all protected single instances."""
+    """Id of a gang -> the ready slots that are kept for it. "" -> the slots that are kept for all protected single
+    instances.
+    """
 
 
 class ElasticShortage(NamedTuple):

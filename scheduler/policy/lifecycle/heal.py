@@ -180,7 +180,8 @@ def _find_machine(cycle: CycleState, lease: Lease) -> Slot | None:
 
 
 def _heal_stuck(cycle: CycleState, restless: Iterable[SlotInfo]) -> FailedBoots:
-    """End the state (for example launching or draining) of each slot that is in it for its timeout or longer.
+    """End the state (for example launching or draining) of each slot that has been in this state for its timeout or
+    longer.
 
     `restless`: at least the slots that were in such a state when the cycle began.
     """
@@ -215,7 +216,7 @@ def _terminate(cycle: CycleState, slot_info: SlotInfo, reason: str) -> None:
 
 
 def _heal_draining(cycle: CycleState, slot_info: SlotInfo) -> None:
-    """End a draining slot without leases at once, and one with leases at its `drain_timeout` (0: never).
+    """End a draining slot: at once if it has no leases, else at its `drain_timeout` (0: never).
 
     The machine of an EC2 pool is terminated. The slot of a static host becomes empty until the host registers again.
     """
@@ -304,7 +305,7 @@ def drop_claims(cycle: CycleState, claimants: Iterable[Reservation]) -> None:
 
 
 def _find_loss_of_claim(cycle: CycleState, lease: Lease) -> str | None:
-    """Return why the claimed slot will not take the lease any more; None if it will."""
+    """Return why a claimed slot cannot be given to its claimant any more; None if it can."""
     slot_info = cycle.slot_infos.get(lease.slot)
     if slot_info is None or slot_info.slot.epoch != lease.epoch or slot_info.state not in {"ready", "draining"}:
         return "slot_gone"

@@ -62,8 +62,8 @@ def find_timeout(state: SlotState, pool: Pool) -> float:
 
 
 def find_deadline(slot: Slot, pool: Pool) -> float:
-    """Return when a slot that stays in its state times out; infinity for a state without a timeout. The stop of a
-    machine that the cloud has not confirmed has the timeout of a termination.
+    """Return when a slot that stays in its state times out; infinity for a state without a timeout. While the cloud has
+    not confirmed the stop of a machine, the stop has the timeout of a termination.
     """
     if slot.state == "stopped" and slot.power == "stop":
         return slot.since + pool.terminating_timeout
@@ -145,7 +145,9 @@ class OldestHeartbeats:
 
 
 def find_silent(cycle: CycleState) -> set[str]:
-    """Return the ids of static hosts without a heartbeat for longer than `offline_timeout`; they take no lease."""
+    """Return the ids of the slots in service whose static hosts sent no heartbeat for longer than `offline_timeout`.
+    Mark these slots as `stuck`, so that they take no lease.
+    """
     static = [(name, pool) for name, pool in cycle.rules.pools.items() if not pool.is_elastic]
     if not static:
         return set()
@@ -187,7 +189,9 @@ def is_restart_due(cycle: CycleState, reservation: Reservation) -> bool:
 
 
 def wake_for_restart(cycle: CycleState, reservation: Reservation) -> None:
-    """Schedule a cycle for the time when a failed reservation may be restarted; at once if it may now."""
+    """Schedule a cycle for the time from which on a failed reservation may be restarted. If it may be restarted now,
+    the next cycle is due at once.
+    """
     last = reservation.restarted_at
     if last is None or is_restart_due(cycle, reservation):
         cycle.timers.add(cycle.now)

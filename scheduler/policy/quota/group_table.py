@@ -25,8 +25,8 @@ Payer = str | None
 Key = tuple[Payer, Shape | Demand]
 """The account and the request that all reservations of a group share."""
 SPARE_KEYS = 1_000
-"""`KnownRequests` keeps facts about as many requests as wait at present, and about this number of requests that wait no
-longer.
+"""`KnownRequests` removes all of its facts when they are about more requests than twice the number of pending groups
+plus this number.
 """
 
 
@@ -186,7 +186,9 @@ def _list_groups(cycle: CycleState, waiters: Queue | Collection[Shape]) -> Mappi
 
 
 def _group_each(cycle: CycleState, waiters: Queue) -> Mapping[Key, AgedRows]:
-    """Return the groups of a queue in which account and shape alone do not determine how reservations are placed."""
+    """Return the reservations of a queue grouped by the account that pays and by demand. Used if account name and shape
+    alone do not determine how reservations are placed.
+    """
     account_of, found = cycle.balances.account_of, dict[Key, list[Reservation]]()
     for reservation, demand in waiters:
         payer = account_of(reservation)
@@ -196,7 +198,8 @@ def _group_each(cycle: CycleState, waiters: Queue) -> Mapping[Key, AgedRows]:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The pending groups that one step may place: the groups of some accounts for which a condition is true.
+    """The pending groups that one step may place: the groups of the accounts `payers` for which the condition `accept`
+    is true.
 
     Whether a group is already served is tested later, when the step reaches the group.
     """

@@ -1,4 +1,5 @@
-"""Assign idle slots to the first reservations in order: one step of the placing by quota.
+"""Assign idle slots (slots that can take one more lease) to the first reservations in order: one step of the placing by
+quota.
 
 In slot order, each slot takes the first reservation whose required labels the slot has (in the step for preferences,
 also all preferred labels), and then the next one, until the slot is full. No idle slot is kept for a better
@@ -174,7 +175,7 @@ class _Scratch:
         return None
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
-        """Subtract one instance from the free capacity of a slot in this trial, which is a copy."""
+        """Subtract one instance from the trial's copy of a slot's free capacity, and count its lease."""
         count, free = self._taken.get(slot_info, (0, slot_info.free))
         after = None if free is None else subtract(free, need.given[slot_info.slot.pool])
         self._taken[slot_info] = count + 1, after

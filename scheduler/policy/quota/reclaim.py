@@ -53,7 +53,7 @@ def reclaim(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> 
     """Reclaim elastic instances for the pending groups, in their order.
 
     Only instances whose capacity is needed are reclaimed: last in rank first, highest index first. With a
-    `preemption_grace` their holders have that time to stop, and the newcomer claims the slots meanwhile.
+    `preemption_grace` their holders have that time to stop, and the pending reservation claims the slots meanwhile.
     """
     if not quota_run.cycle.view.stretching:
         return
@@ -140,8 +140,8 @@ class _Reclaimable:
             self.idle.update(found)
 
     def find_idle(self, demand: Demand, need: InstanceRequest, touched: Collection[str]) -> SlotInfo | None:
-        """Return the first idle slot on which an instance fits without a reclaim; None: there is none. `touched`: ids
-        of slots to ignore.
+        """Return the first slot that can take one more lease and on which an instance fits without a reclaim; None:
+        there is none. `touched`: ids of slots to ignore.
         """
         fitting = self._fitting.get((demand, need))
         if fitting is None:

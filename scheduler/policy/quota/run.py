@@ -1,7 +1,8 @@
 """One pass of the placing by quota: the state that its steps share, and the assignment of leases.
 
-The state consists of the pending groups by level, the idle slots, the running work and the limits of accounts. Much of
-it follows from the rows of the view and is kept between cycles: a cycle updates it by the slots that changed.
+The state consists of the pending groups by level, the idle slots (slots that can take one more lease), the running work
+and the limits of accounts. Much of it follows from the rows of the view and is kept between cycles: a cycle updates it
+by the slots that changed.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -63,7 +64,7 @@ class _IdleSlots:
 
 class _QuotaMemory:
     """The running work, the idle slots and the pending requests of one view, which are kept between cycles. They are
-    valid while the rules and the paying accounts are the same.
+    valid while the rules are the same and each account pays for the same reservations.
     """
 
     running: RunningIndex
@@ -127,7 +128,7 @@ class QuotaRun:
         """Return the groups that may run at the free level: their account has no balance, or has reached its fan-out
         limit.
 
-        Leases of the free level count towards these limits only in the next cycle.
+        Leases of the free level count towards fan-out limits only in the next cycle.
         """
         accounts, limits = self.cycle.balances.accounts, self.limits.copy()
         paying = {

@@ -71,7 +71,7 @@ class RunningWork:
 class RunningIndex:
     """All running work under `queue: quota` of one view, with the changes of the present cycle so far.
 
-    It is valid while the rules and the paying accounts are the same.
+    It is valid while the rules are the same and each account pays for the same reservations.
     """
 
     cycle: CycleState
@@ -114,7 +114,7 @@ class RunningIndex:
                 self.add(reservation, reservation.leases)
 
     def finish(self) -> None:
-        """End the cycle. The work that it changed is computed again when the next cycle begins."""
+        """End the cycle. The work that this cycle changed is computed again when the next cycle begins."""
         self._drop_begun()
         del self.cycle
 
@@ -149,7 +149,7 @@ class RunningIndex:
         return self._runs
 
     def goes_on(self, run: RunningWork) -> bool:
-        """Return whether running work that was found in this cycle is still as it was found."""
+        """Return whether running work that was found earlier in this cycle is still in the index, unchanged."""
         return self._runs.get(run.reservation.id) is run
 
     def _look_at_begun(self) -> None:

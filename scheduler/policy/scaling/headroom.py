@@ -80,7 +80,8 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
 def _is_unneeded(slot_info: SlotInfo) -> bool:
     """Return whether a slot may end so that a withheld launch can run.
 
-    A slot that this cycle launches or starts may not; its row is still inactive or stopped.
+    A slot that this cycle launches or starts may not end. Such a slot is recognised by its row, which is still inactive
+    or stopped.
     """
     if slot_info.wanted:
         return False
@@ -133,7 +134,9 @@ def _imagine_launches(
 
 
 def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> int:
-    """Return how many launches the pool could make if all its unneeded slots ended. More headroom would be useless."""
+    """Return how many launches the pool could make if all its unneeded slots ended. To end more slots than these would
+    be useless.
+    """
     goes = sum(_is_unneeded(slot_info) or slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
     name = slot_infos[0].slot.pool
     return min(limits.find_bound(name), limits.count_left(name) + goes)
