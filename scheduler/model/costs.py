@@ -26,7 +26,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     hour: float
     pool: str
     offering: str
-    """Key of the offering; "": the pool has none."""
+    """Key of the offering; "": the pool lists no offerings."""
     account: str
     """The account whose demand caused the launches; "": no account did."""
     kind: CostKind

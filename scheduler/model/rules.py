@@ -257,8 +257,8 @@ class Rules(Document):
     def list_ignored(
         self, pool: str | None, system: str | None, *, priority: float, account: str | None
     ) -> dict[str, str]:
-        """Return a table (field -> warning) of those of these values that the queue of reservations for this pool or
-        system does not use, as `find_ignored` does.
+        """Return a table (field -> warning), as `find_ignored` does, with an entry for each of the given values that
+        the queue of reservations for this pool or system does not use.
         """
         return find_ignored(self.settings_of(pool, system).queue, priority=priority, account=account)
 

@@ -1,5 +1,5 @@
-"""The rows of slots. A slot has at most one machine at a time. It is reused: each launch on a slot
-begins a new epoch.
+"""The rows of slots. A slot has at most one machine at a time. The slot is reused: each launch on a slot begins a new
+epoch.
 """
 
 from collections.abc import Iterable

@@ -96,7 +96,7 @@ class Occupancy:
 
 
 def measure(leases: Collection[Lease], moment: Moment = "always") -> Usage:
-    """Return the number and the summed amounts of those of these leases that count at `moment`."""
+    """Return the number and the summed amounts of the leases in `leases` that count at `moment`."""
     if moment != "always":
         absent = "claimed" if moment == "now" else "revoking"
         leases = [lease for lease in leases if lease.state != absent]

@@ -20,7 +20,7 @@ RECLAIMS: Final = frozenset({"flexible", "yielding"})
 
 
 Rank = tuple[int, int]
-"""The position of a group in the order of service: that of its reservation, then that of its component."""
+"""The position of a group in the order of service: (position of its reservation, position of its component)."""
 _rank = attrgetter("rank")
 
 

@@ -105,7 +105,7 @@ def active(cycle: CycleState) -> list[SlotInfo]:
 
 
 def sum_prices(budget: Budget, slot_infos: Iterable[SlotInfo]) -> float:
-    """Return the sum of the prices per hour of those of these slots that count for a budget, in dollars."""
+    """Return the sum of the prices per hour, in dollars, of the slots in `slot_infos` that the budget counts."""
     return sum(each.price for each in slot_infos if budget.covers(each.slot.pool, find_payer_of(each)))
 
 

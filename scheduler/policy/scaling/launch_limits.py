@@ -134,7 +134,7 @@ class LaunchLimits:
 
     def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | str:
         """Return (pool, choice) of the first launch that is possible for an instance. If none is possible, return the
-        code to report; "" if no offering could hold the instance.
+        code to report; "" if there is no offering to choose for the instance.
         """
         codes: list[str] = []
         for each in self._find_eligible(demand, need):
