@@ -60,7 +60,7 @@ class Shape:
 
 
 class Instances(Sequence[Instance]):
-    """The instances of some components of a request. They are created when the first one is read.
+    """The instances of some components of a request. The `Instance` objects are created when the first one is read.
 
     For most waiting gangs, a tick needs only the number of instances. Creating 10,000 instances would take as long as
     the rest of the tick.
@@ -248,7 +248,7 @@ def list_instances(request: Request, kind: ComponentKind) -> Instances:
 
 
 def name_components(request: Request, kind: ComponentKind) -> dict[str, Component]:
-    """Return the component of each instance of one kind, by the name of the instance."""
+    """Return a table (name of an instance -> its component) of the instances of all components of one kind."""
     return {each.name: each.component for each in list_instances(request, kind)}
 
 
@@ -262,7 +262,7 @@ def shape_key(request: Request) -> Hashable:
 
 
 def make_shape(request: Request) -> Shape:
-    """Return the shape of a request: those of its parts that decide where it can run."""
+    """Return the shape of a request: a new object with the parts of the request that decide where it can run."""
     return Shape(
         system=request.system,
         pool=request.pool,
@@ -275,8 +275,8 @@ def make_shape(request: Request) -> Shape:
 
 
 def usable_cores(lease: Lease) -> float | None:
-    """Return the number of CPUs of its slot that a lease may use at present. Return None if the lease requested no CPUs
-    and no number was set.
+    """Return the number of CPUs of its slot that a lease may use at present: `cores` if it is set, else the CPUs that
+    the lease requested, else None.
     """
     return lease.resources.get("cpus") if lease.cores is None else lease.cores
 

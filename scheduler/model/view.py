@@ -21,7 +21,9 @@ from scheduler.model.transitions import ENDED, PHASES
 
 _ENCODE = msgspec.msgpack.Encoder().encode
 UNUSED_SHAPES = 10_000
-"""How many shapes that are no longer in use a view may keep, beside two for each of its reservations."""
+"""A view forgets shapes that are no longer in use when it has more than two for each of its reservations and this
+number.
+"""
 Row = Slot | Reservation | Hold | Account
 Kind = str
 
@@ -97,7 +99,7 @@ class View:
         """Slot id -> revision of the last change of the slot's row or of a lease on it, in order of revision."""
         self._interned: dict[Hashable, Shape] = {}
         self._encoded: dict[bytes, Shape] = {}
-        """The shape of each encoded request. Two requests with the same shape may be encoded differently."""
+        """Encoded request -> its shape. Two requests with the same shape may be encoded differently."""
         self.pools: dict[str, OrderedSlots] = {}
         """Pool name -> slots of the pool in slot order; a pool without slots is missing."""
         self.waiters = PendingQueue()
@@ -105,9 +107,8 @@ class View:
         self.apply_all(list(rows))
 
     def apply_all(self, changes: Sequence[Change]) -> None:
-        """Apply changes as `apply` does with one after the other.
-
-        Reservations that the view does not have are added table by table, which takes a third less time.
+        """Apply many changes, with the result of calling `apply` for one after the other. Speed: reservations that the
+        view does not have are added table by table, which takes a third less time.
         """
         rows = [each for each in changes if isinstance(each, Reservation)]
         if rows and self._lacks(rows) and not any(isinstance(each, Gone) for each in changes):
@@ -117,7 +118,7 @@ class View:
             self.apply(change)
 
     def _lacks(self, rows: Sequence[Reservation]) -> bool:
-        """Return whether each row is the only one of its reservation, and the view has none of these reservations."""
+        """Return whether each row is of another reservation, and the view has none of these reservations."""
         names = {row.id for row in rows}
         return len(names) == len(rows) and self.reservations.keys().isdisjoint(names)
 
@@ -146,20 +147,22 @@ class View:
                 self._drop(change)
 
     def account_of(self, reservation: Reservation) -> Account | None:
-        """Return the account that pays for a reservation, or None if there is none."""
+        """Return the account that pays for a reservation; None if no existing account does."""
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def find(self, row: Row) -> Row | None:
-        """Return the copy in this view of the row with the same kind and id."""
+        """Return this view's copy of the row with the kind and id of `row`; None if the view has none."""
         return self.rows(KINDS[type(row)]).get(row.id)
 
     def rows(self, kind: Kind) -> Mapping[str, Row]:
-        """Return all rows of one kind by id."""
+        """Return all rows of one kind (`slots`, `reservations`, `holds` or `accounts`) by id."""
         found: Mapping[str, Row] = getattr(self, kind)
         return found
 
     def leases_of(self, slot_id: str) -> list[tuple[str, Lease]]:
-        """Return pairs (reservation id, lease) for all leases on this slot, including those of other epochs."""
+        """Return pairs (reservation id, lease) for all leases on this slot, including leases of earlier epochs of the
+        slot.
+        """
         return [(owner, lease) for (owner, _), lease in self.leases_on.get(slot_id, {}).items()]
 
     def _count(self, kind: Kind, row: Slot | Hold | Account) -> None:
@@ -205,7 +208,7 @@ class View:
         self._list_leases(reservation)
 
     def _take_new(self, rows: Sequence[Reservation]) -> None:
-        """Take many reservations, each with one row, that the view does not have."""
+        """Add the rows of many reservations that the view does not have, one row for each."""
         self.revision += len(rows)
         self.recent_writes.note_all("reservations", [(row.sequence, row.version, row.marked_at) for row in rows])
         rows = [row for row in rows if row.phase not in ENDED or not is_over(row)]
@@ -246,7 +249,7 @@ class View:
             self.timed[reservation.id] = reservation
 
     def _note_shapes(self, rows: Iterable[Reservation]) -> list[Shape]:
-        """Note the shape of each of these reservations, and return the shapes in this order."""
+        """Store the shape of each of these reservations, and return the shapes in the same order."""
         known, shapes, found = self._encoded, self.shapes, []
         for row in rows:
             request = row.request
@@ -258,7 +261,7 @@ class View:
         return found
 
     def _find_shape(self, encoded: bytes, request: Request) -> Shape:
-        """Return the shape of a request whose encoded parts are not known, and note it."""
+        """Return the shape of a request whose encoded parts are not known, and store it."""
         if len(self._encoded) >= 2 * len(self.reservations) + UNUSED_SHAPES:
             # A process may lead for months, so the shapes that are no longer in use are forgotten.
             self._encoded.clear()
@@ -311,7 +314,7 @@ class View:
 
 
 def _may_be_exception(row: Reservation) -> bool:
-    """Return whether a reservation has leases or may belong to a table of exceptions (`_list_exceptions`).
+    """Return whether a reservation has leases, or may belong to one of the tables `special`, `mortal` and `timed`.
 
     Speed: most reservations are plain ones that wait, and need this one call.
     """

@@ -23,11 +23,11 @@ from scheduler.policy.capacity.fits import capacity_of, find_obstacle, measure
 Mark = tuple[object, ...]
 """A key that is equal for slots that are alike in some facts, for example in the capacity that they have left."""
 Leases = dict[tuple[str, str], Lease]
-"""The leases of a slot, by (reservation, component)."""
+"""The leases of a slot: (reservation id, component) -> lease."""
 
 
 NO_LEASES: Final[Leases] = {}
-"""The leases of every slot without leases."""
+"""An empty table, which all slots without leases share."""
 
 
 class SlotInfo(msgspec.Struct, eq=False):
@@ -56,9 +56,8 @@ class SlotInfo(msgspec.Struct, eq=False):
     given: int = 0
     """How many instances this cycle placed on the slot or keeps capacity for there."""
     redeemed: int = 0
-    """The number of the slot's leases that this cycle assigns to claims or by preemption.
-
-    The slot's row does not count them yet.
+    """The number of the slot's leases that this cycle assigns to claims or by preemption. The slot's row does not count
+    them as uses of the machine (`max_uses`) yet.
     """
     lifted: int = 0
     """The number of elastic leases that are taken off the slot in this scratch copy."""
@@ -122,7 +121,9 @@ class SlotInfo(msgspec.Struct, eq=False):
         return self.state == "ready" and not self.slot.cordoned and is_free
 
     def end_lease(self, key: tuple[str, str], now: float) -> None:
-        """End one lease of the slot in this cycle. Only a lease that was held may leave something on the machine."""
+        """End one lease of the slot in this cycle. Unless it was only a claim, its holder may have left something on
+        the machine: in a pool with `recycle_unclean` the slot is unclean then.
+        """
         ended = self.leases.get(key)
         self.leases = {other: lease for other, lease in self.leases.items() if other != key}
         self.idle_since = now
@@ -159,7 +160,9 @@ class CachedSlot(msgspec.Struct, eq=False):
     slot_info: SlotInfo
     """The slot at the beginning of a cycle, of which each cycle makes its scratch copy."""
     is_at_rest: bool
-    """Whether no rule of the slot's lifecycle applies while its row does not change in this cycle."""
+    """Whether no rule of the slot's lifecycle, such as a timeout or a drain, changes the slot while its row and leases
+    stay as they are.
+    """
     is_sound: bool
     """Whether all leases on the slot belong to its present machine."""
     marks: tuple[Mark, Mark] | None = None
@@ -171,7 +174,7 @@ class CachedSlot(msgspec.Struct, eq=False):
 
 
 def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> SlotInfo:
-    """Return the scratch copy of a slot with these leases, without any decision."""
+    """Return the scratch copy of a slot with these leases, as it is before any decision of a cycle."""
     capacity = slot.resources if slot.resources is not None else capacity_of(slot, pool)
     slot_info = SlotInfo(
         slot,
@@ -269,10 +272,10 @@ def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
 
 def renew_slot(slot_info: SlotInfo, view: View, slot: Slot) -> CachedSlot | None:
     """Set the scratch copy of a slot, and the cached facts of which it is a copy, to the present row and leases of the
-    slot, as if both were made again. Return the facts; None, without a change, if a new row has other amounts or
-    labels, or is of another market.
+    slot, as if both were made again. Return the cached facts. Return None, and change nothing, if a new row has other
+    amounts or labels, or is of another market.
 
-    For a cycle that only assigned leases: it has changed neither the state nor another field of the slot's row.
+    Only for a cycle that did nothing to the slot but assign leases.
     """
     opened, pool = slot_info.opened, slot_info.pool
     assert opened is not None, "the view has had the slot"  # noqa: S101
@@ -299,7 +302,7 @@ def renew_slot(slot_info: SlotInfo, view: View, slot: Slot) -> CachedSlot | None
 
 
 def _find_held(view: View, slot: Slot) -> tuple[Leases, bool]:
-    """Return the leases of a slot's present epoch, and whether no other leases name the slot."""
+    """Return the leases of a slot's present epoch, and whether these are all leases that name the slot."""
     named = view.leases_on.get(slot.id, NO_LEASES)
     found = _list_present(named, slot.epoch) if named and slot.state in HOLDING else NO_LEASES
     return found, len(found) == len(named)
@@ -333,7 +336,7 @@ def find_leases(view: View, slot: Slot) -> Leases:
 
 
 def _list_present(leases: Leases, epoch: int) -> Leases:
-    """Return those of a slot's leases that belong to this epoch; the same table if all do."""
+    """Return the leases of a slot that belong to this epoch. If all of `leases` do, return the same table."""
     for lease in leases.values():
         if lease.epoch != epoch:
             return {key: each for key, each in leases.items() if each.epoch == epoch}

@@ -12,13 +12,15 @@ from scheduler.policy.queueing.order import rank_by_level
 
 
 class PlacementByQuota:
-    """The levels of the accounts in the cycle that was kept."""
+    """The levels of the accounts in the kept cycle, and the ranks of reservations, which hold while these levels do not
+    change.
+    """
 
     def __init__(self, cycle: CycleState) -> None:
         self._levels = _find_levels(cycle)
         self._rank = rank_by_level(cycle)
         self._ranks: dict[GroupKey, float] = {}
-        """The ranks found so far, by account name and shape, which determine them."""
+        """(account name, shape) -> rank, for the ranks found so far. Account name and shape determine the rank."""
         self._shared: dict[float, float] = {}
         """The different ranks. Speed: positions are compared faster if equal ranks are the same object."""
 

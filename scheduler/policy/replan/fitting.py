@@ -8,11 +8,13 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 
 
 class FittingClasses:
-    """The classes of some slots on which one more instance fits, found once for all demands of the same amounts."""
+    """Finds the classes of given slots on which one more instance fits. The classes are found once for all demands with
+    equal amounts.
+    """
 
     def __init__(self, slot_infos: Iterable[SlotInfo]) -> None:
         self._alike: dict[str, dict[tuple[SlotClass, RemainingCapacity], None]] = {}
-        """By pool: the different combinations of class and remaining capacity."""
+        """Pool -> the different combinations (class, remaining capacity) of its slots."""
         for each in slot_infos:
             self._alike.setdefault(each.slot_class.pool, {})[each.slot_class, each.remaining] = None
         self._known: dict[tuple[str, Amounts], dict[SlotClass, None]] = {}

@@ -44,10 +44,14 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
-"""After MOST_CHANGES changes, and CHANGES_A_SLOT for each slot, the slot index is made again, because it grows."""
+"""After more changes than MOST_CHANGES plus CHANGES_A_SLOT for each slot, the slot index is made again, because each
+change that it records takes memory.
+"""
 MOST_CHANGED_SHARE: Final = 4
 FEW_CHANGED: Final = 250
-"""If more slots have changed than FEW_CHANGED plus one in MOST_CHANGED_SHARE of all, a full cycle takes less time."""
+"""If more slots have changed than FEW_CHANGED plus 1 / MOST_CHANGED_SHARE of all slots, a full cycle is planned,
+because it takes less time then.
+"""
 
 
 class _LeftWayError(Exception):
@@ -57,9 +61,10 @@ class _LeftWayError(Exception):
 def keep_cycle(
     cycle: CycleState, limits: LaunchLimits, outcome: Plan, revision: int, known: tuple[WaitBlock, ...]
 ) -> "KeptCycle | None":
-    """Return a finished cycle in the form in which a later tick goes on with it; None if it cannot go on.
+    """Return a finished cycle in the form in which a later tick goes on with it; None if no later tick can.
 
-    `revision`: the view's revision when the cycle was planned. `known`: the blocks of waits of the plan before.
+    `revision`: the view's revision when the cycle was planned. `known`: the blocks of waiting reservations of an
+    earlier plan, which are used again where they are unchanged.
     """
     if cycle.view.revision != revision or not is_ordinary(cycle, outcome):
         return None
@@ -81,17 +86,19 @@ class KeptCycle:
         self._feasibility = Feasibility(cycle, limits)
         self._refusals: dict[Demand, Refusal] = {}
         self._keys: dict[str, Key] = {}
-        """The position of each waiting reservation, by id."""
+        """Reservation id -> position in the queue, for each waiting reservation."""
         self._lines: dict[Demand, KeyHeap] = {}
-        """By demand: its waiting reservations, except those on hold. Demands without them are missing."""
+        """Demand -> its waiting reservations, except those on hold. Demands without such reservations are missing."""
         self._spent: dict[str, None] = {}
-        """Ids of the slots on which the last plan assigned leases. They are read again: a commit may skip decisions."""
+        """Ids of the slots on which the last plan assigned leases. The next tick reads these slots again, because the
+        commit may skip decisions.
+        """
         self._fresh: set[Demand] = set()
         """Demands that are new in the queue since the last plan: all slots are searched for them."""
         self._given: list[str] = []
         """Ids of the reservations that the last plan assigned leases to."""
         self._gone: list[Key] = []
-        """Positions that are still in `_queue`, although their reservations have left it in this tick."""
+        """Positions that are still in `_queue`, although their reservations have left the queue in this tick."""
         self._queue = self._open_queue(outcome.waiting, known)
         if self._has_protected():
             raise _LeftWayError
@@ -176,8 +183,8 @@ class KeptCycle:
         self._since, self._until = cycle.now, inf if outcome.wake_at is None else outcome.wake_at
 
     def _has_protected(self) -> bool:
-        """Return whether some reservation has waited so long that the starvation guard protects it. Record when the
-        oldest one will have.
+        """Return whether some reservation has waited so long that the starvation guard protects it. Set
+        `next_protection` to the time at which the oldest reservation has waited that long (infinity: never).
         """
         self.next_protection = inf
         pending = self._cycle.view.by_phase["pending"]
@@ -252,7 +259,9 @@ class KeptCycle:
         return cycle.cache.recall(SteadyPlan).keep(cycle, outcome, self.next_protection)
 
     def _list_changed(self) -> Collection[str]:
-        """Return the ids of the slots that changed since the last plan, or on which it assigned leases."""
+        """Return the ids of the slots that changed since the last plan, or on which that plan assigned leases. Raise
+        `_LeftWayError` if they are too many.
+        """
         names = self._spent.copy()
         for name, revision in reversed(self._cycle.view.touched.items()):
             if revision <= self._revision:
@@ -263,7 +272,9 @@ class KeptCycle:
         return names
 
     def _follow_queue(self) -> dict[str, tuple[Key, Demand | None]]:
-        """Note the view's changes of the queue. Return each new reservation by id, with its position and demand."""
+        """Read the view's changes of the queue since the last plan. Return a table (reservation id -> (position,
+        demand)) of the reservations that are new in the queue.
+        """
         changes = self._cycle.view.waiters.changes_since(self._position)
         if changes is None:
             raise _LeftWayError
@@ -378,7 +389,8 @@ class KeptCycle:
 
 def _check_plain(demand: Demand) -> None:
     """Raise `_LeftWayError` unless the free capacity alone decides where a demand fits. It does not for a gang, elastic
-    components, a queue without backfill, and a demand of a single reservation, which for example declined slots.
+    components, a queue without backfill, and a demand that only one reservation has, for example because its holder
+    declined slots.
     """
     if len(demand.needs) != 1 or demand.elastic or not demand.is_shared or not demand.settings.backfill:
         raise _LeftWayError

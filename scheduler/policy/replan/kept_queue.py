@@ -13,16 +13,16 @@ Key = tuple[Any, float, int, str]
 FEWEST_NAMES: Final = MOST_NAMES // 4
 """A block with fewer reservations than this is joined with the next block if that one is small too."""
 MOST_STALE: Final = 1000
-"""A heap removes the keys of reservations that have left the queue if it has more of them than this number, and more
-than reservations wait.
+"""A heap may contain this number of keys of reservations that have left the queue, and as many as there are keys of
+waiting reservations. If it contains more, it removes them.
 """
 
 
 class _Section:
     """The reservations of one block, in queue order. After a change the block is made again when it is read.
 
-    Speed: a reservation that leaves stays in the lists, and is only marked. So the names and reasons of a block serve
-    the next ones, too, until a reservation is added.
+    Speed: a reservation that leaves stays in the lists, and is only marked. So later blocks of the section share the
+    names and reasons of the present block, until a reservation is added.
     """
 
     __slots__ = ("block", "count", "keys", "names", "reasons", "stays")
@@ -43,14 +43,16 @@ class _Section:
         return self.block
 
     def find(self, key: Key, begin: int = 0) -> int:
-        """Return the place of a reservation of the section, which is not before `begin`."""
+        """Return the index in the section's lists of the reservation with this key. It must be in the section, at the
+        index `begin` or later.
+        """
         place = bisect_left(self.keys, key, begin)
         assert self.keys[place] == key and self.stays[place], "only reservations of the queue are looked up"  # noqa: S101, PT018
         return place
 
     def open(self) -> tuple[list[Key], list[str], list[Reason]]:
-        """Return the keys, names and reasons as lists that can be changed, without those that left. The caller adds
-        or removes as many entries in each of them, and then calls `note_change`.
+        """Return three lists that can be changed: the keys, the names and the reasons of the reservations that are
+        still in the section. The caller adds or removes entries in all three lists, and then calls `note_change`.
         """
         if self.count < len(self.keys):
             self.keys = list(compress(self.keys, self.stays))
@@ -60,7 +62,7 @@ class _Section:
         return self.keys, self.names, self.reasons
 
     def note_change(self) -> None:
-        """Note that the lists have changed."""
+        """Record that the lists have changed, so that the block is made again."""
         self.count, self.stays, self.block = len(self.keys), bytearray(b"\1" * len(self.keys)), None
 
 
@@ -114,8 +116,8 @@ class KeptQueue:
             self._split(at)
 
     def renew(self, known: Key, key: Key, reason: Reason) -> bool:
-        """Replace the key of a reservation by an equal one. Return False, without a change, if position or reason
-        differ.
+        """Replace the key `known` of a reservation by the equal object `key`, and return True. Return False, and change
+        nothing, if the keys or the reason of the reservation differ.
         """
         if known != key:
             return False
@@ -180,14 +182,14 @@ class KeyHeap:
     __slots__ = ("_begin", "_early", "_keys", "_present")
 
     def __init__(self, present: dict[str, Key]) -> None:
-        """Start with an empty heap. `present`: by id, the present key of each reservation in the queue. Other keys in
-        the heap are outdated.
+        """Start with an empty heap. `present`: reservation id -> present key, for each reservation in the queue. Other
+        keys in the heap are outdated.
         """
         self._keys: list[Key] = []
-        """Keys in order. Those before `_begin` were removed."""
+        """Keys in order. Keys before the index `_begin` count as removed."""
         self._begin = 0
         self._early: list[Key] = []
-        """A heap of the keys that came after a larger one."""
+        """A heap of the keys that were added after a larger key, and so cannot be appended to `_keys`."""
         self._present = present
 
     def push_all(self, keys: list[Key]) -> None:

@@ -1,5 +1,5 @@
-"""The offerings that a launch may choose: their order, those that are eligible, and the fallback to on-demand. Also
-what the launches and starts of one cycle in one pool depend on, and how many there were.
+"""The offerings that a launch may choose: their order, those that are eligible, and the fallback to on-demand.
+`PoolLaunches` has what launches and starts in one pool depend on in one cycle, and counts them.
 
 Sources: Arvados (choice of an instance type); the market of a launch is that of `market_mix.py`.
 """
@@ -214,8 +214,8 @@ def find_own_choice(slot_info: SlotInfo) -> Choice:
 def list_resized(slot_info: SlotInfo) -> list[Choice]:
     """Return the other choices as which a stopped slot may be started, best first; none without `resize_stopped`.
 
-    Each is of the same market and has at least the resources and labels of the slot's offering, as for a launch in
-    bulk. The machine stays in its zone. All offerings of a pool serve one system, so the architecture stays.
+    Each is of the same market and has at least the resources and labels of the slot's offering, as `list_alternatives`
+    requires. The machine stays in its zone. All offerings of a pool serve one system, so the architecture stays.
     """
     slot, pool = slot_info.slot, slot_info.pool
     if not pool.resize_stopped:
