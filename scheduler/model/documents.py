@@ -275,7 +275,7 @@ def _refuse_key(key: object, fields: dict[str, Field]) -> _Found:
     if not isinstance(key, str):
         return _Found((key,), expected("a text as key"), key)
     if not is_encodable(key):  # report no other fault of this table: it would show the key
-        raise expected("a text without broken characters", got=key)
+        raise expected("texts of whole characters", got=key)
     return _Found((key,), expected(lambda: f"a known key{suggest(key, fields)}"), key)
 
 

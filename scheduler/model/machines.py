@@ -186,4 +186,4 @@ class Ec2Rules(Document):
     def check_fields(self) -> None:
         """Refuse a launch template without the number of its version. Raises ExpectedError."""
         if self.launch_template and not self.launch_template_version:
-            raise expected("the version of the launch template", key="launch_template_version", got=None)
+            raise expected("the number of a version", key="launch_template_version", got=None)

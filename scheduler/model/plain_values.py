@@ -20,7 +20,7 @@ def read_text(value: Any) -> str:
     if not isinstance(value, str):
         raise expected("a text")
     if not is_encodable(value):
-        raise expected("a text without broken characters")
+        raise expected("texts of whole characters")
     return value
 
 

@@ -148,7 +148,7 @@ def check_unicode(text: str, **context: object) -> str:
     The error message shows `got` in `context` in place of the text.
     """
     if not _is_storable(text):
-        raise expected("a text without NUL or broken characters", **context)
+        raise expected("a text of whole characters, without NUL", **context)
     return text
 
 

@@ -122,7 +122,7 @@ def test_the_file_is_the_option_else_the_variable_else_the_one_in_the_working_fo
             "[pools.a]\nsystem = 'x'\nmax_slots = 1\nec2.user_data_file = \"a\\u0000\"",
             [
                 'pools.a.ec2.user_data_file: expected the name of a text in UTF-8, got "a\\u0000"',
-                'pools.a.ec2.user_data_file: expected a text without NUL or broken characters, got "a\\u0000"',
+                'pools.a.ec2.user_data_file: expected a text of whole characters, without NUL, got "a\\u0000"',
             ],
         ),
         (

@@ -98,11 +98,11 @@ def scheduler(**keys: Any) -> dict[str, Any]:
         (a_pool(labels={"a": 3}), "config.pools.linux.labels.a: expected a text of at most 256 characters, got 3"),
         (
             a_pool(labels={"a": "\ud800"}),
-            'config.pools.linux.labels.a: expected a text without NUL or broken characters, got "\\ud800"',
+            'config.pools.linux.labels.a: expected a text of whole characters, without NUL, got "\\ud800"',
         ),
         (
             a_pool(labels={"a": "b\0"}),
-            'config.pools.linux.labels.a: expected a text without NUL or broken characters, got "b\\u0000"',
+            'config.pools.linux.labels.a: expected a text of whole characters, without NUL, got "b\\u0000"',
         ),
         # names
         ({"pools": {"a b": {"system": "x", "max_slots": 1}}}, f'config.pools.a b: expected {A_NAME}, got "a b"'),
@@ -146,7 +146,7 @@ def scheduler(**keys: Any) -> dict[str, Any]:
         # launch templates are named with a version, and never with $Latest
         (
             a_pool(ec2={"launch_template": "a"}),
-            "config.pools.linux.ec2.launch_template_version: expected the version of the launch template, got null",
+            "config.pools.linux.ec2.launch_template_version: expected the number of a version, got null",
         ),
         (
             a_pool(ec2={"launch_template": "a", "launch_template_version": "$Latest"}),
@@ -159,7 +159,7 @@ def scheduler(**keys: Any) -> dict[str, Any]:
         ),
         (
             a_pool(ec2={"user_data": "x\0"}),
-            'config.pools.linux.ec2.user_data: expected a text without NUL or broken characters, got "2 characters"',
+            'config.pools.linux.ec2.user_data: expected a text of whole characters, without NUL, got "2 characters"',
         ),
         # probes
         (
