@@ -156,7 +156,7 @@ class RelaxedCapacity:
 
     def take(self, needs: Sequence[InstanceRequest], slot_infos: Sequence[SlotInfo]) -> None:
         """Lower the upper bound of what fits by the requests that were placed, or are kept, on these ready slots."""
-        for need, slot_info in zip(needs, slot_infos, strict=False):
+        for need, slot_info in zip(needs, slot_infos, strict=True):
             if (present := self._of.get(slot_info.order)) is None:
                 continue
             _, known, before = present
