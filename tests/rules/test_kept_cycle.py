@@ -114,8 +114,9 @@ def test_a_reservation_that_no_slot_could_hold_waits_for_capacity_once_a_slot_ha
 def test_a_cycle_goes_on_beside_a_changed_slot_if_its_amounts_labels_and_market_are_the_same(
     changes: dict[str, Any], goes_on: bool
 ) -> None:
-    slot, requests = a_slot(resources={"cpus": 2}), {"resources": {"cpus": 2}}
-    ticks = Ticks(slot, _hold("a", **requests), _wait(1, **requests), pools={"linux": {"max_slots": 1}})
+    cpus = {"cpus": 2}
+    slot, rows = a_slot(resources=cpus), [_hold("a", resources=cpus), _wait(1, resources=cpus)]
+    ticks = Ticks(slot, *rows, pools={"linux": {"max_slots": 1}})
     ticks.tick(replace(slot, version=1, **changes))
     assert ticks.has_gone_on == goes_on
 
