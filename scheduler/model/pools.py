@@ -148,7 +148,9 @@ class Pool(Document):
     `/run/leasehold/alive`; 0 = off.
     """
     max_uses: Count = 0
-    """Number of leases after which a machine is replaced; 0 = no limit."""
+    """Number of leases after which a machine is replaced, and a static host drains until it registers again; 0 = no
+    limit.
+    """
     recycle_unclean: bool = False
     """Whether a slot is replaced when a lease on it ended without a release by its holder."""
     on_demand_after: Count = 0

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.model.decisions import Assign, Decision, Expire, Placement, Preempt, Relevel
+from scheduler.model.decisions import Assign, Decision, Expire, Placement, Preempt, Relevel, Requeue
 from scheduler.operations.ports import announce
 from scheduler.operations.tick import commit as committing
 from scheduler.operations.tick.commit import commit
@@ -84,6 +84,8 @@ MEANWHILE: dict[str, tuple[Callable[[QuotaHarness], object], str]] = {
     "the preempting reservation is suspended": (ask("suspend", reservation="new"), "the reservation is on hold"),
     "the host is cordoned": (ask("cordon", slot="lab-1"), "lab-1 takes no leases"),
     "the host drains": (ask("drain", slot="lab-1"), "lab-1 is draining"),
+    "the host is to be drained": (change_host(drain_reason="requested"), "lab-1 takes no leases"),
+    "the host is silent": (change_host(last_seen=NOW - 2e9), "lab-1 takes no leases"),
     "an unknown occupant is there": (change_host(stranger="ghost"), "lab-1 takes no leases"),
     "the host was removed": (ask("remove", slot="lab-1"), "old has no lease on lab-1"),
 }
@@ -276,12 +278,23 @@ class TestWithAGrace:
         tick(harness.ports, harness.leader)
         assert harness.holders() == {"lab-1": ["old"], "lab-2": ["new"]}
 
-    def test_a_claim_is_not_dropped_while_its_slot_is_there(self) -> None:
-        from scheduler.model.decisions import Requeue
-
+    @pytest.mark.parametrize("changes", [{}, {"cordoned": True}, {"stranger": "ghost"}], ids=str)
+    def test_a_claim_is_not_dropped_while_its_slot_stays_in_service(self, changes: dict[str, Any]) -> None:
         harness = self.a_claim()
+        change_host(**changes)(harness)
         assert write(harness, Requeue(reservation="new", reason="slot_gone")) == ["the claimed slot is not lost"]
         assert harness.row("new").leases[0].state == "claimed"
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"state": "draining"}, {"drain_reason": "requested"}, {"interrupted_at": NOW}, {"last_seen": NOW - 2e9}],
+        ids=str,
+    )
+    def test_a_claim_is_dropped_when_its_slot_leaves_service(self, changes: dict[str, Any]) -> None:
+        harness = self.a_claim()
+        change_host(**changes)(harness)
+        assert write(harness, Requeue(reservation="new", reason="slot_gone")) == []
+        assert harness.row("new").leases == ()
 
     def test_the_host_reads_leases_and_no_claims(self) -> None:
         harness = self.a_claim()

@@ -24,7 +24,7 @@ from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.fits import Moment, Obstacle, Usage, find_obstacle_on, measure
 from scheduler.policy.capacity.slot_info import count_uses_left
-from scheduler.policy.lifecycle.timers import has_timed_out, is_silent
+from scheduler.policy.lifecycle.timers import has_timed_out, is_silent, stays_in_service
 from scheduler.policy.quota.accounting import weigh
 
 _OBSTACLES: Mapping[Obstacle, str] = {
@@ -214,8 +214,7 @@ class LeaseWriter:
             return (
                 f"{slot.id} is {slot.state}" if slot.state != "ready" else f"{slot.id} has another machine than planned"
             )
-        is_leaving = slot.drain_reason is not None or slot.interrupted_at is not None
-        if slot.cordoned or is_leaving or slot.stranger is not None or is_silent(slot, pool, self.now):
+        if slot.cordoned or slot.stranger is not None or not stays_in_service(slot, pool, self.now):
             return f"{slot.id} takes no leases"
         return None
 

@@ -41,7 +41,7 @@ from scheduler.operations.ending_leases import (
     shorten_grace,
 )
 from scheduler.operations.writers.leases import LeaseWriter
-from scheduler.policy.lifecycle.timers import find_end_of_grace, is_silent
+from scheduler.policy.lifecycle.timers import find_end_of_grace, stays_in_service
 from scheduler.policy.placement.cpu_bursting import find_limits, is_same
 from scheduler.policy.quota.accounting import stop
 
@@ -136,11 +136,11 @@ class ReservationWriter:
         return None
 
     def _may_come_free(self, lease: Lease) -> bool:
+        """Return whether a claimed slot may still take the lease. A claim outlasts a cordon, unlike a new lease."""
         slot = self.work.slots.get(lease.slot)
         if slot is None or not self.work.is_there(lease):
             return False
-        is_leaving = slot.state != "ready" or slot.drain_reason is not None or slot.interrupted_at is not None
-        return not is_leaving and not is_silent(slot, self.rules.pools.get(slot.pool), self.now)
+        return stays_in_service(slot, self.rules.pools.get(slot.pool), self.now)
 
     def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
         """Return as text why `decision` must not requeue a leased reservation: its reason does not hold by the current

@@ -96,7 +96,10 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def takes_leases(self) -> bool:
-        """Whether the slot is ready, not cordoned, not offline, and without an unknown occupant."""
+        """Whether the slot is ready, not cordoned, not offline, and without an unknown occupant.
+
+        The commit tests the same on rows (`stays_in_service`). Here drains and interruptions are in `state` or `stuck`.
+        """
         return self.state == "ready" and not (self.slot.cordoned or self.stuck or self.slot.stranger)
 
     @property

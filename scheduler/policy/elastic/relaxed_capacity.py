@@ -163,7 +163,7 @@ class RelaxedCapacity:
         """Subtract requests from the relaxed capacity of the ready slots on which they were placed, or on which
         capacity is kept for them. The sequences are parallel: one slot for each request.
         """
-        for need, slot_info in zip(needs, slot_infos, strict=False):
+        for need, slot_info in zip(needs, slot_infos, strict=True):
             if (present := self._of.get(slot_info.order)) is None:
                 continue
             _, known, before = present

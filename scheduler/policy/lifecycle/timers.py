@@ -95,6 +95,17 @@ def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
     return now > slot.last_seen + pool.offline_timeout
 
 
+def stays_in_service(slot: Slot, pool: Pool | None, now: float) -> bool:
+    """Return whether a slot is ready and nothing makes it end: no drain, no interruption, no silence of its host.
+
+    The commit tests this on rows. A plan reads `SlotInfo.takes_leases`: its step `heal` has changed the state of the
+    slots for which this is false, or marked them as stuck.
+    """
+    if slot.state != "ready" or slot.drain_reason is not None or slot.interrupted_at is not None:
+        return False
+    return not is_silent(slot, pool, now)
+
+
 Heard = tuple[float, str]
 """(time of a slot's last heartbeat, id of the slot)."""
 
