@@ -36,7 +36,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from scheduler.ports import ClusterRow, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.boot_clock import SELECT, BootClock
 from scheduler.store.cluster import read_stored
-from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, is_one, take_columns
+from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, are_alike, take_columns
 from scheduler.store.schema import SchemaError
 from scheduler.store.sqlite_connection import SqliteConnections
 
@@ -47,9 +47,6 @@ this.
 
 LEAST_SHARED: Final = 100
 """The least rows of which shared values are passed once. Each set of shared values needs a form of the statement."""
-
-_PLAIN: Final = (str, int, float)
-"""The types of values of which equal ones, except zeros, are stored as the same value in a column."""
 
 _PRAGMAS: Final = (
     "PRAGMA journal_mode = WAL",
@@ -155,7 +152,7 @@ class SqliteDialect:
         if len(rows) < LEAST_SHARED:
             return (), {"rows": msgspec.json.encode(bulk.read(rows)).decode()}
         columns = take_columns(bulk.fields, rows)
-        alike = [at for at, values in enumerate(columns) if _is_shared(values)]
+        alike = [at for at, values in enumerate(columns) if are_alike(values)]
         # At least one value is passed for each row, because the values also count the rows.
         shared = tuple(alike[: len(columns) - 1])
         own = [values for at, values in enumerate(columns) if at not in shared]
@@ -308,13 +305,3 @@ class Beginning(SQLiteDialect_pysqlite):
 
 
 registry.register(f"sqlite.{_DRIVER}", __name__, Beginning.__name__)
-
-
-def _is_shared(values: Sequence[object]) -> bool:
-    """Return whether all values are the same object, or equal texts or numbers. Zeros are compared by identity, because
-    0.0 and -0.0 are equal; so are objects that may contain them.
-    """
-    first = values[0]
-    if is_one(values):
-        return True
-    return type(first) in _PLAIN and bool(first) and first == values[-1] and values.count(first) == len(values)
