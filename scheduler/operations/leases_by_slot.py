@@ -47,7 +47,7 @@ class LeasesBySlot:
         """Remove the leases `gone` of the reservation `owner`, and then add its leases `come`."""
         for lease in gone:
             ended = self._leases.get(lease.slot, {}).pop((owner, lease.component), None)
-            if self._sums:
+            if self._sums and ended is not None:
                 self._count(ended, -1)
         for lease in come:
             self._put(owner, lease)
@@ -55,7 +55,8 @@ class LeasesBySlot:
     def _put(self, owner: str, lease: Lease) -> None:
         there, key = self._leases.setdefault(lease.slot, {}), (owner, lease.component)
         if self._sums:
-            self._count(there.get(key), -1)
+            if (former := there.get(key)) is not None:
+                self._count(former, -1)
             self._count(lease, 1)
         there[key] = lease
 
@@ -82,7 +83,7 @@ class LeasesBySlot:
             there = self._sums[slot.id, slot.epoch] = Occupancy(self.list_on(slot).values())
         return there
 
-    def _count(self, lease: Lease | None, times: int) -> None:
-        there = None if lease is None else self._sums.get((lease.slot, lease.epoch))
-        if there is not None and lease is not None:
+    def _count(self, lease: Lease, times: int) -> None:
+        there = self._sums.get((lease.slot, lease.epoch))
+        if there is not None:
             there.add(lease.state, lease.resources, times)

@@ -43,10 +43,10 @@ from scheduler.ports import (
 _NOTICED = frozenset(
     {
         *(f"reservation_{phase}" for phase in PHASES),
-        *("reservation_moved", "reservation_granted", "reservation_revoked", CORES),
+        *("reservation_moved", "reservation_granted", "reservation_revoked"),
     }
 )
-"""Names of the events after which a notice is published on the channel of their reservation."""
+"""Names of the events after which a notice is published on the channel of their reservation, beside CORES."""
 
 TO_LEASE: Final = "leasehold_time_to_lease_seconds"
 TO_STATE: Final = {"slot_binding": "leasehold_boot_seconds", "slot_ready": "leasehold_time_to_ready_seconds"}
@@ -182,8 +182,8 @@ def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
     A reservation gets one notice, about its last event. The event of a new CPU limit is used only if it is the only
     event of the reservation.
     """
-    noticed = [event for event in change_set.events if event.name in _NOTICED]
-    noticed.sort(key=lambda event: event.name != CORES)
+    limits = [event for event in change_set.events if event.name == CORES]
+    noticed = limits + [event for event in change_set.events if event.name in _NOTICED]
     rows = {row.id: row for row in change_set.rows if isinstance(row, Reservation)}
     last = {event.reservation: event for event in noticed if event.reservation in rows}
     if last:

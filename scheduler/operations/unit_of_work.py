@@ -4,7 +4,7 @@ Each change of state is made here: it is checked against the tables of legal mov
 written before `flush`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,7 +14,7 @@ from scheduler.model.costs import meter_slots
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.principals import Principal
-from scheduler.model.reservations import Lease, Reservation, move_reservation
+from scheduler.model.reservations import NO_DETAILS, Lease, Reservation, move_reservation
 from scheduler.model.slots import Slot, move_slot, without_machine
 from scheduler.model.transitions import ENDED, HOLDING, LEASE_MOVES, Cause, Phase, SlotState, check_move
 from scheduler.model.view import Row
@@ -115,7 +115,7 @@ class UnitOfWork:
         paying = [
             row
             for row in self.reservations.values()
-            if payers or any(lease.charged_at is not None for lease in row.leases)
+            if payers or (row.leases and any(lease.charged_at is not None for lease in row.leases))
         ]
         names = {*accounts, *(row.request.account for row in paying if row.request.account is not None)}
         if whole:
@@ -163,8 +163,8 @@ class UnitOfWork:
 
     def put_slots(self, rows: Sequence[Slot]) -> None:
         """Stage changed slots, as `put` does with each of them. Speed: a gang changes many slots."""
-        self.slots.update([(row.id, row) for row in rows])
-        self._changed.update([((Slot, row.id), row) for row in rows])
+        for row in rows:
+            self.slots[row.id] = self._changed[Slot, row.id] = row
         for row in rows if self._marked else ():
             self._marked.pop((Slot, row.id), None)
 
@@ -232,14 +232,17 @@ class UnitOfWork:
         self.add_event(event)
         return moved
 
-    def move_reservation(self, reservation: Reservation, to: Phase, **changes: Any) -> Reservation:
+    def move_reservation(
+        self, reservation: Reservation, to: Phase, details: Mapping[str, Any] = NO_DETAILS, **changes: Any
+    ) -> Reservation:
         """Change the phase of a reservation; stage its row and the event. Return the new row. Raises IllegalMoveError
-        if the move is forbidden.
+        if the move is forbidden. `details`: further details of the event.
         """
-        changes["details"] = {**changes.get("details", {}), **self._origin}  # speed: `add_event` would copy the event
-        moved, event = move_reservation(reservation, to, self.cause, self.now, **changes)  # promise: table-of-moves
+        details = {**details, **self._origin} if details else self._origin  # speed: `add_event` would copy the event
+        # promise: table-of-moves
+        moved, event = move_reservation(reservation, to, self.cause, self.now, details, **changes)
         self.put(moved)
-        self._events.append(self.sign(event))
+        self._events.append(event if self.principal is None else self.sign(event))
         return moved
 
     def free_slots(self, reservation: Reservation) -> None:
@@ -332,7 +335,7 @@ class UnitOfWork:
         found = []
         for event in self._events:
             row = self.reservations.get(event.reservation or "")
-            if row is None:
+            if row is None or (row.request.on_lease is None and row.request.on_end is None):
                 continue
             phase = event.name.removeprefix("reservation_")
             callback = row.request.on_lease if phase == "leased" else row.request.on_end if phase in ENDED else None

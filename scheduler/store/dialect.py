@@ -9,6 +9,7 @@ from operator import attrgetter, is_
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec.structs import astuple
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Executable, FromClause, Insert, Select, Table
 
 from scheduler.ports import ClusterRow
@@ -23,21 +24,52 @@ def take_columns(fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> lis
     """Return for each of `fields` the list of its values in `rows`, which are structs of one type. Return [] if there
     are no rows.
     """
-    columns: dict[tuple[int | str, ...], Sequence[Any]] = {}
-    names = rows[0].__struct_fields__ if rows else ()
-    for _, (position, *deeper) in fields if rows else ():
-        values = columns.get((position,))
-        if values is None:
-            values = columns[position,] = [*map(attrgetter(names[int(position)]), rows)]
-        if deeper:
-            get = attrgetter(".".join(map(str, deeper)))
-            columns[position, *deeper] = [get(values[0])] * len(rows) if is_one(values) else [*map(get, values)]
-    return [columns[path] for _, path in fields] if rows else []
+    if not rows:
+        return []
+    whole = _split(rows)
+    names, nested = rows[0].__struct_fields__, dict[tuple[int | str, ...], Mapping[str, Sequence[Any]]]()
+    found = []
+    for _, (position, *deeper) in fields:
+        values = whole[names[int(position)]]
+        path: tuple[int | str, ...] = (position,)
+        for name in map(str, deeper):
+            if path not in nested:
+                nested[path] = _split(values)
+            values, path = nested[path][name], (*path, name)
+        found.append(values)
+    return found
+
+
+def _split(rows: Sequence[msgspec.Struct]) -> dict[str, Sequence[Any]]:
+    """Return the values of each field of `rows`, which are structs of one type, by name of the field.
+
+    Speed: to take all values of a struct at once takes a fifth of the time of taking them one by one.
+    """
+    names = rows[0].__struct_fields__
+    if is_one(rows):
+        return {name: (value,) * len(rows) for name, value in zip(names, astuple(rows[0]), strict=True)}
+    return dict(zip(names, zip(*map(astuple, rows), strict=True), strict=True))
+
+
+_PLAIN: Final = (str, int, float)
+"""The types of values for which equality is enough to pass one value for all rows: equal values of such a type, except
+zeros, are stored as the same value.
+"""
 
 
 def is_one(values: Sequence[object]) -> bool:
     """Return whether all these values are the same object."""
     return values[0] is values[-1] and all(map(is_, values, repeat(values[0])))
+
+
+def are_alike(values: Sequence[object]) -> bool:
+    """Return whether all values can be passed to the database as one: all are the same object, or equal texts or
+    numbers. Zeros must be the same object, because 0.0 and -0.0 are equal; so must objects that may contain zeros.
+    """
+    first = values[0]
+    if first is None or (type(first) in _PLAIN and first):
+        return first == values[-1] and values.count(first) == len(values)
+    return is_one(values)
 
 
 Merge = Callable[[Column[Any], ColumnElement[Any]], ColumnElement[Any]]

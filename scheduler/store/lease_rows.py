@@ -48,8 +48,10 @@ class LeaseRows:
             known, last = ((), -1) if are_new else self._stored.get(row.id, (None, -1))
             if known is not None and not (known and row.leases):
                 # Speed: most changes give a reservation all of its leases, or end all of them.
-                gone += [StoredLease(row.id, 0, lease) for lease in known]
-                added += [StoredLease(row.id, at, lease) for at, lease in enumerate(row.leases, last + 1)]
+                if known:
+                    gone += [StoredLease(row.id, 0, lease) for lease in known]
+                elif row.leases:
+                    added += [StoredLease(row.id, at, lease) for at, lease in enumerate(row.leases, last + 1)]
                 self._stored[row.id] = row.leases, last + len(row.leases)
                 continue
             kept = None if known is None else _find_kept(known, row.leases)

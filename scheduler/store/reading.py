@@ -1,6 +1,6 @@
 """Functions that read from an SQL database, both inside and outside transactions that write."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from sqlalchemy import func, select
@@ -48,18 +48,18 @@ def read_principals(session: Session) -> list[StoredPrincipal]:
 
 def read_reservations(
     session: Session, statements: Statements, rows: Sequence[Record], last: dict[str, int] | None = None
-) -> Iterator[Reservation]:
-    """Yield a reservation with its leases for each of `rows`, in the same order. `rows` are the result of a query for
+) -> list[Reservation]:
+    """Return a reservation with its leases for each of `rows`, in the same order. `rows` are the result of a query for
     `RESERVATIONS.columns`. `last`: a dict to which the function adds, for each reservation with leases, its id -> the
     position of its last lease.
     """
     leases: dict[str, list[Lease]] = {}
-    for *values, position, owner in session.fetch_for(statements.leases.load, (row[_ID] for row in rows)):
-        leases.setdefault(owner, []).append(LEASES.read(values))
+    found = [*session.fetch_for(statements.leases.load, (row[_ID] for row in rows))]
+    for lease, (*_, position, owner) in zip(LEASES.read_all(found), found, strict=True):
+        leases.setdefault(owner, []).append(lease)
         if last is not None:
             last[owner] = position
-    for row in rows:
-        yield RESERVATIONS.read(row, leases=tuple(leases.get(row[_ID], ())))
+    return RESERVATIONS.read_all(rows, leases=[tuple(leases.get(row[_ID], ())) for row in rows])
 
 
 def read_images(text: str | None) -> dict[str, str]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Boolean, Column, ColumnElement, Integer, Row, Table, type_coerce
 
 from scheduler.model.accounts import Account, BalanceSample
@@ -16,13 +17,16 @@ from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot
 from scheduler.ports import OutboxMessage, StoredAnswer, StoredPrincipal
 from scheduler.store import tables
-from scheduler.store.dialect import Bulk, Dialect, Field, overwrite
+from scheduler.store.dialect import Bulk, Dialect, Field, are_alike, overwrite
 
 Record = Row[*tuple[Any, ...]]
 """One row of an SQL result."""
 
 MOST_ALIKE: Final = 10_000
 """The most decoded JSON values that are cached for one column. Equal values are decoded once and share their memory."""
+
+LEAST_COPIED: Final = 20
+"""The least rows of which `read_all` looks for values that all of them have."""
 
 AnyStruct = TypeVar("AnyStruct", bound=msgspec.Struct)
 
@@ -90,9 +94,29 @@ class Shape(Generic[AnyStruct]):
                 fields[field] = reader(value)
         return self._struct(**fields)
 
-    def read_all(self, rows: Sequence[Record]) -> list[AnyStruct]:
-        """Return the struct of each row, in the order of the rows."""
-        return [self.read(row) for row in rows]
+    def read_all(self, rows: Sequence[Record], **elsewhere: Sequence[object]) -> list[AnyStruct]:
+        """Return the struct of each row, in the order of the rows. `elsewhere`: by name of the field, the values that
+        other tables hold, one for each row.
+
+        Speed: values that all rows have are converted once, and each struct is a copy of the first one with its own
+        values.
+        """
+        if len(rows) < LEAST_COPIED:
+            return [
+                self.read(row, **{field: values[at] for field, values in elsewhere.items()})
+                for at, row in enumerate(rows)
+            ]
+        # Rows may have further values, which are of the caller.
+        columns: dict[str, Sequence[Any]] = {**dict(zip(self._fields, zip(*rows, strict=True))), **elsewhere}  # noqa: B905
+        own = [field for field, values in columns.items() if not are_alike(values)]
+        for field, reader in self._readers:
+            values = columns[field] if field in own else columns[field][:1]
+            columns[field] = [None if value is None else reader(value) for value in values]
+        first = self._struct(**{field: values[0] for field, values in columns.items()})
+        if not own:
+            return [first] * len(rows)
+        each = zip(*(columns[field] for field in own), strict=True)
+        return [replace(first, **dict(zip(own, values))) for values in each]  # noqa: B905 - speed
 
 
 def _as_stored(column: Column[Any]) -> ColumnElement[Any]:

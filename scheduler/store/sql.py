@@ -258,7 +258,7 @@ class SqlStore(ReadsCosts):
                 rows = list(merge(*parts, key=_SEQUENCE_OF))
             else:
                 rows = list(session.fetch(_SUBMITTED, limit=limit))
-            return list(read_reservations(session, self._statements, rows[:limit]))
+            return read_reservations(session, self._statements, rows[:limit])
 
     def find_slots(
         self,

@@ -56,8 +56,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         self._events: list[Event] = []
         self._costs: list[Cost] = []
         self._ledger = statements.ledger
-        self._tokens = range(0)
-        """Fencing tokens that this transaction has reserved and that `next_tokens` has not returned yet."""
+        self._token = self._last_token = 0
+        """The last fencing token that `next_tokens` has returned, and the last one that is reserved."""
         self._has_sequence = False
         """Whether this transaction has locked the counter of reservations."""
         self._block = 0
@@ -116,7 +116,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
 
     def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
         """Lock the slots with these ids and return them by id. See Transaction."""
-        return {row.id: row for row in map(SLOTS.read, self._session.fetch_for(self._statements.slots.load, ids))}
+        return {row.id: row for row in SLOTS.read_all([*self._session.fetch_for(self._statements.slots.load, ids)])}
 
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
         """Lock the launch back-offs (holds) with these ids and return them by id. See Transaction."""
@@ -172,10 +172,10 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         reservation id. See Transaction.
         """
         found: dict[str, list[tuple[str, Lease]]] = {slot: [] for slot in slots}
-        for row in self._session.fetch_for(self._statements.leases.on_slots, found):
-            if (owner := row[-1]) not in without:
-                lease = LEASES.read(row)
-                found[lease.slot].append((owner, lease))
+        fetched = self._session.fetch_for(self._statements.leases.on_slots, found)
+        rows = [row for row in fetched if row[-1] not in without]
+        for row, lease in zip(rows, LEASES.read_all(rows), strict=True):
+            found[lease.slot].append((row[-1], lease))
         return found
 
     def list_holders(self) -> list[str]:
@@ -280,12 +280,13 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
 
     def next_tokens(self, count: int, likely: int = 0) -> range:
         """Return `count` fencing tokens that were never used before, ascending. See Transaction."""
-        if len(self._tokens) < count:
+        if self._last_token - self._token < count:
             # Speed: each further statement reserves ten times as many tokens. Those that are left over are not used.
-            self._tokens = self._count("token", max(count, self._block, min(likely, MOST_TOKENS)))
+            reserved = self._count("token", max(count, self._block, min(likely, MOST_TOKENS)))
+            self._token, self._last_token = reserved[0] - 1, reserved[-1]
             self._block = min(max(10 * self._block, 10), MOST_TOKENS)
-        taken, self._tokens = self._tokens[:count], self._tokens[count:]
-        return taken
+        self._token += count
+        return range(self._token - count + 1, self._token + 1)
 
     def append_events(self, events: Sequence[Event]) -> None:
         """Append these events to the stored history, in this order. See Transaction."""
@@ -293,8 +294,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
 
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
         """Return the stored answers to the requests with these ids, by request id. See Transaction."""
-        rows = self._session.fetch_for(self._statements.find_answers, ids)
-        return {answered.id: answered for answered in map(ANSWERS.read, rows)}
+        return {row.id: row for row in map(ANSWERS.read, self._session.fetch_for(self._statements.find_answers, ids))}
 
     def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
         """Store answers to requests. See Transaction."""

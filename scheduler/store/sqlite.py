@@ -36,7 +36,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from scheduler.ports import ClusterRow, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.boot_clock import SELECT, BootClock
 from scheduler.store.cluster import read_stored
-from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, is_one, take_columns
+from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, are_alike, take_columns
 from scheduler.store.schema import SchemaError
 from scheduler.store.sqlite_connection import SqliteConnections
 
@@ -48,11 +48,6 @@ than this.
 LEAST_SHARED: Final = 100
 """The fewest rows of a bulk statement for which values that all rows have in common are passed once. For fewer rows
 this would not save time, because each set of such values needs a variant of the statement.
-"""
-
-_PLAIN: Final = (str, int, float)
-"""The types of values for which equality is enough to pass one value for all rows: equal values of such a type, except
-zeros, are stored as the same value.
 """
 
 _PRAGMAS: Final = (
@@ -160,7 +155,7 @@ class SqliteDialect:
         if len(rows) < LEAST_SHARED:
             return (), {"rows": msgspec.json.encode(bulk.read(rows)).decode()}
         columns = take_columns(bulk.fields, rows)
-        alike = [at for at, values in enumerate(columns) if _is_shared(values)]
+        alike = [at for at, values in enumerate(columns) if are_alike(values)]
         # At least one value is passed for each row, because the values also count the rows.
         shared = tuple(alike[: len(columns) - 1])
         own = [values for at, values in enumerate(columns) if at not in shared]
@@ -317,13 +312,3 @@ class Beginning(SQLiteDialect_pysqlite):
 
 
 registry.register(f"sqlite.{_DRIVER}", __name__, Beginning.__name__)
-
-
-def _is_shared(values: Sequence[object]) -> bool:
-    """Return whether all values can be passed as one: all are the same object, or equal texts or numbers. Zeros must be
-    the same object, because 0.0 and -0.0 are equal; so must objects that may contain zeros.
-    """
-    first = values[0]
-    if is_one(values):
-        return True
-    return type(first) in _PLAIN and bool(first) and first == values[-1] and values.count(first) == len(values)

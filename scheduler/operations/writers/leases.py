@@ -11,6 +11,7 @@ import msgspec
 from scheduler.model.accounts import FREE, NOTHING, Levels
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import (
+    NO_DETAILS,
     Component,
     ComponentKind,
     Lease,
@@ -287,7 +288,7 @@ class LeaseWriter:
         placements: Sequence[Placement],
         level: int | None = None,
         cost: Levels = NOTHING,
-        details: Mapping[str, Any] | None = None,
+        details: Mapping[str, Any] = NO_DETAILS,
     ) -> None:
         """Lease these placements to a reservation, with a new fencing token.
 
@@ -309,7 +310,7 @@ class LeaseWriter:
         self.work.move_reservation(
             current,
             "leased",
-            details=details or {} if level is None else {**(details or {}), "level": level},
+            details=details if level is None else {**details, "level": level},
             leases=leases,
             token=token,
             leased_at=self.now,
