@@ -4,7 +4,7 @@ A look for lost publishes asks the database for the recently written rows in the
 as a whole costs one comparison, and only the rows of other groups are read one by one.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 KEPT_SECONDS: Final = 60.0
@@ -34,16 +34,17 @@ class RecentWrites:
                 self._groups.setdefault(kind, {})[mark] = {key: version}
                 self._forget_old(mark)
 
-    def note_all(self, kind: str, rows: Collection[tuple[Key, int, float]]) -> None:
-        """Note many rows, each as (key, version, mark), as `note` does with one of them."""
-        self._forget_old(max(mark for _, _, mark in rows))
+    def note_all(self, kind: str, keys: Sequence[Key], versions: Sequence[int], marks: Sequence[float]) -> None:
+        """Note many rows, as `note` does with one of them: their keys, their versions and their marks."""
+        self._forget_old(max(marks))
         groups, oldest = self._groups.setdefault(kind, {}), self._oldest
-        for key, version, mark in rows:
-            group = groups.get(mark)
-            if group is not None:
-                group[key] = version
-            elif mark >= oldest:
-                groups[mark] = {key: version}
+        for mark, key, version in zip(marks, keys, versions, strict=True):
+            if mark >= oldest:
+                group = groups.get(mark)
+                if group is None:
+                    groups[mark] = {key: version}
+                else:
+                    group[key] = version
 
     def forget(self, kind: str, key: Key, mark: float) -> None:
         """Forget a row that was deleted from the view."""
