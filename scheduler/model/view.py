@@ -106,7 +106,7 @@ class View:
     def apply_all(self, changes: Sequence[Change]) -> None:
         """Apply changes as `apply` does with one after the other.
 
-        Reservations that the view does not have are added table by table, which takes half of the time.
+        Reservations that the view does not have are added table by table, which takes about half of the time.
         """
         rows = {each.id: each for each in changes if isinstance(each, Reservation)}
         others = [] if len(rows) == len(changes) else [each for each in changes if not isinstance(each, Reservation)]
