@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
-from operator import attrgetter
+from operator import attrgetter, le
 from typing import Any, Final
 
 from scheduler.model.reservations import Reservation, Shape
@@ -172,13 +172,13 @@ class PendingQueue:
         if self._groups is not None:
             self._find_group(reservation, shape).add(reservation)
 
-    def add_all(self, reservations: Sequence[Reservation], shapes: Sequence[Shape]) -> None:
-        """Add many reservations, with the shapes of their requests."""
+    def add_all(self, reservations: Sequence[Reservation], ids: Sequence[str], shapes: Sequence[Shape]) -> None:
+        """Add many reservations, with their ids and the shapes of their requests."""
         if self._is_followed or self._groups is not None:
             for reservation, shape in zip(reservations, shapes, strict=True):
                 self.add(reservation, shape)
             return
-        self._rows.add_all(reservations, [each.id for each in reservations], shapes)
+        self._rows.add_all(reservations, ids, shapes)
         self._count += len(reservations)
         self._numbered = None
 
@@ -281,9 +281,9 @@ def _are_in_order(rows: Sequence[Reservation]) -> bool:
 
     After False, the rows may still be in order of age: `sequence` decides only between equal `created_at`.
     """
-    # Speed: a sorted list is sorted and compared without a step of Python for each row.
+    # Speed: no step of Python for each row, and an end at the first row that is not in order.
     ages, numbers = [row.created_at for row in rows], [row.sequence for row in rows]
-    return ages == sorted(ages) and numbers == sorted(numbers)
+    return all(map(le, ages, ages[1:])) and all(map(le, numbers, numbers[1:]))
 
 
 def _is_older(row: Reservation, other: Reservation) -> bool:

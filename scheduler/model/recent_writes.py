@@ -5,7 +5,7 @@ To find changes that never reached the view, the scheduler asks the database for
 view has all rows costs one comparison. Only of the other groups are the rows read one by one.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 KEPT_SECONDS: Final = 60.0
@@ -37,16 +37,19 @@ class RecentWrites:
                 self._groups.setdefault(kind, {})[mark] = {key: version}
                 self._forget_old(mark)
 
-    def note_all(self, kind: str, rows: Collection[tuple[Key, int, float]]) -> None:
-        """Record many applied rows of one kind, each as (key, version, mark), as `note` records one."""
-        self._forget_old(max(mark for _, _, mark in rows))
+    def note_all(self, kind: str, keys: Sequence[Key], versions: Sequence[int], marks: Sequence[float]) -> None:
+        """Record many applied rows of one kind, as `note` records one. The sequences are parallel: the key, the version
+        and the time mark of each row.
+        """
+        self._forget_old(max(marks))
         groups, oldest = self._groups.setdefault(kind, {}), self._oldest
-        for key, version, mark in rows:
-            group = groups.get(mark)
-            if group is not None:
-                group[key] = version
-            elif mark >= oldest:
-                groups[mark] = {key: version}
+        for mark, key, version in zip(marks, keys, versions, strict=True):
+            if mark >= oldest:
+                group = groups.get(mark)
+                if group is None:
+                    groups[mark] = {key: version}
+                else:
+                    group[key] = version
 
     def forget(self, kind: str, key: Key, mark: float) -> None:
         """Forget a row that was deleted from the view."""

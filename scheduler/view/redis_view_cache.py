@@ -22,7 +22,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import SetAside, ViewUnavailableError
-from scheduler.view.codec import decode_deltas, pack_changes
+from scheduler.view.codec import RowReader, decode_deltas, pack_changes
 from scheduler.view.connection import Ahead, Bundle, Command, load_script, name_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
 from scheduler.view.wait_blocks import WaitBlocks
@@ -318,11 +318,11 @@ class RedisViewCache:
         """Return a copy of the view; each row is as it was at some moment during the scan. Return None if some rows are
         unreadable.
         """
-        view = self._make_view()
+        view, reader = self._make_view(), RowReader()
         try:
             for kind in ROW_TYPES:
                 for body in self._scan_kind(kind):
-                    view.apply_all(decode_deltas(kind, body))
+                    view.apply_all(reader.decode(kind, body))
         except msgspec.DecodeError:
             return None
         return view
