@@ -191,16 +191,18 @@ class CandidateQueue:
         if any(len(each.changed) - self.read[each] > len(each.slot_infos) for each in self.slot_classes):
             self.open()
             return sum(len(each.slot_infos) for each in self.slot_classes)
-        count, step, has_changed, ranks = 0, self.step, False, list[Rank]()
+        count, step, spreads, has_changed = 0, self.step, self.spreads, False
+        ranks: list[Rank] = []
         for slot_class in self.slot_classes:
             changed = dict.fromkeys(slot_class.changed[self.read[slot_class] :])
             count += len(changed)
             has_changed = has_changed or self.first in changed
             # A slot that was removed, or has other labels now, is of another class or of none.
-            able = [
-                each for each in changed if each.slot_class is slot_class and each.remaining.after[step] is not None
+            ranks += [
+                each.order + (remaining.leases if spreads else -remaining.leases)
+                for each in changed
+                if each.slot_class is slot_class and (remaining := each.remaining).after[step] is not None
             ]
-            ranks += map(self._rank, able)
             self.read[slot_class] = len(slot_class.changed)
         self._enter_all(ranks)
         if has_changed or (self.first is not None and self.first.slot_class not in self.slot_classes):

@@ -138,23 +138,28 @@ class SlotInfo(msgspec.Struct, eq=False):
         """Set what follows from the leases of the slot, after these have changed: the free amounts (`free`), the number
         of pairs of a revoking and a claimed lease (`overlap`), and whether the leases are plain (`is_plain`).
         """
-        self.overlap, self.free = 0, self.capacity
-        leases, capacity = self.leases.values(), self.capacity
+        leases, capacity = self.leases, self.capacity
         has_claims = has_limits = False
         uses: list[Resources] = []
-        for lease in leases:  # speed: each lease is read once
+        for lease in leases.values():  # speed: each lease is read once
             uses.append(lease.resources)
             if lease.state == "claimed":
                 has_claims = True
             if lease.cores is not None:
                 has_limits = True
-        self.is_plain = not (has_claims or has_limits)
+        free, overlap, is_plain = capacity, 0, not (has_claims or has_limits)
         if has_claims and len(uses) > 1:
-            usage = measure(leases)
-            self.overlap = len(leases) - usage.count
-            self.free = None if capacity is None else subtract(capacity, usage.amounts)
+            usage = measure(leases.values())
+            overlap = len(leases) - usage.count
+            free = None if capacity is None else subtract(capacity, usage.amounts)
         elif uses and capacity is not None:  # speed: without claims there are no pairs
-            self.free = subtract_all(capacity, uses)
+            free = subtract_all(capacity, uses)
+        self.free = free
+        # Speed: to set a field of a struct takes five times as long as to read it, and most fields keep their value.
+        if self.overlap != overlap:
+            self.overlap = overlap
+        if self.is_plain is not is_plain:
+            self.is_plain = is_plain
 
 
 class CachedSlot(msgspec.Struct, eq=False):
@@ -283,32 +288,50 @@ def renew_slot(slot_info: SlotInfo, view: View, slot: Slot) -> CachedSlot | None
     opened, pool = slot_info.opened, slot_info.pool
     assert opened is not None, "the view has had the slot"  # noqa: S101
     is_new_row = slot is not slot_info.slot
-    if is_new_row:
-        fresh = make_slot_info(slot, pool, opened.slot_info.order)
-        if (fresh.capacity, fresh.labels, fresh.market) != (slot_info.capacity, slot_info.labels, slot_info.market):
-            return None
-        opened.slot_info, opened.life = fresh, None
-        slot_info.slot, slot_info.state, slot_info.capacity = slot, fresh.state, fresh.capacity
-        slot_info.labels, slot_info.price = fresh.labels, fresh.price
-        slot_info.unconfirmed, slot_info.idle_since = fresh.unconfirmed, fresh.idle_since
+    if is_new_row and not _renew_row(slot_info, opened, slot):
+        return None
     begun = opened.slot_info
-    begun.leases, opened.is_sound = _find_held(view, slot)
-    begun.count_free()
-    opened.marks = opened.may_exceed = None
+    leases, is_sound = _find_held(view, slot)
+    if slot_info.leases is not leases or begun.leases is not leases:
+        slot_info.leases = begun.leases = leases
+    slot_info.count_free()
+    begun.free = slot_info.free
+    # Speed: to set a field of a struct takes five times as long as to read it, and most fields keep their value.
+    if begun.overlap != slot_info.overlap or begun.is_plain is not slot_info.is_plain:
+        begun.overlap, begun.is_plain = slot_info.overlap, slot_info.is_plain
+    if opened.is_sound is not is_sound:
+        opened.is_sound = is_sound
+    if opened.marks is not None or opened.may_exceed is not None:
+        opened.marks = opened.may_exceed = None
     if is_new_row or pool.max_uses:  # otherwise the leases do not matter for it
         opened.is_at_rest = _is_at_rest(begun)
-    slot_info.leases, slot_info.free = begun.leases, begun.free
-    slot_info.overlap, slot_info.is_plain = begun.overlap, begun.is_plain
-    slot_info.given = slot_info.redeemed = slot_info.lifted = 0
-    slot_info.unclean = slot_info.wanted = slot_info.stuck = False
+    if slot_info.given or slot_info.wanted or slot_info.lifted or slot_info.redeemed:
+        slot_info.given = slot_info.redeemed = slot_info.lifted = 0
+        slot_info.wanted = False
+    if slot_info.unclean or slot_info.stuck:
+        slot_info.unclean = slot_info.stuck = False
     return opened
+
+
+def _renew_row(slot_info: SlotInfo, opened: CachedSlot, slot: Slot) -> bool:
+    """Set what follows from a new row of a slot. Return False, without a change, if the row has other amounts or
+    labels, or is of another market.
+    """
+    fresh = make_slot_info(slot, slot_info.pool, opened.slot_info.order)
+    if (fresh.capacity, fresh.labels, fresh.market) != (slot_info.capacity, slot_info.labels, slot_info.market):
+        return False
+    opened.slot_info, opened.life = fresh, None
+    slot_info.slot, slot_info.state, slot_info.capacity = slot, fresh.state, fresh.capacity
+    slot_info.labels, slot_info.price = fresh.labels, fresh.price
+    slot_info.unconfirmed, slot_info.idle_since = fresh.unconfirmed, fresh.idle_since
+    return True
 
 
 def _find_held(view: View, slot: Slot) -> tuple[Leases, bool]:
     """Return the leases of a slot's present epoch, and whether these are all leases that name the slot."""
     named = view.leases_on.get(slot.id, NO_LEASES)
     found = _list_present(named, slot.epoch) if named and slot.state in HOLDING else NO_LEASES
-    return found, len(found) == len(named)
+    return found, found is named or len(found) == len(named)
 
 
 def _is_at_rest(slot_info: SlotInfo) -> bool:

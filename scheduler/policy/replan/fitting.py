@@ -15,8 +15,9 @@ class FittingClasses:
     def __init__(self, slot_infos: Iterable[SlotInfo]) -> None:
         self._alike: dict[str, dict[tuple[SlotClass, RemainingCapacity], None]] = {}
         """Pool -> the different combinations (class, remaining capacity) of its slots."""
-        for each in slot_infos:
-            self._alike.setdefault(each.slot_class.pool, {})[each.slot_class, each.remaining] = None
+        # Speed: most slots share class and remaining capacity with others.
+        for slot_class, remaining in dict.fromkeys([(each.slot_class, each.remaining) for each in slot_infos]):
+            self._alike.setdefault(slot_class.pool, {})[slot_class, remaining] = None
         self._known: dict[tuple[str, Amounts], dict[SlotClass, None]] = {}
 
     def have_place(self, demand: Demand) -> bool:
