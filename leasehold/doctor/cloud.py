@@ -66,8 +66,9 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
 
 
 def _read_rules(configuration: Configuration) -> tuple[Rules, bool]:
-    """Return the rules in force with the types and prices of the database, and whether they depend on these. If no
-    rules were applied, or the database cannot be read, the rules are those of this host's file.
+    """Return the rules in force, completed with the types and prices of the database, and whether the rules need such
+    types and prices. If no rules were applied, or the database cannot be read, return the rules of this host's
+    configuration file.
     """
     try:
         with closing(open_store(configuration.settings.database_url)) as store:
