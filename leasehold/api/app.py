@@ -58,7 +58,7 @@ def _make_reads(reading: Reading, streams: Streams, money: Money) -> list[ApiRou
 
 
 def _make_verbs(asking: Asking) -> Iterator[ApiRoute]:
-    """Yield the routes of all verbs. The resource of one submission is that of a list, too."""
+    """Yield the routes of all verbs. The resource that takes one submission takes a list of submissions, too."""
     for table in (LISTS, ROUTES):
         for verb, route in table.items():
             if verb not in _OWN_HANDLERS and not (table is ROUTES and LISTS.get(verb) == route):

@@ -69,9 +69,10 @@ class Asking:
         *,
         has_row: bool = False,
     ) -> dict[str, Any]:
-        """Send one request as the caller of the HTTP request, and return the answer within `seconds`. `key`: the id of
-        the request that the caller has chosen. `has_row`: add the row of the reservation to the answer under `row`;
-        None if the view does not have it. Raise NotAnswered or Unavailable.
+        """Send one request as the caller of the HTTP request, and return the answer within `seconds`. `key`: the id
+        that the caller has chosen for the request; None: the client makes an id. `has_row`: add the row of the
+        reservation to the answer under `row`; None if the view does not have it. Raise NotAnswered if no worker answers
+        in time, Overloaded if too many requests wait, and Unavailable if Redis does not answer.
         """
         client, caller = await self._service.open_client(request), find_caller(request)
         name = None if key is None else _make_id(caller.principal or caller.name, verb, key)
@@ -107,7 +108,9 @@ def _add_path(document: dict[str, Any], route: Route, request: Request) -> None:
 
 
 def _take_key(document: dict[str, Any], request: Request) -> str | None:
-    """Return the id of the request from the header or the document, without the document's field."""
+    """Remove the field `request`, the id of the request, from the document. Return the id from that field or from the
+    header; None without either. Raise InvalidInputError if the id is wrong or the two differ.
+    """
     header, given = request.headers.get(REQUEST_HEADER), document.pop("request", None)
     # An address for the answer is that of this process.
     document.pop("reply_to", None)

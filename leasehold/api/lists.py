@@ -25,7 +25,7 @@ MOST_EXAMINED: Final = 20_000
 class Submissions:
     """The reservations of a view in order of submission. It is kept between pages; `follow` adds new ones.
 
-    `note` belongs to `Feed.watch`. It names the rows to look at, so that a page does not look at all of them.
+    `Feed.watch` calls `note` with the changed rows, so that a page does not look at all rows to find the new ones.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,9 @@ class Submissions:
             self._known = {name: sequence for sequence, name in self._order}
 
     def after(self, sequence: int) -> list[tuple[int, str]]:
-        """Return (sequence, id) of the next reservations, at most MOST_EXAMINED."""
+        """Return (sequence, id) of the reservations that follow `sequence` in order of submission, at most
+        MOST_EXAMINED.
+        """
         start = bisect_right(self._order, (sequence, "\U0010ffff"))
         return self._order[start : start + MOST_EXAMINED]
 

@@ -101,7 +101,7 @@ class Query:
         return found
 
     def refuse_cursor(self, cursor: object) -> None:
-        """Report a cursor of another list."""
+        """Record as a fault that `cursor` was made for another list."""
         self._refuse("cursor", "a cursor of this list", cursor)
 
     def take_fields(self, numbers: Collection[str]) -> dict[str, Any]:

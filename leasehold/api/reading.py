@@ -57,7 +57,9 @@ class Reading:
         return respond(write_joined(found))
 
     async def changes(self, request: Request) -> Response:
-        """Respond with the new marks of those of the reservations in `marks` that have changed, when one has."""
+        """Respond as soon as a reservation in the body's table `marks` (id -> mark) has changed, at the latest after
+        `wait` seconds. The response has the new marks of the changed reservations.
+        """
         check_right(request, "query")
         body = await read_body(request)
         marks, wait = body.get("marks"), body.get("wait", 0)

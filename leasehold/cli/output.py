@@ -40,8 +40,8 @@ def print_json(value: object) -> None:
 
 
 def print_result(value: object, text: str, *, as_json: bool) -> None:
-    """Print the result of a command: with `as_json` the document `value` for programs, else `text` for people. A reader
-    of a pipe gets it at once, because the command may wait afterwards.
+    """Print the result of a command: with `as_json` the document `value` for programs, else `text` for people. The
+    output is flushed, so that the reader of a pipe gets it at once: the command may wait afterwards.
     """
     if as_json:
         print_json(value)
@@ -212,8 +212,8 @@ def parse_time(option: str, text: str | None) -> float | None:
 
 
 def choose(option: str, value: str, known: Sequence[str]) -> str:
-    """Return `value` if it is one of the values `known` for `option`. Else raise typer.BadParameter with a
-    suggestion.
+    """Return `value` if it is one of the values `known` for `option`. Else raise typer.BadParameter, whose message
+    suggests the most similar known value.
     """
     if value in known:
         return value

@@ -1,4 +1,6 @@
-"""The actions of a smallest change (docs/reference/protocol.md, "explain"): as requests, and as sentences."""
+"""The actions of a smallest change, which would end the wait of a reservation (docs/reference/protocol.md, "explain"):
+as requests, and as sentences.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ from scheduler.model.rules import merge_rules
 
 @dataclass(frozen=True)
 class Action:
-    """One action that the console can request: the verb, the id of what it is about, and the request."""
+    """One action that the console can request: the verb, the id of the changed object, and the function that sends the
+    request.
+    """
 
     verb: str
     about: str
@@ -29,7 +33,7 @@ class Described:
 
 
 def find_action(document: Mapping[str, Any]) -> Action | None:
-    """Return the request that makes this change, or None if no request can make it.
+    """Return the request of this action, or None if no request can carry the action out.
 
     `document`: one action of a smallest change as a table with one key, for example `{"resume": "build-1"}`.
     """

@@ -69,8 +69,8 @@ def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages:
 
 
 class _Fork:
-    """Passes requests for the API to it directly: it has a router and answers to errors of its own, and its answers are
-    compressed only for callers that accept it.
+    """Passes requests for the API directly to the API, which has a router and responses to errors of its own. The
+    responses of the API are compressed only for callers that accept compression.
     """
 
     def __init__(self, app: ASGIApp, api: ASGIApp) -> None:
@@ -95,7 +95,7 @@ async def check_health(request: Request) -> Response:
 
 
 async def not_found(request: Request, error: Exception) -> Response:
-    """Answer a request for an unknown page, or for an unknown thing on a page."""
+    """Answer a request for an unknown page, or for an object that is not known, such as a reservation."""
     detail = getattr(error, "detail", "") or "Not Found"
     if find_route(request).startswith(API_PATH):
         return respond(make_problem(404, detail))

@@ -13,7 +13,7 @@ from leasehold.errors import LeaseholdError, NotAnswered
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one change. `about`: the id of what it is about. `text`: a sentence for people."""
+    """The outcome of one change. `about`: the id of the object to change. `text`: a sentence for people."""
 
     about: str
     ok: bool

@@ -90,7 +90,7 @@ class ReservationPage:
 
 
 def list_page(view: FollowedView, wanted: ReservationFilter, most: int = ROWS_A_PAGE) -> ReservationPage:
-    """Return up to `most` reservations that match, the view must not change meanwhile.
+    """Return up to `most` reservations that match `wanted`. The view must not change meanwhile.
 
     Pending reservations come in order of submission, like the queue. In every other list the newest come first.
     """

@@ -47,7 +47,9 @@ Describe = Callable[[Slot], SlotLife]
 
 
 def describe_life(slot: Slot, pool: Pool | None, now: float) -> SlotLife:
-    """Return the life of the machine of a slot. `pool`: that of the rules in force; None: it is not known."""
+    """Return the life of the machine of a slot. `pool`: the pool of the slot in the rules in force; None: the rules
+    have no such pool or are not known.
+    """
     if slot.launched_at is None or slot.instance_id is None:
         return SlotLife()
     age = max(0.0, now - slot.launched_at)
@@ -67,8 +69,8 @@ def describe_life(slot: Slot, pool: Pool | None, now: float) -> SlotLife:
 
 
 def find_image(slot: Slot, pool: Pool | None) -> str:
-    """Return the image of a slot's machine: that of its launch request, else that of its pool if the digest is the
-    same. Return "" if it is not known.
+    """Return the image of a slot's machine: the image in its launch request, else the image of its pool if the machine
+    was launched from the same image settings. Return "" if the image is not known.
     """
     parameters: dict[str, Any] = (slot.launch_request or {}).get("parameters", {})
     image = parameters.get("ImageId")

@@ -129,7 +129,9 @@ def _find_machine(settings: Settings, states: Sequence[SlotState], pools: Collec
 
 
 def _look_at_starts(pools: dict[str, Pool], settings: Settings, permissions: Permissions) -> Iterator[Finding]:
-    """Yield whether EC2 permits to start a stopped machine, if a pool has a stopped tier, tried with DryRun."""
+    """If a pool has a stopped tier, yield whether EC2 permits to start a stopped machine; else yield nothing. The call
+    is made with DryRun, so that no machine starts.
+    """
     with_tier = {name for name, pool in pools.items() if pool.stopped_slots}
     if not with_tier:
         return
@@ -143,7 +145,9 @@ def _look_at_starts(pools: dict[str, Pool], settings: Settings, permissions: Per
 
 
 def _look_at_stops(pools: dict[str, Pool], settings: Settings, permissions: Permissions) -> Iterator[Finding]:
-    """Yield whether EC2 permits to stop a machine, if a pool has a stopped tier, tried with DryRun."""
+    """If a pool has a stopped tier, yield whether EC2 permits to stop a machine; else yield nothing. The call is made
+    with DryRun, so that no machine stops.
+    """
     with_tier = {name for name, pool in pools.items() if pool.stopped_slots}
     if not with_tier:
         return
@@ -155,7 +159,9 @@ def _look_at_stops(pools: dict[str, Pool], settings: Settings, permissions: Perm
 
 
 def _look_at_terminate(settings: Settings, permissions: Permissions) -> Finding:
-    """Return whether EC2 permits to terminate one machine of this cluster, tried with DryRun."""
+    """Return whether EC2 permits to terminate one machine of this cluster. The call is made with DryRun, so that no
+    machine ends.
+    """
     slot = _find_machine(settings, ["booting", "binding", "ready", "draining"])
     instance = None if slot is None else slot.instance_id
     if instance is None:

@@ -153,8 +153,8 @@ def _describe_lanes(lanes: Lanes, runs: int) -> Document:
 
 
 def _cut(curve: Curve, points: int, end: float, *, peaks: bool = False) -> Document:
-    """Return a curve up to the time `end` with at most this number of points, each the mean of some bins. With `peaks`
-    it has their maxima too.
+    """Return a curve up to the time `end` with at most `points` points, each the mean of some bins. With `peaks`, each
+    point also has the maximum of its bins.
     """
     # The last bin has no duration if the curve ends where the bin begins.
     bins = min(len(curve.means), max(1, ceil(end / curve.width - 1e-9)))

@@ -138,8 +138,9 @@ def configure(
 
 
 def _name_emulator(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of AWS by which this process reads instance types and prices from the emulator, from the
-    environment of the other processes; {} without an emulator.
+    """Return the settings of AWS with which this process reads instance types and prices from the emulator.
+    `environment`: the variables that the other processes get for the emulator; if it is empty, there is no emulator,
+    and {} is returned.
     """
     if not environment:
         return {}

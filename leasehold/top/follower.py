@@ -111,7 +111,9 @@ class Follower:
             yield cast("bytes", body)
 
     def _catch_up(self, counts: Counts, *, happens: bool) -> bool:
-        """Apply the changes since the last call. Return False if some are not there."""
+        """Apply the changes since the last call to `counts`, and return True. Return False if the view was built again,
+        or if Redis no longer has some of the changes.
+        """
         while True:
             pipeline = self._redis.pipeline(transaction=True)
             pipeline.get(self._names.generation)

@@ -1,4 +1,6 @@
-"""The newest events of the history, for streams of the API and for pages: read and encoded once for all."""
+"""The newest events of the history, for streams of the API and for pages: each event is read and encoded once for all
+of its readers.
+"""
 
 import asyncio
 from collections import deque
@@ -33,7 +35,8 @@ def write_event(event: Event) -> dict[str, Any]:
 class EventTail:
     """The newest events of the history, read from the database by one task for all open streams and pages.
 
-    `read` reads events from the database, and raises Unavailable. The object belongs to one event loop.
+    `read` reads events from the database, and raises Unavailable if the database does not answer. The object may be
+    used on one event loop only.
     """
 
     def __init__(self, read: Callable[[EventFilter], Coroutine[Any, Any, list[Event]]]) -> None:
@@ -98,8 +101,8 @@ class EventTail:
             self._listeners -= 1
 
     async def _read_after(self, position: int, which: EventFilter) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield the number and the encoded form of each matching event after `position`; at the end the number up to
-        which all were read, with an empty text.
+        """Yield the number and the encoded form of each matching event after the number `position`. At the end yield
+        the number up to which all events were read, with an empty text in place of an event.
         """
         while not self._tail or self._tail[0][0].number > position + 1:
             last = self._last

@@ -32,8 +32,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Changed:
-    """The rows that changed after revision `since`, up to `revision`. `ids`: by kind; a slot is listed if a lease on it
-    changed. `is_reset`: the whole view was read again, so every row may have changed and `ids` is empty.
+    """The rows that changed after revision `since`, up to `revision`. `ids`: the ids of these rows, by the kind of the
+    row; a slot is listed too if a lease on it changed. `is_reset`: the whole view was read again, so every row may have
+    changed and `ids` is empty.
     """
 
     since: int
@@ -55,8 +56,8 @@ class Changed:
 
 @dataclass(frozen=True)
 class FeedStatus:
-    """Whether the copy of the view can be used. `is_valid`: the copy is complete and follows Redis. The two times are
-    the monotonic seconds since which Redis and the database do not answer; None: it answers.
+    """Whether the copy of the view can be used. `is_valid`: the copy is complete and follows Redis. `redis_lost_since`,
+    `database_lost_since`: the monotonic time since which Redis or the database does not answer; None: it answers.
     """
 
     is_valid: bool = False

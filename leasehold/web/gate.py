@@ -86,15 +86,17 @@ class Gate:
     def admit(self, request: HTTPConnection) -> Admission | None:
         """Return the caller of a request with its CSRF token, or None if the caller is unknown.
 
-        Credentials in the header Authorization count before a cookie. Wrong ones are not made good by a cookie. Reads
-        the database at most once a second.
+        Credentials in the header Authorization count before a cookie. If they are wrong, the caller is unknown, even if
+        the request has a valid cookie. The database is read at most once a second.
         """
         if "authorization" in request.headers:
             return self._admit_authorization(request.headers.getlist("authorization"))
         return self._admit_proxy(request) or self._admit_cookie(request.cookies.get(self.cookie_name))
 
     def is_forged(self, request: HTTPConnection, admission: Admission) -> bool:
-        """Return whether an unsafe request lacks the CSRF token of its session."""
+        """Return whether a request that may change something (any method except SAFE_METHODS) lacks the CSRF token of
+        its session. Return False for any other request.
+        """
         if admission.csrf is None or request.scope.get("method") in SAFE_METHODS:
             return False
         given = request.headers.get(CSRF_HEADER, "")
@@ -196,7 +198,9 @@ class Gate:
         return Admission(self._principal_caller(row, "principal"), make_csrf_token(self._bind(known, row.key), value))
 
     def _token_caller(self, known: KnownPrincipals | None) -> Caller:
-        """Return the caller that has the token. It acts as `access.principal` if the commands of this host have one."""
+        """Return the caller that has the token of the local stack. Its requests are signed as the principal
+        `access.principal` if the settings have that principal's key, and not signed otherwise.
+        """
         access, name = self._settings.access, self._signing_principal()
         row = known.principals.get(name) if known is not None and name is not None else None
         role: Role = row.role if row is not None else "operator"

@@ -100,7 +100,9 @@ def describe_refusal(errors: Sequence[Mapping[str, Any]]) -> Problem:
 
 
 def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the response that reports a problem. A problem that passes by itself has `Retry-After`."""
+    """Return the response that reports a problem. For a problem that passes by itself (status 429 or 503) the response
+    has the header `Retry-After`.
+    """
     more = dict(headers or {})
     if problem.status in {429, 503}:
         is_overload = problem.type.endswith("overloaded")

@@ -46,7 +46,9 @@ class BodyTooLargeError(Exception):
 
 @dataclass(frozen=True)
 class AllowedHosts:
-    """The values of the header Host that are accepted: those with a port exactly, those without with every port."""
+    """The values of the header Host that are accepted: a name in `exact` with its port only, a name in `names` with
+    every port.
+    """
 
     exact: frozenset[str]
     names: frozenset[str]
@@ -111,7 +113,7 @@ class Security:
         return PlainTextResponse(f"leasehold: {text}\n", status)
 
     def _find_refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Return status and reason if the request may not pass."""
+        """Return status and reason if the request may not pass, else None."""
         hosts = headers.getlist("host")
         if scope["path"] == f"{self._prefix}{HEALTH_PATH}":
             return None
@@ -127,10 +129,10 @@ class Security:
 
 
 def is_foreign(method: str, headers: Headers) -> bool:
-    """Return whether a browser sent the request for a page of another origin: a change by its headers Origin or
-    Sec-Fetch-Site, or a read that is no navigation of the user.
+    """Return whether a browser sent the request for a page of another origin, as its headers Sec-Fetch-Site and Origin
+    show. A read is not foreign if the user navigated to it, for example by a link.
 
-    Programs send neither header.
+    A program that is no browser sends neither header, so its requests are not foreign.
     """
     site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
     is_safe = method in _SAFE
@@ -156,7 +158,8 @@ def _add_prefix(scope: Scope, prefix: str) -> Scope:
 
 
 class _LimitedBody:
-    """A `receive` that raises BodyTooLargeError when a body without a length becomes too large."""
+    """An ASGI function `receive` that raises BodyTooLargeError when a body that declares no length becomes too large.
+    """
 
     def __init__(self, receive: Receive) -> None:
         self._receive, self._seen = receive, 0
@@ -170,7 +173,7 @@ class _LimitedBody:
 
 
 class _AddHeaders:
-    """A `send` that adds those of these headers that an answer does not have."""
+    """An ASGI function `send` that adds given headers to each answer, except those that the answer has already."""
 
     def __init__(self, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._send, self._headers, self.has_begun = send, headers, False

@@ -43,7 +43,7 @@ class Subscriber:
             self._loop.call_soon_threadsafe(self._add, None)
 
     async def read(self, pause_seconds: float, keep_alive: bytes) -> AsyncIterator[bytes]:
-        """Yield the events, and `keep_alive` after each pause without any."""
+        """Yield the events, and `keep_alive` after each `pause_seconds` without an event."""
         while True:
             while self._waiting:
                 yield self._waiting.popleft()

@@ -140,7 +140,9 @@ def _outcome(given: dict[str, str]) -> dict[str, Any]:
 
 
 def _find_free(slot: Slot | None, leases: list[Any]) -> list[tuple[str, float, float]]:
-    """Return (resource, free, total) of a slot, sorted by name."""
+    """Return for each resource of a slot (its name, the free amount, the total amount), sorted by name. `slot` None:
+    return [].
+    """
     total = (slot.resources or {}) if slot is not None else {}
     used = {name: sum(lease.resources.get(name, 0.0) for *_, lease in leases) for name in total}
     return [(name, max(0.0, total[name] - used[name]), total[name]) for name in sorted(total)]

@@ -99,8 +99,9 @@ async def explain_wait(request: Request) -> Response:
 
 
 async def press_change(request: Request) -> Response:
-    """Make the smallest change that a page has shown. The worker finds it again first, because the state may have
-    changed since; another change than the shown one is shown and not made.
+    """Make the smallest change that a page has shown. A worker first searches for the smallest change again, because
+    the state may have changed since. If the worker finds another change or none, nothing is changed, and the page shows
+    that.
     """
     name = request.path_params["name"]
     form = await read_form(request)
