@@ -1,8 +1,8 @@
 """Send requests to workers for HTTP clients. The body and the path of the HTTP request make the document of a verb, and
 the answer of the worker is the HTTP response.
 
-The document is checked by the worker, as that of any other sender. This process adds nothing to it, and never a key of
-a reservation: the sender of the HTTP request has the keys.
+The worker checks the document, as it checks the documents of all other senders. This process adds nothing to the
+document, and never a key of a reservation: the sender of the HTTP request has the keys.
 """
 
 import hashlib
@@ -98,7 +98,9 @@ class Asking:
 
 
 def _add_path(document: dict[str, Any], route: Route, request: Request) -> None:
-    """Add the field that is in the path. Raise InvalidInputError if the document has another value of it."""
+    """Add the field that the path of the request contains to the document. Raise InvalidInputError if the document has
+    another value of this field.
+    """
     if route.field is None:
         return
     name = request.path_params[route.field]

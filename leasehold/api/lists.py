@@ -44,7 +44,9 @@ class Submissions:
                 self._noted |= changed.of("reservations")
 
     def follow(self, rows: Mapping[str, Reservation], ended: Mapping[str, Reservation]) -> None:
-        """Add the reservations that are new, and forget those that are gone if they are many."""
+        """Add the new reservations among `rows` and `ended`. If many of the kept reservations are in neither, forget
+        these.
+        """
         with self._guard:
             noted, self._noted = self._noted, set()
         names = [*rows, *ended] if noted is None else noted

@@ -40,7 +40,9 @@ class Reading:
         self._hints = KeptHints()
 
     async def reservation(self, request: Request) -> Response:
-        """Respond with one reservation. With `after` and `wait`, respond when it has changed since the mark `after`."""
+        """Respond with one reservation. With the parameters `after` and `wait`, respond as soon as the reservation
+        differs from the mark `after`, at the latest after `wait` seconds.
+        """
         check_right(request, "query")
         query = Query(request)
         after, wait = query.take("after"), query.take_seconds("wait", 0.0)
@@ -79,7 +81,7 @@ class Reading:
                 await watches.wait_for_hint(min(left, _pause(found.values())))
 
     async def reservations(self, request: Request) -> Response:
-        """Respond with one page of reservations, or with those whose ids are given."""
+        """Respond with one page of reservations, or with the reservations whose ids the query gives."""
         check_right(request, "query")
         query = Query(request)
         if ids := query.take_all("id"):

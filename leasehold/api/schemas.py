@@ -145,7 +145,7 @@ def make_components() -> dict[str, Schema]:
 
 
 def list_documents(documents: Iterable[type[Document]]) -> list[type[Document]]:
-    """Return these classes of documents and those of their fields, each once."""
+    """Return the classes `documents` and the classes of documents in their fields, each class once."""
     found: dict[str, type[Document]] = {}
     waiting = list(documents)
     while waiting:

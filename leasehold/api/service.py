@@ -88,7 +88,7 @@ async def read_body(request: Request) -> dict[str, Any]:
 
 
 def respond(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with this JSON."""
+    """Return a response whose body is `content` as JSON."""
     return Response(msgspec.json.encode(content), status, dict(headers or {}), _JSON)
 
 

@@ -173,7 +173,9 @@ def show_texts(texts: Mapping[str, str]) -> str:
 
 
 def shorten(ids: Sequence[str], most: int, *, between: str = " ", before_more: str = " …") -> str:
-    """Return the first `most` of `ids` as a text. If there are more, the text ends with their number."""
+    """Return the first `most` of `ids` as a text, with `between` between two ids. If there are more ids, the text ends
+    with `before_more` and the number of the ids that are left out.
+    """
     more = f"{before_more} and {len(ids) - most} more" if len(ids) > most else ""
     return between.join(ids[:most]) + more
 

@@ -31,7 +31,7 @@ class ReservationFilter:
     `KEY=VALUE`.
 
     `after` is the position of the last row of the page before. `faults` has a sentence for each part of the address
-    that could not be used; the other parts count.
+    that could not be used; the list is filtered by the other parts.
     """
 
     phase: str = ""

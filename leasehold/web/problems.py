@@ -64,7 +64,9 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def make_problem(status: int, detail: str, *, faults: Sequence[Fault] = (), kind: str | None = None) -> Problem:
-    """Return the problem with this status. `kind`: the last part of its type; default: that of the status."""
+    """Return the problem with this HTTP status. `kind`: the last part of the problem's type; None: the usual one for
+    this status. `faults`: the faults of a refused request.
+    """
     name, title = _TITLES.get(status, ("error", _find_phrase(status)))
     return Problem(f"{_URN}{kind or name}", title, status, detail, tuple(map(write_fault, faults)))
 

@@ -158,8 +158,7 @@ def _add_prefix(scope: Scope, prefix: str) -> Scope:
 
 
 class _LimitedBody:
-    """An ASGI function `receive` that raises BodyTooLargeError when a body that declares no length becomes too large.
-    """
+    """An ASGI function `receive` that raises BodyTooLargeError when a body with no declared length gets too large."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive, self._seen = receive, 0

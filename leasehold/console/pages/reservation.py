@@ -58,7 +58,9 @@ async def _find_stored(request: Request, name: str) -> StoredReservation | None:
 
 
 def _find_refusals(sender: Caller, stored: StoredReservation | None) -> dict[str, str | None]:
-    """Return for each verb why a worker would refuse it from this caller, or None. A worker checks it again."""
+    """Return for each of VERBS a sentence that explains why a worker would refuse this verb from this caller; None if
+    no reason is known. The worker checks the request again. `stored`: the row of the reservation; None: not known.
+    """
     return {verb: sender.find_refusal(verb) or _find_foreign(sender, verb, stored) for verb in VERBS}
 
 
@@ -184,7 +186,7 @@ def _format_request(row: Reservation) -> str:
 
 
 def _find_refusal(request: Request, found: Explanation) -> str | None:
-    """Return why the caller may not make the smallest change, or None."""
+    """Return a sentence that explains why the caller may not make the smallest change; None if the caller may do it."""
     sender = caller(request)
     verbs = [action.verb for each in (found.change.actions if found.change else ()) if (action := find_action(each))]
     return next((refusal for verb in verbs if (refusal := sender.find_refusal(verb))), None)

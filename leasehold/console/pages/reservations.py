@@ -53,7 +53,9 @@ class Bulk:
 
 
 def count_phases(view: FollowedView) -> list[tuple[str, int]]:
-    """Return the number of reservations in each phase that has not ended, and of those that ended lately."""
+    """Return (phase, number of its reservations) for each phase that is no end, and last (`ended`, number of the
+    reservations that ended lately).
+    """
     counts = [(phase, len(rows)) for phase, rows in view.by_phase.items() if phase not in ENDED]
     return [*counts, ("ended", len(view.ended))]
 
