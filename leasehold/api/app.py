@@ -20,7 +20,7 @@ from leasehold.common.http_routes import LISTS, ROUTES
 from leasehold.web.backend import Backend
 
 _OWN_HANDLERS: Final = frozenset({"explain"})
-"""Verbs whose resource also has another source than a worker."""
+"""Verbs whose resource can also be answered without a worker, so that it has its own handler."""
 
 
 def make_api(backend: Backend) -> Router:

@@ -63,7 +63,7 @@ class Query:
         return usual if value is None else value
 
     def take_labels(self, prefix: str) -> dict[str, str]:
-        """Return the parameters `prefix.KEY` by key."""
+        """Return the values of all parameters named `prefix.KEY`, by KEY."""
         self._known.append(f"{prefix}.KEY")
         names = [name for name in self._left if name.startswith(f"{prefix}.")]
         return {name[len(prefix) + 1 :]: str(self.take(name)) for name in names}

@@ -29,7 +29,9 @@ from scheduler.model.faults import fault
 POLL_SECONDS: Final = 2.0
 """Seconds after which a watched row is read again if no notice arrives."""
 MACHINE_SECONDS: Final = 0.2
-"""The same while the machine of a lease is unknown: no notice arrives when it becomes known."""
+"""The same number of seconds while the machine of a lease is unknown, because no notice arrives when the machine
+becomes known.
+"""
 
 
 class Reading:

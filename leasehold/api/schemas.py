@@ -62,7 +62,7 @@ _KINDS: Final[list[tuple[Any, Schema]]] = [
     (kinds.CountMap, _table({"type": "integer", "minimum": 0})),
     (kinds.LabelMap, _table(_TEXT)),
 ]
-"""The types of the fields of documents, with their schemas."""
+"""The types that fields of documents may have, each with its JSON schema."""
 _PLAIN: Final[dict[Any, Schema]] = {
     str: {"type": "string"},
     int: {"type": "integer"},

@@ -36,7 +36,9 @@ class Service:
         """The clients that know cluster time."""
 
     async def open_client(self, request: Request) -> LoopClient:
-        """Return the client of the caller. Raise Unavailable."""
+        """Return the client that signs as the caller of this request. Raise Unavailable if the client cannot be
+        made.
+        """
         client = await self.backend.client(find_caller(request))
         if client not in self._read_clocks:
             # The first reading of the clock may wait for Redis.

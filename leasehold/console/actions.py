@@ -58,7 +58,9 @@ def find_action(document: Mapping[str, Any]) -> Action | None:
 
 
 def describe_action(document: Mapping[str, Any]) -> Described:
-    """Return an action as a sentence for people."""
+    """Return an action of a smallest change as a sentence for people, with the verb by which the console can request
+    it.
+    """
     action = find_action(document)
     ((name, value),) = document.items()
     verb = None if action is None else action.verb
@@ -79,7 +81,9 @@ def describe_action(document: Mapping[str, Any]) -> Described:
 
 
 async def _change_rules(client: AsyncClient, config: Mapping[str, Any]) -> object:
-    """Apply the rules in force with some keys changed. Refused if other rules were applied meanwhile."""
+    """Apply the rules in force with the keys in `config` changed. The request is refused if other rules are applied
+    between the read of the rules and the change.
+    """
     present = await client.rules()
     merged = merge_rules(present.document, dict(config))
     return await client.apply_rules(merged, expected=present.version, source="the smallest change, in the console")

@@ -19,7 +19,7 @@ from scheduler.model.slots import Slot
 TOPIC: Final = "fleet"
 CORDONED, INTERRUPTED, OVERFULL = 1, 2, 4
 REVOKING, CLAIMED = 1000, 2000
-"""Added to the share of a lease in these states."""
+"""The numbers that are added to the share of a lease in the state revoking or claimed."""
 MOST_SHOWN: Final = 12
 """The most leases of a slot in its row. A box cannot show more parts; the flag OVERFULL is set."""
 _LEVEL: Final = 4

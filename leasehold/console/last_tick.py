@@ -24,7 +24,9 @@ class LastTick:
 
 
 async def read_tick(request: Request) -> dict[str, Any]:
-    """Return the report of the last tick, at most KEPT_SECONDS old; {} before the first tick or while Redis is lost."""
+    """Return the report of the last tick, at most KEPT_SECONDS old; {} before the first tick, or while Redis does not
+    answer.
+    """
     state = request.app.state
     known: LastTick | None = getattr(state, "last_tick", None)
     if known is None:

@@ -89,7 +89,9 @@ class LifeReader:
         self._known: tuple[RulesVersion, Rules] | None = None
 
     async def open(self, backend: Backend) -> Describe:
-        """Return the function that describes a slot. While the database is lost, the last known rules count."""
+        """Return the function that describes the life of a slot's machine by the rules in force. While the database
+        does not answer, the function uses the rules that were read last.
+        """
         try:
             now = await backend.run(self._follow, backend.store)
         except Unavailable:

@@ -118,7 +118,7 @@ class TrialLaunch:
         self._show, self._report = show, report
         self._pool = rules.pools[order.pool]
         self._request: dict[str, object] | None = None
-        """The request that may have launched a machine."""
+        """The launch request, after which a machine may exist; None: no machine can exist."""
         self._machine: Machine | None = None
         self._is_listed = self._is_gone = False
         self._phases: list[Phase] = []

@@ -25,7 +25,7 @@ LEAST_POINTS: Final = 60
 ALL_POINTS: Final = 3000
 """The most points of all simulations for one curve, unless each simulation would have less than LEAST_POINTS."""
 LEAST_LANES: Final = 8
-"""The most drawn slots of one simulation on a page with very many simulations."""
+"""The most slots that are drawn for one simulation on a page with very many simulations."""
 MOST_STEPS: Final = 8000
 """The most single changes of slots on one page. If there are more, periods of equal length are drawn."""
 MOST_LABEL: Final = 200

@@ -120,7 +120,7 @@ class Counts:
             place.row = row
 
     def drop(self, gone: GoneRow) -> None:
-        """Forget a deleted row."""
+        """Remove a deleted reservation or slot from the counts."""
         if gone.kind == "slots" and (place := self._places.get(gone.id)) is not None:
             # Its leases end with changes of their own.
             place.row = None

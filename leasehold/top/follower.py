@@ -18,10 +18,10 @@ from leasehold.top.counts import Counts, GoneRow, ReservationRow, SlotRow
 ROWS_A_CALL: Final = 1000
 ENTRIES_A_CALL: Final = 200
 LOADS_TRIED: Final = 3
-"""The most attempts to read all rows, if changes are lost meanwhile."""
+"""The most attempts to read all rows, if Redis drops changes during the reading."""
 REST: Final = 20
-"""Without the right to read changes, all rows are read again only after this many times the duration of the last
-reading, so that it takes at most about 5 % of the time.
+"""Without the right to read changes, all rows are read again only after REST times the duration of the last reading, so
+that reading takes at most about 5 % of the time.
 """
 _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     "slots": msgspec.json.Decoder(list[SlotRow]),

@@ -47,7 +47,7 @@ class Backend:
         self._clients: OrderedDict[tuple[str, str], LoopClient] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._token_line: tuple[str | None, float] = None, float("-inf")
-        """The content of the key file of `access`, and the monotonic time at which it was read."""
+        """The key line of the settings `access`, and the monotonic time at which its file was read."""
 
     async def client(self, caller: Caller) -> LoopClient:
         """Return the client that signs its requests as the principal of this caller, with the principal's present key.
@@ -72,7 +72,9 @@ class Backend:
         return self._clients[name]
 
     async def run(self, function: Callable[P, R], /, *args: P.args, **keywords: P.kwargs) -> R:
-        """Call a function that reads the database, in a thread. Raises Unavailable while the database is lost."""
+        """Call a function that reads the database, in a thread, and return its result. Raises Unavailable if the
+        database does not answer.
+        """
         try:
             found = await run_in_threadpool(function, *args, **keywords)
         except StoreUnavailableError as error:
@@ -89,7 +91,7 @@ class Backend:
 
     async def watch_database(self) -> None:
         """Check every WATCH_SECONDS whether the database answers, until this task is cancelled, so that the status of
-        the feed shows it. The check is made only while a page listens or the database was lost.
+        the feed shows it. The check is made only while a page listens, or until the database answers again.
         """
         while True:
             await asyncio.sleep(WATCH_SECONDS)
@@ -127,8 +129,8 @@ class Backend:
             await client.close()
 
     def _find_known_line(self, caller: Caller) -> str | None:
-        """Return the key line of this caller (`_find_key_line`) if it was read lately; None if it must be read from the
-        file or the database first, for which the event loop must not wait.
+        """Return the key line of this caller (`_find_key_line`) if a copy of it is less than LOOK_SECONDS old. Return
+        None if it must be read from the file or the database first, for which the event loop must not wait.
         """
         if caller.source == "token":
             line, read_at = self._token_line

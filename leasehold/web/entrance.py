@@ -32,7 +32,9 @@ class Entrance:
         self._app, self._gate = app, gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it."""
+        """Pass the request to the application if its path needs no caller, or if its caller is known and may send it.
+        Else answer the request here.
+        """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -21,7 +21,7 @@ LOOK_SECONDS: Final = 0.5
 """Interval in which the database is read for new events while a stream or a page is open."""
 KEEP_ALIVE_SECONDS: Final = 15.0
 EVENTS_KEPT: Final = 5000
-"""The newest events that are kept encoded, so that each is encoded once for all streams."""
+"""Number of the newest events that are kept in encoded form, so that each event is encoded once for all streams."""
 EVENTS_A_READ: Final = 1000
 
 log = get_logger(__name__)
@@ -55,7 +55,7 @@ class EventTail:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Read new events within the block, for the functions that `watch` them. Events that were stored before the
-        block began, or while the database was lost before it, are not passed on.
+        block began, or before the database first answered within the block, are not passed on.
         """
         self._listeners += 1
         starting = asyncio.create_task(self._start())

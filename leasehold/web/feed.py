@@ -47,7 +47,7 @@ class Changed:
         return self.ids.get(kind, frozenset())
 
     def joined(self, later: "Changed") -> "Changed":
-        """Return these changes and later ones together."""
+        """Return these changes and the changes `later` together, as one object."""
         kinds = self.ids.keys() | later.ids.keys()
         ids = {kind: self.of(kind) | later.of(kind) for kind in kinds}
         is_reset = self.is_reset or later.is_reset
@@ -76,8 +76,8 @@ class ViewSource(Protocol):
 
 
 Encode = Callable[[Changed], bytes | None]
-"""Returns the event (`encode_event`) for some changes, or None if they do not concern the topic. It is called in the
-thread of the feed, and may read `Feed.view` under `Feed.lock`.
+"""Returns the server-sent event (`encode_event`) for some changes, or None if they do not concern the topic. It is
+called in the thread of the feed, and may read `Feed.view` under `Feed.lock`.
 """
 
 
@@ -165,7 +165,7 @@ class Feed:
     async def refresh(self) -> None:
         """Return when the view has all changes that Redis had at the time of the call; at once if the feed has stopped.
 
-        While Redis is lost, return after the failed attempt: `status` shows it.
+        If Redis does not answer, return after the failed attempt; `status` then shows that.
         """
         if self._ends.is_set():
             return
@@ -200,7 +200,7 @@ class Feed:
                     topic.subscribers.discard(subscriber)
 
     def note_database(self, *, is_lost: bool) -> None:
-        """Record whether the last use of the database failed."""
+        """Record whether the last use of the database failed (`is_lost`), for the status of the feed."""
         with self._guard:
             since = self.status.database_lost_since
             if is_lost == (since is None):

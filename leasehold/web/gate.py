@@ -64,11 +64,13 @@ class Gate:
         self._networks = [ipaddress.ip_network(each) for each in self._console.trusted_proxies or ()]
         self._failures = FailedLogins(principals.monotonic)
         self._ended: dict[str, float] = {}
-        """Nonce of a session that was logged out -> cluster time of its issue."""
+        """Random number of each session that was logged out -> cluster time at which the session began."""
         self.cookie_name = f"leasehold-{self._console.port}"
 
     def refresh(self) -> None:
-        """Read the principals if the copy is old. A lost database is no error here."""
+        """Read the principals from the database if this process's copy is old. If the database does not answer, keep
+        the copy and raise no error.
+        """
         self._read()
 
     def look_again(self) -> None:
@@ -79,7 +81,7 @@ class Gate:
             self.principals.look_again()
 
     def identify(self, request: HTTPConnection) -> Caller | None:
-        """Return the caller of a request, or None if it is unknown."""
+        """Return the caller of a request, or None if the caller is unknown."""
         found = self.admit(request)
         return None if found is None else found.caller
 

@@ -72,7 +72,7 @@ def make_problem(status: int, detail: str, *, faults: Sequence[Fault] = (), kind
 
 
 def describe_error(error: LeaseholdError) -> Problem:
-    """Return the problem for an error of the client."""
+    """Return the problem that reports `error`, an error of the client, with the HTTP status for its class."""
     match error:
         case Refused():
             return make_problem(find_status(error.errors), str(error), faults=error.errors)

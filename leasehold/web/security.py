@@ -32,7 +32,9 @@ _HEADERS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 _OF_PAGES: Final = (*_HEADERS, (b"cache-control", b"no-store"))
-"""Headers of every answer except static files. It must not be stored, because it shows private data."""
+"""Headers of every answer except static files. Such an answer must not be stored by a cache, because it shows private
+data.
+"""
 _OF_STATIC: Final = (*_HEADERS, (b"cache-control", b"no-cache"))
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
@@ -86,7 +88,7 @@ class Security:
         self._app, self._prefix, self._hosts = app, console.prefix, find_allowed_hosts(console)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it."""
+        """Pass the request to the application if it passes all checks; else answer it with the refusal."""
         if scope["type"] != "http":
             # Nothing here uses web sockets.
             await (self._app(scope, receive, send) if scope["type"] == "lifespan" else _close(send))

@@ -28,7 +28,7 @@ VERBS: Final = {
 
 
 def prepare(app: Starlette) -> None:
-    """Make the document of the fleet, which follows the feed."""
+    """Make the document of the fleet, which each change of the feed brings up to date, before the first request."""
     app.state.fleet = FleetDocument(app.state.backend.feed)
     app.state.lives = LifeReader()
 

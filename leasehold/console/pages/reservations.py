@@ -48,7 +48,7 @@ class Bulk:
     ids: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return what is done to each reservation."""
+        """Return as text what the bulk change does to each of its reservations."""
         return "cancel" if self.verb == "cancel" else f"set the priority to {self.priority:g}"
 
 
