@@ -126,8 +126,8 @@ def _take_key(document: dict[str, Any], request: Request) -> str | None:
 
 
 def _make_id(sender: str, verb: str, key: str) -> str:
-    """Return the id of the request for workers. Each caller has ids of its own, so that the same key of two callers, or
-    of two verbs, names two requests.
+    """Return the id under which workers know a request to which its caller gave the id `key`. Each caller has ids of
+    its own, so that the same key of two callers, or of two verbs, names two requests.
     """
     return hashlib.sha256(f"{sender}\n{verb}\n{key}".encode()).hexdigest()[:40]
 

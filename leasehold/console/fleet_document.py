@@ -21,7 +21,9 @@ CORDONED, INTERRUPTED, OVERFULL = 1, 2, 4
 REVOKING, CLAIMED = 1000, 2000
 """The numbers that are added to the share of a lease in the state revoking or claimed."""
 MOST_SHOWN: Final = 12
-"""The most leases of a slot in its row. A box cannot show more parts; the flag OVERFULL is set."""
+"""The most leases that the row of a slot contains, because a box of the page cannot show more parts. If a slot has more
+leases, the flag OVERFULL is set in its row.
+"""
 _LEVEL: Final = 4
 _ENCODE: Final = msgspec.json.Encoder().encode
 

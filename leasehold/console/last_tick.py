@@ -12,7 +12,7 @@ from leasehold.console.page import backend, caller
 from leasehold.errors import LeaseholdError
 
 KEPT_SECONDS: Final = 3.0
-"""Seconds for which a report serves all pages."""
+"""Seconds for which one read of the report is used for all pages."""
 
 
 class LastTick:

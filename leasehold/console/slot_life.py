@@ -25,7 +25,7 @@ PARTS: Final = {
     "machine": "profile, key or volume",
     "tags": "tags",
 }
-"""Part of a launch digest -> its text."""
+"""Part of the settings from which a machine is launched -> its name for people."""
 
 
 @dataclass(frozen=True)

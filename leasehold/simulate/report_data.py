@@ -173,7 +173,9 @@ def _cut(curve: Curve, points: int, end: float, *, peaks: bool = False) -> Docum
 
 
 def _divide(part: Curve, whole: Curve, points: int, end: float) -> Document:
-    """Return the curve of the share `part` / `whole`; None where the whole is 0. Both have the same bins."""
+    """Return the curve of the share `part` / `whole`, as `_cut` does; its value is None where `whole` is 0. Both curves
+    have the same bins.
+    """
     parts, wholes = _cut(part, points, end), _cut(whole, points, end)
     pairs = zip(parts["means"], wholes["means"], strict=True)
     return {**parts, "means": [_round(min(some / all_, 1.0)) if all_ else None for some, all_ in pairs]}

@@ -17,7 +17,7 @@ from scheduler.ports import EventFilter
 
 EVENTS_A_PAGE: Final = 100
 MOST_NEW: Final = 500
-"""The most new events that one update or one look adds to a page."""
+"""The most new events that one update of the stream, or one request of a page for new events, adds to the page."""
 _FILTERS: Final = ("reservation", "slot", "name")
 
 

@@ -24,7 +24,7 @@ VERBS: Final = {
     "uncordon": "takes new leases again",
     "drain": "is drained: its machine is terminated when its leases have ended",
 }
-"""The changes of a slot that the panel offers -> what the answer means."""
+"""The verb of each change of a slot that the panel offers -> the text that is shown after it was accepted."""
 
 
 def prepare(app: Starlette) -> None:

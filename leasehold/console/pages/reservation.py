@@ -30,7 +30,9 @@ KEYED: Final = frozenset({"suspend", "resume"})
 
 
 async def show_reservation(request: Request) -> Response:
-    """Show one reservation: its fields, leases and course. With `HX-Target: course` only what changes with time."""
+    """Show one reservation: its fields, leases and course. If the request has the header `HX-Target: course`, show only
+    the part of the page that changes with time.
+    """
     name, revision = request.path_params["name"], backend(request).feed.revision
     row = await _find(request, name)
     events, lost = await _read_events(request, name)

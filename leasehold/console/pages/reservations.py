@@ -34,7 +34,9 @@ from scheduler.model.transitions import ENDED
 
 TOPIC: Final = "reservations"
 MOST_NAMED: Final = 200
-"""The most changed reservations that one update names. Beyond it, every page of a reservation loads itself again."""
+"""The most changed reservations that one update names. If more have changed, the update names none, and every open page
+of a reservation loads itself again.
+"""
 REQUESTS_AT_ONCE: Final = 8
 """The most requests of one bulk change that are sent at the same time."""
 
@@ -61,7 +63,9 @@ def count_phases(view: FollowedView) -> list[tuple[str, int]]:
 
 
 async def show_reservations(request: Request) -> Response:
-    """Show the list for the filter in the address. With `HX-Target: rows` only its rows, and the counts."""
+    """Show the list for the filter in the address. If the request has the header `HX-Target: rows`, show only the rows
+    of the list and the counts.
+    """
     revision = backend(request).feed.revision
     feed, wanted = backend(request).feed, read_filter(request.query_params)
     await feed.refresh()
