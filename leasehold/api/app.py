@@ -1,5 +1,5 @@
-"""The ASGI application of the HTTP API. It stands behind the entrance of the web server, which knows the caller of each
-request.
+"""The ASGI application of the HTTP API. Each request first passes the entrance of the web server
+(leasehold/web/entrance.py), which identifies the caller.
 """
 
 from collections.abc import Iterator

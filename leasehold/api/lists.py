@@ -104,7 +104,9 @@ def _read_sequence(query: Query, cursor: list[Any] | None) -> int:
 def list_reservations(
     view: View, ended: Mapping[str, Reservation], order: Submissions, wanted: ReservationFilter
 ) -> Mapping[str, Any]:
-    """Return one page of the reservations that match. The view must not change meanwhile."""
+    """Return one page of the reservations that match `wanted`. `ended`: the reservations that ended lately, which the
+    view no longer has. `order`: all of these in order of submission. The view must not change meanwhile.
+    """
     order.follow(view.reservations, ended)
     items, last = [], wanted.after
     examined = order.after(wanted.after)
@@ -160,7 +162,7 @@ def find_position(row: Slot) -> Position:
 
 
 def list_slots(view: View, wanted: SlotFilter) -> Mapping[str, Any]:
-    """Return one page of the slots that match. The view must not change meanwhile."""
+    """Return one page of the slots that match `wanted`. The view must not change meanwhile."""
     after = wanted.after
     found = [row for row in view.slots.values() if wanted.matches(row)]
     if after is not None:

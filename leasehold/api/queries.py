@@ -76,7 +76,9 @@ class Query:
         return value == "true"
 
     def take_limit(self) -> int:
-        """Return the number of items of a page."""
+        """Return the largest number of items that the page may have: the parameter `limit`, or a default if it is
+        missing.
+        """
         return int(self._take_number("limit", USUAL_ITEMS, 1, MOST_ITEMS, is_whole=True))
 
     def take_number(self, name: str, usual: int = 0) -> int:

@@ -21,7 +21,7 @@ _JSON: Final = "application/json"
 
 
 class MediaTypeError(Exception):
-    """Raised if the body of a request is not declared as JSON."""
+    """Raised if the header Content-Type of a request does not declare the body as JSON."""
 
 
 class Service:
@@ -59,7 +59,7 @@ class Service:
 
 
 def find_caller(request: Request) -> Caller:
-    """Return the caller that the entrance has identified."""
+    """Return the caller of a request, which the web server identified (leasehold/web/entrance.py)."""
     caller: Caller = request.state.caller
     return caller
 

@@ -47,8 +47,8 @@ Describe = Callable[[Slot], SlotLife]
 
 
 def describe_life(slot: Slot, pool: Pool | None, now: float) -> SlotLife:
-    """Return the life of the machine of a slot. `pool`: the pool of the slot in the rules in force; None: the rules
-    have no such pool or are not known.
+    """Return what the page Fleet shows about the life of a slot's machine. `pool`: the pool of the slot in the rules in
+    force; None: the rules have no such pool or are not known.
     """
     if slot.launched_at is None or slot.instance_id is None:
         return SlotLife()

@@ -33,7 +33,7 @@ _RESERVATION: Final = msgspec.json.Decoder(ReservationRow)
 
 
 class Follower:
-    """A copy of the counts of a view. `client` must return bytes. Errors of Redis are raised as they are."""
+    """A copy of the counts of a view. `client` must return bytes. Errors of the Redis client are raised unchanged."""
 
     def __init__(self, client: redis.Redis, names: RedisNames) -> None:
         self._redis, self._names = client, names

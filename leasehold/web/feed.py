@@ -69,7 +69,9 @@ class ViewSource(Protocol):
     """The part of the ViewCache port that the feed uses (scheduler/ports/view.py)."""
 
     def catch_up(self) -> View | None:
-        """Apply the changes since the last call to this process's copy and return it; None if it must be loaded."""
+        """Apply the changes since the last call to this process's copy of the view, and return the copy. Return None if
+        the whole view must be loaded first (`load`).
+        """
 
     def load(self) -> View | None:
         """Read the whole view; None if Redis has no valid view."""

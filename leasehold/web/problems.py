@@ -97,7 +97,7 @@ def _add_reason(problem: Problem, error: NotAnswered) -> Problem:
 
 
 def describe_refusal(errors: Sequence[Mapping[str, Any]]) -> Problem:
-    """Return the problem for the faults in the answer of a worker."""
+    """Return the problem that reports a refusal by a worker. `errors`: the faults in the worker's answer."""
     return describe_error(Refused(read_faults(errors)))
 
 

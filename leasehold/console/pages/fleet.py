@@ -28,7 +28,7 @@ VERBS: Final = {
 
 
 def prepare(app: Starlette) -> None:
-    """Make the document of the fleet, which each change of the feed brings up to date, before the first request."""
+    """Before the first request, make the document of the fleet, which each change of the feed brings up to date."""
     app.state.fleet = FleetDocument(app.state.backend.feed)
     app.state.lives = LifeReader()
 
