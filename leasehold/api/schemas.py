@@ -102,7 +102,9 @@ class ExplanationAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request with `items`: one result for each, in their order. `ok`: whether all were carried out."""
+    """The answer to a request with several `items`: one result for each item, in the order of the items. `ok`: whether
+    all items were carried out.
+    """
 
     ok: bool
     results: tuple[Answer, ...]

@@ -73,7 +73,7 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
 
 
 def render_text(request: Request, template: str, **values: Any) -> str:
-    """Return the text of a page or fragment. See `render`."""
+    """Return the text of a page or fragment that `render` would return as a response."""
     state = request.app.state
     known: dict[str, Any] = {
         "caller": getattr(request.state, "caller", None),

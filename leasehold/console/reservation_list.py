@@ -43,7 +43,7 @@ class ReservationFilter:
 
     @cached_property
     def match(self) -> ReservationMatch:
-        """The conditions except the phase and `after`."""
+        """The conditions of this filter on one reservation, except those on its phase and its position in the list."""
         return ReservationMatch(
             fields={name: value for name, value in self.texts.items() if name not in {"id", "slot"}},
             slot=self.texts.get("slot"),

@@ -124,8 +124,8 @@ def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> S
 
 
 def _await_empty(client: Client, holders: Holders, show_now: Callable[[], None]) -> None:
-    """Wait until the scheduler has terminated all machines. The time limit starts again with each change of a slot.
-    Raises DemoError at the time limit.
+    """Wait until the scheduler has terminated all machines, and call `show_now` repeatedly meanwhile. The time limit
+    starts again with each change of a slot. Raises DemoError at the time limit.
     """
     seen: tuple[str, ...] = ()
     until = 0.0

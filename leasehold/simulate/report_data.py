@@ -35,7 +35,9 @@ MORE_IS_BETTER: Final = ("utilisation",)
 
 
 def describe_trace(runs: Sequence[Run], workload: Workload, *, compared: bool) -> Document:
-    """Return the document of the page for simulations of a workload trace. Each run must have a timeline."""
+    """Return the document of the page for simulations of a workload trace. Each run must have a timeline. `compared`:
+    whether the runs differ in their settings.
+    """
     parts = [
         _describe_run(run.label or "this simulation", run.timeline, _list_figures(run), len(runs))
         for run in runs

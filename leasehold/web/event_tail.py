@@ -120,8 +120,8 @@ class EventTail:
         yield max(position, self._last), b""
 
     async def _run(self) -> None:
-        """Start the task that reads new events, unless it runs. Forget the kept events: others may have been stored
-        since the last stream was closed.
+        """Start the task that reads new events, unless the task runs already. Before the start, drop the kept events,
+        because events that this process did not read may have been stored since the last stream was closed.
         """
         if self._task is not None and not self._task.done():
             return

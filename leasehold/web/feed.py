@@ -66,7 +66,7 @@ class FeedStatus:
 
 
 class ViewSource(Protocol):
-    """The part of the ViewCache port that the feed uses (scheduler/ports/view.py)."""
+    """The methods of ViewCache, the store of the view in Redis (scheduler/ports/view.py), that the feed uses."""
 
     def catch_up(self) -> View | None:
         """Apply the changes since the last call to this process's copy of the view, and return the copy. Return None if

@@ -246,8 +246,8 @@ class Gate:
         return make_binding(cluster_key.encode(), key)
 
     def _now(self, known: KnownPrincipals | None) -> float:
-        """Return cluster time for the age of sessions. `known` None, while the database was never read: return the
-        monotonic clock of this process instead; only this process knows the sessions that begin then.
+        """Return cluster time for the age of sessions. If `known` is None, because the database was never read, return
+        the monotonic clock of this process instead: only this process accepts the sessions that begin in that time.
         """
         monotonic = self.principals.monotonic()
         return monotonic if known is None else known.now(monotonic)
