@@ -48,7 +48,8 @@ class _Kicker(QuietDispatcher):
 
 
 def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Apply the rules of the configuration file `path`, or with `dry_run` only print what they would change.
+    """Apply the rules of the configuration file `path`, or with `dry_run` only print what they would change. `yes`: do
+    not ask for confirmation. `as_json`: print JSON.
 
     Raises InvalidInputError if the file is wrong, StoreUnavailableError if the database cannot be reached, and
     ViewUnavailableError if Redis fails after the commit. The file may be applied again after any of these errors.

@@ -44,7 +44,9 @@ def issue_cookie(source: Source, name: str, binding: bytes, now: float) -> str:
 
 
 def open_cookie(value: str) -> Session | None:
-    """Return the content of a cookie whose signature is not verified yet, or None if it is no cookie of ours."""
+    """Return the content of a cookie whose signature is not verified yet, or None if it is no cookie of this
+    console.
+    """
     parts = value.split(".")
     if len(value) > _MOST_COOKIE or len(parts) != 3 or parts[0] != _VERSION:  # noqa: PLR2004 - version, body, signature
         return None
@@ -59,7 +61,7 @@ def open_cookie(value: str) -> Session | None:
 
 
 def is_signed(value: str, binding: bytes) -> bool:
-    """Return whether this cookie was signed with this secret."""
+    """Return whether the cookie `value` was signed with the secret `binding`."""
     text, _, signature = value.rpartition(".")
     return hmac.compare_digest(_sign(binding, "session", text).encode(), signature.encode("utf-8", "surrogatepass"))
 

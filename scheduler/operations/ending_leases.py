@@ -107,9 +107,9 @@ def held_of(current: Reservation) -> list[Lease]:
 
 
 def _without_declined_instances(current: Reservation) -> Reservation:
-    """Return a leased or revoking reservation without its list of declined instances, because the list does not apply
-    to the next lease. Return any other reservation unchanged: its list contains slots, which its next lease must not
-    use.
+    """Return a leased or revoking reservation without its list `declined`: there the list names instances of the
+    present lease and does not apply to the next one. Return a reservation in any other state unchanged: there the list
+    names slots that its next lease must not use.
     """
     is_of_lease = current.declined and current.phase in {"leased", "revoking"}
     return msgspec.structs.replace(current, declined=()) if is_of_lease else current

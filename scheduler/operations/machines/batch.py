@@ -287,9 +287,11 @@ def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine, pri
 def _refuse(
     work: UnitOfWork, pool: Pool | None, first: Slot, slots: Sequence[Slot], refusals: Sequence[Refusal]
 ) -> None:
-    """Make `slots`, for which a batch got no machine, empty, and stage the pauses of launches that the refusals cause.
+    """Move the slots for which a batch got no machine to the state `empty`, or to `error` if the last refusal is a
+    wrong configuration. Stage the pauses of launches that the refusals cause.
 
-    `first`: a slot of the batch as it was before. Each of `refusals` counts as one refusal, however many machines it
+    `slots`: the slots without a machine. `first`: a slot of the batch, as it was before this transaction changed it;
+    its launch decides which pauses are staged. Each of `refusals` counts as one refusal, however many machines it
     concerned.
     """
     if slots:

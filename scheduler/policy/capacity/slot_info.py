@@ -272,7 +272,9 @@ AT_REST: Final = frozenset({"ready", "empty"})
 
 
 def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
-    """Return the facts that follow from the row and the leases of a slot of this pool."""
+    """Return the scratch copy of a slot of this pool at the beginning of a cycle, with the facts that stay valid until
+    the row or a lease of the slot changes.
+    """
     found, is_sound = _find_held(view, slot)
     slot_info = make_slot_info(slot, pool, 0, found)
     return CachedSlot(slot_info, _is_at_rest(slot_info), is_sound)

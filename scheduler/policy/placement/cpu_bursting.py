@@ -86,8 +86,9 @@ def share(cycle: Scaled) -> Shared:
 
 
 def _decide_all(cycle: CycleState, found: Sequence[Cores]) -> None:
-    """Add these changes of limits to the decisions in order of submission, as far as the work budgets permit them. The
-    changes of one reservation stand together, so that one write contains them.
+    """Add the changes of CPU limits in `found` to the decisions, as far as the work budgets permit them. They are in
+    the order in which their reservations were submitted, so that the changes of one reservation stand together and one
+    write contains them.
     """
     rows, decide = cycle.view.reservations, cycle.decisions.append
     owners = [rows[each.reservation] for each in found]

@@ -117,8 +117,8 @@ def list_alternatives(pool: Pool, chosen: Choice, held: Collection[str]) -> list
     """Return `chosen` and the other choices of its market that a launch may get in its place, best first.
 
     An alternative has at least the resources and the labels of the chosen one, so that it serves all reservations for
-    which the slot is meant. It costs at most `price_factor` times as much as the cheapest of them. `held`: the keys of
-    the offerings that a launch back-off pauses.
+    which the slot is meant. It costs at most `price_factor` times as much as the cheapest choice that satisfies this.
+    `held`: the keys of the offerings to leave out, because a launch back-off pauses them; `chosen` is never left out.
     """
     alike = [each for each in list_choices(pool) if each.market == chosen.market and _covers(each, chosen)]
     return [chosen, *(each for each in list_eligible(alike, pool) if each.key not in {chosen.key, *held})]
