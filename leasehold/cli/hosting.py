@@ -128,7 +128,9 @@ def run(
     try:
         limits = find_limits(cgroup)
     except OSError as error:
-        raise CommandError(f"--cgroup: expected a folder of cgroup v2 that is delegated to us, got {error}") from None
+        raise CommandError(
+            f"--cgroup: expected a folder of cgroup v2 that is delegated to this user, got {error}"
+        ) from None
 
     def show(event: Mapping[str, Any]) -> None:
         _print_event(event, as_json)

@@ -178,7 +178,7 @@ def down() -> None:
     until = time.monotonic() + _DOWN_SECONDS
     while is_locked(running.folder / "lock"):
         if time.monotonic() >= until:
-            raise CommandError(f"still not down after {show_seconds(_DOWN_SECONDS)}: pid {running.pid}")
+            raise CommandError(f"the stack still runs after {show_seconds(_DOWN_SECONDS)}: pid {running.pid}")
         # Polling: the stack is no child of this process, and a blocking wait for its lock would have no time limit.
         time.sleep(_POLL_SECONDS)
     print_thing("down")

@@ -89,7 +89,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
     utilisation, cost. --html also writes a page that works without a network.
     """
     if more and not compare:
-        raise CommandError(f"unexpected argument {more[0]} (only after --compare)", BAD_INPUT)
+        raise CommandError(f"expected further arguments only after --compare, got {more[0]}", BAD_INPUT)
     if html is not None:
         from leasehold.simulate.report import check_report
 
