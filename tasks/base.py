@@ -301,6 +301,7 @@ def verify_sender(headers: Mapping[str, Any], task: str, roles: frozenset[Role])
     if mode == "signed" and found.role not in roles:
         wanted = f"a principal of the role {' or '.join(sorted(roles))}"
         raise UnprovenError(
-            Fault("principal", wanted, found.role, "forbidden"), f"the principal {found.name} lacks the role"
+            Fault("principal", wanted, found.role, "forbidden"),
+            f"the principal {found.name} has the role {found.role}, which may not send this message",
         )
     return found

@@ -97,7 +97,7 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
     phase: Annotated[
         list[str] | None,
         typer.Option(
-            help="Select by phase: pending, leased, revoking, …; `ended` is any end. May be repeated.",
+            help="Select by phase: pending, leased, revoking, …; `ended` is any final phase. May be repeated.",
             autocompletion=complete_phases,
         ),
     ] = None,
