@@ -202,7 +202,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         result, sentence = next(entry for kind, entry in DROPPED.items() if isinstance(error, kind))
         log.warning(sentence, action=f"task.{result}", error=str(error))
         if isinstance(error, ForeignAddressError):
-            self._report("address", [Fault("reply_to", "the address of an answer", "another address")])
+            self._report("address", [Fault("reply_to", "the address of a list for answers", "another address")])
         return result
 
     def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -297,10 +297,11 @@ def verify_sender(headers: Mapping[str, Any], task: str, roles: frozenset[Role])
     try:
         found = services.access.verify(headers, queue=queue, task=task, message_id=str(headers.get("id") or ""))
     except SignatureError as error:
-        raise UnprovenError(Fault("signature", _WANTED, "another one", "forbidden"), str(error)) from None
+        raise UnprovenError(Fault("signature", _WANTED, "another signature", "forbidden"), str(error)) from None
     if mode == "signed" and found.role not in roles:
         wanted = f"a principal of the role {' or '.join(sorted(roles))}"
         raise UnprovenError(
-            Fault("principal", wanted, found.role, "forbidden"), f"the principal {found.name} lacks the role"
+            Fault("principal", wanted, found.role, "forbidden"),
+            f"the principal {found.name} has the role {found.role}, which may not send this message",
         )
     return found

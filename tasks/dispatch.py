@@ -132,12 +132,12 @@ class CeleryDispatcher:
             )
         except redis.ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
-                raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error
+                raise ConnectionError(f"the broker did not take the callback {outgoing.id}: {error}") from error
             # The queue will never accept the callback, and repeating it would delay other callbacks.
             sentence = "A callback was dropped: the Redis key with the name of its queue is no list."
             log.warning(sentence, action="callback.refused", queue=name, callback=outgoing.id)
         except (OperationalError, redis.RedisError, OSError) as error:
-            raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error
+            raise ConnectionError(f"the broker did not take the callback {outgoing.id}: {error}") from error
 
     def wake_at(self, due: float | None, now: float) -> None:
         """Set the alarm that requests a tick at the cluster time `due` (None: no alarm). If the next periodic tick

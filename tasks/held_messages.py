@@ -160,7 +160,11 @@ class QoS(redis.QoS):
         try:
             self._send(commands)
         except self.channel.connection_errors as error:
-            log.warning("Messages cannot be acknowledged.", action="broker.not_acknowledged", error=str(error))
+            log.warning(
+                "Messages cannot be acknowledged; they are restored to their queues later.",
+                action="broker.not_acknowledged",
+                error=str(error),
+            )
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """Return unacknowledged messages to their queues when the worker stops, after the acknowledgements and records

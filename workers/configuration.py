@@ -150,7 +150,7 @@ def _pool_warnings(path: str, pool: Pool) -> Iterator[Fault]:
         yield from _launch_warnings(path, pool)
     yield from _schedule_warnings(path, pool, time.time())
     if pool.probe.kind == "none" and pool.probe.port is not None:
-        yield Fault(f"{path}.probe.port", "a probe of kind tcp or http beside it", "kind none")
+        yield Fault(f"{path}.probe.port", "a probe of kind tcp or http beside a port", "kind none")
 
 
 def _schedule_warnings(path: str, pool: Pool, now: float) -> Iterator[Fault]:
@@ -161,10 +161,14 @@ def _schedule_warnings(path: str, pool: Pool, now: float) -> Iterator[Fault]:
         where = f"{path}.schedules[{index}]"
         if (at := find_own_overlap(schedule, now)) is not None:
             got = f"one that is open when the next begins, {show_instant(schedule, at)}"
-            yield Fault(where, "windows that end before the next begins (they count as one)", got)
+            yield Fault(where, "windows that end before the next window begins (overlapping windows count as one)", got)
         if (window := find_clock_change(schedule, now)) is not None:
             got = " to ".join(show_instant(schedule, each) for each in window)
-            yield Fault(f"{where}.duration", "no change of the clock in a window (an until keeps its time of day)", got)
+            yield Fault(
+                f"{where}.duration",
+                "no change of the clock in a window (`until`, in place of `duration`, keeps the time of day)",
+                got,
+            )
         for other, earlier in enumerate(pool.schedules[:index]):
             keys = [key for key in OVERRIDES if None not in {getattr(schedule, key), getattr(earlier, key)}]
             if keys and (at := find_overlap(earlier, schedule, now)) is not None:
@@ -178,7 +182,9 @@ def _launch_warnings(path: str, pool: Pool) -> Iterator[Fault]:
         yield Fault(f"{path}.ec2.image", "an image or a launch_template (EC2 cannot launch)", "neither")
     if ec2.launch_template and ec2.security_groups:
         got = f"{len(ec2.security_groups)} of them"
-        yield Fault(f"{path}.ec2.security_groups", "none beside a launch_template (it brings its own)", got)
+        yield Fault(
+            f"{path}.ec2.security_groups", "no security groups beside a launch_template, which names its own", got
+        )
 
 
 def find_contradictions(rules: Rules) -> Iterator[Fault]:
@@ -214,10 +220,10 @@ def find_misfits(path: str, pool: Pool) -> Iterator[Fault]:
         if amount > largest:
             found = True
             known = f"at most {largest:g}" if name in names else f"one of {', '.join(sorted(names)) or 'none'}"
-            yield Fault(f"{path}.default_resources.{name}", f"{known} (no slot holds more)", f"{amount:g}")
+            yield Fault(f"{path}.default_resources.{name}", f"{known} (no slot of the pool has more)", f"{amount:g}")
     if not found and not any(fits(pool.default_resources, each) for each in held):
         got = ", ".join(f"{name} {amount:g}" for name, amount in pool.default_resources.items())
-        yield Fault(f"{path}.default_resources", "amounts that one offering holds together", got)
+        yield Fault(f"{path}.default_resources", "amounts that fit together into a slot of one offering", got)
 
 
 def _find_minima(rules: Rules) -> Iterator[Fault]:
@@ -291,11 +297,11 @@ def _fill_in_user_data(rules_document: dict[str, Any], folder: Path) -> Iterator
         if ec2 is None or not isinstance(file, str):
             continue
         if "user_data" in ec2:
-            yield Fault(f"{path}.user_data", "nothing beside user_data_file", "both")
+            yield Fault(f"{path}.user_data", "no user_data beside user_data_file", "both")
             continue
         try:
             ec2["user_data"] = (folder / file).read_text(encoding="utf-8")
         except OSError as error:
             yield Fault(f"{path}.user_data_file", "a file that can be read", f"{show(file)}: {_describe(error)}")
         except ValueError:
-            yield Fault(f"{path}.user_data_file", "the name of a text in UTF-8", show(file))
+            yield Fault(f"{path}.user_data_file", "the name of a text file in UTF-8", show(file))

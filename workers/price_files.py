@@ -70,7 +70,7 @@ class PriceRow(Document):
     def check_fields(self) -> None:
         """Refuse a row without exactly one of zone and region. Raises ExpectedError."""
         if (self.zone is None) == (self.region is None):
-            raise conflicts([Fault("zone", "a zone or a region", "neither" if self.zone is None else "both")])
+            raise conflicts([Fault("zone", "either a zone or a region", "neither" if self.zone is None else "both")])
 
 
 class _Found(NamedTuple):
@@ -107,7 +107,9 @@ def read_prices(path: Path, *, region: str | None, seen_at: float) -> list[Price
         )
         known = prices.setdefault(price.key, price)
         if known.price != price.price:
-            raise fault(f"{path}, {row.place}", f"one price for {' '.join(price.key)} ({known.price:g})", row.price)
+            raise fault(
+                f"{path}, {row.place}", f"the earlier price of {' '.join(price.key)} ({known.price:g})", row.price
+            )
     if not prices:
         raise fault(str(path), f"at least one price in {region or 'a region'}", "none")
     return [prices[key] for key in sorted(prices)]
@@ -121,7 +123,7 @@ def _region_of(location: str) -> str:
 def _find_region(path: Path, rows: Iterable[_Found]) -> str | None:
     names = sorted({_region_of(row.location) for row in rows})
     if len(names) > 1:
-        raise fault(str(path), "prices of one region, or --region", ", ".join(names[:5]))
+        raise fault(str(path), "prices of one region only, or the option --region", ", ".join(names[:5]))
     return names[0] if names else None
 
 

@@ -324,7 +324,7 @@ def _access_conflicts(settings: Settings) -> Iterator[Fault]:
     """
     aws, flower, access = settings.aws, settings.flower, settings.access
     if access.principal is not None and access.key is None and access.key_file is None:
-        yield Fault("access.key_file", "the key of access.principal, or access.key", "nothing")
+        yield Fault("access.key_file", "a file with the key of access.principal, or the key in access.key", "nothing")
     if (aws.access_key_id is None) != (aws.secret_access_key is None):
         missing = "access_key_id" if aws.access_key_id is None else "secret_access_key"
         yield Fault(f"aws.{missing}", "both keys or neither", "nothing")

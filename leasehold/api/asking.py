@@ -106,7 +106,9 @@ def _add_path(document: dict[str, Any], route: Route, request: Request) -> None:
     name = request.path_params[route.field]
     given = document.setdefault(route.field, name)
     if given != name:
-        raise InvalidInputError([Fault(route.field, f"{show(name)}, as in the path, or nothing", show(given))])
+        raise InvalidInputError(
+            [Fault(route.field, f"{show(name)}, as in the path of the URL, or nothing", show(given))]
+        )
 
 
 def _take_key(document: dict[str, Any], request: Request) -> str | None:

@@ -68,7 +68,7 @@ class Reading:
         body = await read_body(request)
         marks, wait = body.get("marks"), body.get("wait", 0)
         if not isinstance(marks, dict) or not 0 < len(marks) <= MOST_MARKS:
-            raise fault("marks", f"a table of 1 to {MOST_MARKS} marks by reservation", marks)
+            raise fault("marks", f"a table of 1 to {MOST_MARKS} marks, each under the id of its reservation", marks)
         if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= LONGEST_WAIT_SECONDS:
             raise fault("wait", f"a number from 0 to {LONGEST_WAIT_SECONDS:g}", wait)
         client = await self._service.open_client(request)

@@ -197,11 +197,12 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
     charge_rate: Annotated[str | None, typer.Option(metavar="NUMBERS", help=f"Income per second. {_LIST_HELP}")] = None,
     max_charge_seconds: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Limit of balances: the income of this time, like 10m."),
+        typer.Option(metavar="DURATION", help="Upper limit of the balance: the income of this time, like 10m."),
     ] = None,
     balance: Annotated[str | None, typer.Option(metavar="NUMBERS", help=f"Set the balance. {_LIST_HELP}")] = None,
     max_fanout: Annotated[
-        int | None, typer.Option(help="Largest number of paid leases of equal reservations; 0: no limit.")
+        int | None,
+        typer.Option(help="Most paid leases of equal reservations; further ones run at the free level; 0: no limit."),
     ] = None,
     limit: Annotated[
         list[str] | None,
@@ -213,7 +214,8 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
     free_tasks: Annotated[
         bool | None,
         typer.Option(
-            "--enable-free-tasks/--disable-free-tasks", help="Without a balance: run at the free level, or wait."
+            "--enable-free-tasks/--disable-free-tasks",
+            help="Whether reservations run at the free level if the account has no balance, or wait.",
         ),
     ] = None,
     description: Annotated[str | None, typer.Option(help="Description of the account.")] = None,

@@ -16,7 +16,8 @@ def alive(
         str,
         typer.Argument(
             metavar="PROCESS",
-            help="reservations, ticks, launch, health, terminate, beat, flower, console, metrics or emulator.",
+            help="Process to check: reservations, ticks, launch, health, terminate, beat, flower, console, metrics or"
+            " emulator.",
         ),
     ],
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds to wait for an answer.", min=0.1)] = 10.0,

@@ -136,7 +136,9 @@ def _confirm(preview: Preview) -> None:
     is no terminal.
     """
     if not sys.stdin.isatty():
-        raise CommandError(f"{_sum_up(preview)}: nothing was changed; --dry-run shows the details, --yes applies it")
+        raise CommandError(
+            f"{_sum_up(preview)}: nothing was changed; --dry-run shows the details, --yes applies the rules"
+        )
     for line in _write(preview):
         print_error(line)
     if not typer.confirm(f"{_sum_up(preview)}: apply it?", err=True):

@@ -53,7 +53,10 @@ def backup(
 def restore(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A file written by `leasehold backup`.")] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="The database was restored by other means: do the remaining steps.")
+        bool,
+        typer.Option(
+            "--in-place", help="Do only the steps that follow after the database was restored by other means."
+        ),
     ] = False,
     resubmit: Annotated[
         bool, typer.Option("--resubmit", help="Submit lost reservations again if they had no lease.")

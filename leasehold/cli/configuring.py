@@ -16,7 +16,7 @@ File = Annotated[
     Path | None,
     typer.Argument(
         metavar="FILE",
-        help="The configuration file. Default: the file that LEASEHOLD_CONFIG names, else ./leasehold.toml.",
+        help="The configuration file; default: the environment variable LEASEHOLD_CONFIG, else ./leasehold.toml.",
     ),
 ]
 group = add_group("config", "Write and check leasehold.toml.", "leasehold config init")

@@ -53,14 +53,20 @@ def costs(
         str,
         typer.Option(
             metavar="WHAT",
-            help="pool, account, offering or kind.",
+            help="Sum up the costs by pool, account, offering or kind.",
             autocompletion=lambda incomplete: starting(_WAYS, incomplete),
         ),
     ] = "pool",
     since: Annotated[
-        str, typer.Option(metavar="WHEN", help="A duration like 6h or 7d, or a time. The whole hour of it counts.")
+        str,
+        typer.Option(
+            metavar="WHEN",
+            help="Begin of the period, rounded down to a full hour: a duration before now, like 6h or 7d, or a time.",
+        ),
     ] = "24h",
-    budgets: Annotated[bool, typer.Option("--budgets", help="Show what was spent of each budget instead.")] = False,
+    budgets: Annotated[
+        bool, typer.Option("--budgets", help="Show how much of each budget was spent, in place of the costs.")
+    ] = False,
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:

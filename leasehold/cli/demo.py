@@ -20,9 +20,12 @@ def demo(
     trace: Annotated[
         Path | None, typer.Option(help="A log in the Standard Workload Format, plain or gzipped.", metavar="FILE")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=5000, help="How many of its jobs to play.")] = 150,
+    jobs: Annotated[int, typer.Option(min=1, max=5000, help="Number of jobs of the log to play.")] = 150,
     speed: Annotated[
-        float | None, typer.Option(min=0.001, help="Factor by which the log is played faster; default: to fit 20 s.")
+        float | None,
+        typer.Option(
+            min=0.001, help="Factor by which the log is played faster; default: so that the jobs fit into 20 s."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
     stay: Annotated[bool, typer.Option("--stay", help="Keep the stack with its console until Ctrl-C.")] = False,

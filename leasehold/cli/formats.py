@@ -23,7 +23,7 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FORMAT",
-        help="table, wide (all columns in full), json, yaml or csv.",
+        help="Form of the output: table, wide (all columns in full), json, yaml or csv.",
         autocompletion=lambda incomplete: starting(FORMATS, incomplete),
     ),
 ]
@@ -33,7 +33,7 @@ OneOutput = Annotated[
         "--output",
         "-o",
         metavar="FORMAT",
-        help="table, json or yaml.",
+        help="Form of the output: table, json or yaml.",
         autocompletion=lambda incomplete: starting(FORMATS, incomplete),
     ),
 ]

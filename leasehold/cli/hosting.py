@@ -24,11 +24,17 @@ if TYPE_CHECKING:
     from leasehold.agent.agent import HostSpec
 
 SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Slot of the host; default: the name of this host.")]
-Machine = Annotated[str | None, typer.Option(help="Machine id; default: from /etc/machine-id, else from --state.")]
+Machine = Annotated[
+    str | None,
+    typer.Option(
+        help="Id of this machine; default: derived from /etc/machine-id, else an id kept in the folder --state."
+    ),
+]
 State = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER", help="Folder for a machine id if the host has none; default: ~/.local/state/leasehold."
+        metavar="FOLDER",
+        help="Folder for the files that the agent keeps on this host; default: ~/.local/state/leasehold.",
     ),
 ]
 _STATE = frozenset({"slot", "machine"})
@@ -42,10 +48,11 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
     pool: Annotated[str, typer.Option(help='Pool of the host, which has provider = "static".')],
     slot: SlotId = None,
     machine: Machine = None,
-    cpus: Annotated[str | None, typer.Option(help="Number of cpus; default: all of this machine.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory in MiB; default: all of this machine.")] = None,
+    cpus: Annotated[str | None, typer.Option(help="Number of cpus of the slot; default: all of this machine.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory of the slot in MiB; default: all of this machine.")] = None,
     resource: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Amount of another resource. May be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME=AMOUNT", help="Amount of another resource of the slot. May be repeated."),
     ] = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Label of the slot. May be repeated.")
@@ -99,7 +106,8 @@ def run(
     cgroup: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="A delegated cgroup v2 folder, to limit cores by it; default: by cpu affinity."
+            metavar="FOLDER",
+            help="Delegated cgroup v2 folder, by which the cores of leases are limited; default: by CPU affinity.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -120,7 +128,9 @@ def run(
     try:
         limits = find_limits(cgroup)
     except OSError as error:
-        raise CommandError(f"--cgroup: expected a folder of cgroup v2 that is delegated to us, got {error}") from None
+        raise CommandError(
+            f"--cgroup: expected a folder of cgroup v2 that is delegated to this user, got {error}"
+        ) from None
 
     def show(event: Mapping[str, Any]) -> None:
         _print_event(event, as_json)
@@ -151,7 +161,7 @@ def execute(
         ),
     ],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command with its arguments.")],
-    component: Annotated[str, typer.Option(help="Component of the reservation.")] = "main",
+    component: Annotated[str, typer.Option(help="Component of the reservation whose cores COMMAND may use.")] = "main",
     slot: Annotated[str | None, typer.Option(help="Slot of the host; default: the name of this host.")] = None,
     machine: Machine = None,
     state: State = None,

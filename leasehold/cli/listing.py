@@ -41,12 +41,28 @@ Seen = TypeVar("Seen", SeenReservation, SeenSlot)
 Pairs = list[str] | None
 Account = Annotated[
     str | None,
-    typer.Option(help="Select by the account of reservations.", autocompletion=complete_accounts, show_default=False),
+    typer.Option(
+        help="Select reservations of this account, or the slots that they hold.",
+        autocompletion=complete_accounts,
+        show_default=False,
+    ),
 ]
 Tags = Annotated[
-    Pairs, typer.Option("--tag", metavar="NAME=VALUE", help="Select by a tag of reservations. May be repeated.")
+    Pairs,
+    typer.Option(
+        "--tag",
+        metavar="NAME=VALUE",
+        help="Select reservations with this tag, or the slots that they hold. May be repeated.",
+    ),
 ]
-Labels = Annotated[Pairs, typer.Option("--label", metavar="NAME=VALUE", help="Select by a label. May be repeated.")]
+Labels = Annotated[
+    Pairs,
+    typer.Option(
+        "--label",
+        metavar="NAME=VALUE",
+        help="Select reservations that require this label, or slots that have it. May be repeated.",
+    ),
+]
 Older = Annotated[str | None, typer.Option(metavar="AGE", help="Select rows of at least this age, like 90, 10m or 2h.")]
 Newer = Annotated[str | None, typer.Option(metavar="AGE", help="Select rows of at most this age.")]
 RESERVATION_KEYS: Final[Mapping[str, Callable[[SeenReservation], Any]]] = {
@@ -81,7 +97,7 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
     phase: Annotated[
         list[str] | None,
         typer.Option(
-            help="Select by phase: pending, leased, revoking, …; `ended` is any end. May be repeated.",
+            help="Select by phase: pending, leased, revoking, …; `ended` is any final phase. May be repeated.",
             autocompletion=complete_phases,
         ),
     ] = None,

@@ -76,5 +76,5 @@ def check_market(configuration: Configuration) -> tuple[list[Fault], list[Fault]
     except (StoreUnavailableError, InvalidInputError):
         return [], [Fault("offerings.require", UNCHECKED, "no database")]
     if not market.types:
-        return [], [Fault("offerings.require", UNCHECKED, "none (`leasehold apply` reads it)")]
+        return [], [Fault("offerings.require", UNCHECKED, "no catalogue (`leasehold apply` reads it)")]
     return [*find_market_faults(rules, market)], []

@@ -29,9 +29,10 @@ _COLUMNS: Final = (
 @app.command(epilog=example("leasehold offers", "leasehold offers --pool linux --cpus 8 --memory 16384 --json"))
 def offers(
     pool: Annotated[
-        str | None, typer.Option(help="Only of this pool.", autocompletion=complete_pools, metavar="POOL")
+        str | None,
+        typer.Option(help="Show only the offers of this pool.", autocompletion=complete_pools, metavar="POOL"),
     ] = None,
-    cpus: Annotated[str | None, typer.Option(help="Cpus that a machine must have.")] = None,
+    cpus: Annotated[str | None, typer.Option(help="Number of cpus that a machine must have.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory in MiB that a machine must have.")] = None,
     as_json: AsJson = False,
 ) -> None:

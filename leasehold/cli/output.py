@@ -19,10 +19,11 @@ from leasehold.texts.values import show_seconds, show_time
 if TYPE_CHECKING:
     from leasehold.client.models import Answer
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Seconds to wait for the answer.", min=0.1)]
 Watched = Annotated[
-    float | None, typer.Option("--watch", metavar="SECONDS", help="Repeat in this interval until Ctrl-C.", min=0.1)
+    float | None,
+    typer.Option("--watch", metavar="SECONDS", help="Repeat the output each SECONDS until Ctrl-C.", min=0.1),
 ]
 _NO_WIDTH: Final = 100_000
 """Width in characters for output that is no terminal. It is so large that no line is wrapped or cut."""

@@ -21,7 +21,8 @@ group = add_group("prices", "Update the table of prices.", "leasehold prices imp
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="AWS's price list of EC2, or a simple list of prices.")],
     region: Annotated[
-        str | None, typer.Option(help="Region whose prices are taken; default: that of the stack, else the only one.")
+        str | None,
+        typer.Option(help="Region whose prices are added; default: the stack's region, else the only region in FILE."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -210,7 +210,7 @@ def events(
         str | None, typer.Option(help="Select events of this reservation.", autocompletion=complete_reservations)
     ] = None,
     slot: Annotated[str | None, typer.Option(help="Select events of this slot.", autocompletion=complete_slots)] = None,
-    name: Annotated[str | None, typer.Option(help="Select events of this name, like slot_ready.")] = None,
+    name: Annotated[str | None, typer.Option(help="Select events with this name, like slot_ready.")] = None,
     limit: Annotated[int, typer.Option(help="Number of events: the newest ones.", min=1, max=10_000)] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events until Ctrl-C.")] = False,
     as_json: AsJson = False,

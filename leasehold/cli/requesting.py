@@ -53,10 +53,14 @@ AsOf = Annotated[
 
 
 def describe_request(  # noqa: PLR0913, PLR0917 - an option each
-    system: Annotated[str | None, typer.Option(help="Any pool of this system, like x86_64-linux.")] = None,
-    pool: Annotated[str | None, typer.Option(help="This pool only.", autocompletion=complete_pools)] = None,
+    system: Annotated[
+        str | None, typer.Option(help="Request slots in any pool of this system, like x86_64-linux.")
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Request slots in this pool only.", autocompletion=complete_pools)
+    ] = None,
     name: Annotated[str | None, typer.Option("--id", help="Id of the reservation; default: a new one.")] = None,
-    cpus: Annotated[str | None, typer.Option(help="Cpus.")] = None,
+    cpus: Annotated[str | None, typer.Option(help="Number of cpus.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory in MiB.")] = None,
     resource: Annotated[
         list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Amount of another resource.")
@@ -68,13 +72,19 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label that a slot should have.")
     ] = None,
     tag: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A text kept with the reservation.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A tag: a name and a text, kept with the reservation."),
     ] = None,
     account: Annotated[
         str | None, typer.Option(help="The account that pays for the reservation.", autocompletion=complete_accounts)
     ] = None,
     priority: Annotated[float | None, typer.Option(help="Priority: higher is served first; 0: on hold.")] = None,
-    ttl: Annotated[str | None, typer.Option(help="Time to expiry without renewal, like 90 or 15m; 0: never.")] = None,
+    ttl: Annotated[
+        str | None,
+        typer.Option(
+            help="Time until the reservation expires if it is not renewed, like 90 (seconds) or 15m; 0: never."
+        ),
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Restart the reservation if it fails.")] = False,
     file: Annotated[
         Path | None,
@@ -232,7 +242,8 @@ def release(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_
 def surrender(
     reservation: HeldId,
     component: Annotated[
-        str | None, typer.Option(help="Elastic instance to give back, even if not revoked; default: all revoked ones.")
+        str | None,
+        typer.Option(help="Elastic instance to give back, even if not revoked; default: all revoked instances."),
     ] = None,
     token: Token = None,
     timeout: Timeout = 30,
@@ -334,7 +345,7 @@ def cancel(
             metavar="RESERVATION...", help="Ids of reservations.", autocompletion=complete_live_reservations
         ),
     ],
-    reason: Annotated[str | None, typer.Option(help="Reason, shown to people.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason of the end, shown with the reservation.")] = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:

@@ -32,7 +32,7 @@ group = add_group("rules", "Show the rules in force, and earlier ones.", "leaseh
     )
 )
 def apply(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A leasehold.toml.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file, like leasehold.toml.")],
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -58,7 +58,9 @@ def find_version(store: "Store", version: int) -> "AppliedRules":
 
 @group.command("show", epilog=example("leasehold rules show", "leasehold rules show --version 3 --json"))
 def show_rules(
-    version: Annotated[int | None, typer.Option(help="An earlier version. Default: the rules in force.", min=1)] = None,
+    version: Annotated[
+        int | None, typer.Option(help="Number of an earlier version of the rules; default: the rules in force.", min=1)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the rules in force, or an earlier version of them.

@@ -36,7 +36,10 @@ _DOWN_SECONDS = 30.0
 @app.command(epilog=example("leasehold up", "leasehold up --detach", "leasehold up --config leasehold.toml"))
 def up(
     config: Annotated[
-        Path | None, typer.Option(help="Configuration file; default: LEASEHOLD_CONFIG, else ./leasehold.toml.")
+        Path | None,
+        typer.Option(
+            help="Configuration file; default: the environment variable LEASEHOLD_CONFIG, else ./leasehold.toml."
+        ),
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when the stack runs; `leasehold down` stops it.")
@@ -175,7 +178,7 @@ def down() -> None:
     until = time.monotonic() + _DOWN_SECONDS
     while is_locked(running.folder / "lock"):
         if time.monotonic() >= until:
-            raise CommandError(f"still not down after {show_seconds(_DOWN_SECONDS)}: pid {running.pid}")
+            raise CommandError(f"the stack still runs after {show_seconds(_DOWN_SECONDS)}: pid {running.pid}")
         # Polling: the stack is no child of this process, and a blocking wait for its lock would have no time limit.
         time.sleep(_POLL_SECONDS)
     print_thing("down")
@@ -191,7 +194,9 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
     state_file: Annotated[
         Path | None, typer.Option(help="File of settings, TOML or JSON; read again when it changes.")
     ] = None,
-    call_log: Annotated[Path | None, typer.Option(help="File for calls and events, a JSON line each.")] = None,
+    call_log: Annotated[
+        Path | None, typer.Option(help="File to which each call and event is appended as a line of JSON.")
+    ] = None,
     boot_seconds: Annotated[
         float | None, typer.Option(help="Seconds for which a new instance is pending; default: 0.")
     ] = None,
@@ -205,15 +210,18 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
         float | None, typer.Option(help="Seconds after a launch for which descriptions omit the instance; default: 0.")
     ] = None,
     interruption_queue: Annotated[
-        str | None, typer.Option(help="Create this SQS queue, for interruption and rebalance notices.")
+        str | None, typer.Option(help="Name of an SQS queue to create for interruption and rebalance notices.")
     ] = None,
     interruption_rate: Annotated[
-        float | None, typer.Option(help="Random interruptions of a spot instance per hour.")
+        float | None,
+        typer.Option(help="Average number of random interruptions of a spot instance per hour; default: 0."),
     ] = None,
-    random_seed: Annotated[int | None, typer.Option(help="Seed of the random choices.")] = None,
-    script: Annotated[Path | None, typer.Option(help="Script to play from the start on, TOML or JSON.")] = None,
+    random_seed: Annotated[int | None, typer.Option(help="Seed of the emulator's random choices.")] = None,
+    script: Annotated[
+        Path | None, typer.Option(help="Script of events in EC2 to play from the start on, TOML or JSON.")
+    ] = None,
     speed: Annotated[
-        float | None, typer.Option(help="Seconds of the script that pass in one second; default: its own.")
+        float | None, typer.Option(help="Seconds of the script that pass in one second; default: as in the script.")
     ] = None,
 ) -> None:
     """Run the EC2 emulator alone, until Ctrl-C."""

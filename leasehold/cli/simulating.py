@@ -39,15 +39,21 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="File with the fleet of a trace; default: LEASEHOLD_CONFIG, else ./leasehold.toml."),
+        typer.Option(
+            help="Configuration file with the fleet on which a trace is played; default: the environment variable"
+            " LEASEHOLD_CONFIG, else ./leasehold.toml."
+        ),
     ] = None,
     slots: Annotated[
-        int | None, typer.Option(min=1, help="Number of slots of the pool; default: its max_slots.")
+        int | None,
+        typer.Option(min=1, help="Number of slots of the pool that serves the trace; default: its max_slots."),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Number of jobs to play, from the first one; default: all.")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="System of the jobs; required if the fleet has several.")] = None,
+    system: Annotated[
+        str | None, typer.Option(help="System that the jobs request; required if the fleet has several systems.")
+    ] = None,
     elastic_share: Annotated[
         float, typer.Option(min=0, max=1, help="Share of each job's processors that becomes an elastic component.")
     ] = 0.0,
@@ -67,7 +73,12 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
             metavar="FILE.html", help="Write a page with drawings and tables of the simulation into this file."
         ),
     ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count broken lines of a trace.")] = False,
+    skip_bad: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad", help="Skip broken lines of a trace and show their number; without it they are an error."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Play a scenario or a workload trace on a virtual clock.
@@ -78,7 +89,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
     utilisation, cost. --html also writes a page that works without a network.
     """
     if more and not compare:
-        raise CommandError(f"unexpected argument {more[0]} (only after --compare)", BAD_INPUT)
+        raise CommandError(f"expected further arguments only after --compare, got {more[0]}", BAD_INPUT)
     if html is not None:
         from leasehold.simulate.report import check_report
 

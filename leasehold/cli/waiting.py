@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 Wait = Annotated[
     float | None,
     typer.Option(
-        metavar="[SECONDS]", help="Wait until the slots are done: at most SECONDS, else without a limit.", min=0
+        metavar="[SECONDS]",
+        help="Wait until the slots hold no lease (drain: and their machines are gone): at most SECONDS, else without"
+        " a limit.",
+        min=0,
     ),
 ]
 Timeout = Annotated[

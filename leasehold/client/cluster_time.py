@@ -69,7 +69,9 @@ class ClientClock:
 
     def _warn_once(self, error: Exception) -> None:
         if not self._has_warned:
-            _log.warning("deadlines follow this host's clock, which may be wrong: Redis refuses its time (%s)", error)
+            _log.warning(
+                "deadlines follow this host's clock, which may be wrong: Redis refuses to return the time (%s)", error
+            )
         self._has_warned = True
 
     def _read(self) -> tuple[float, bytes | None]:

@@ -65,7 +65,9 @@ def read_credentials(line: str, principal: str | None, origin: str) -> Credentia
         raise BadCredentials(f"{origin}: expected the key of the principal {principal}, got that of {name}")
     found = name or principal
     if found is None:
-        raise BadCredentials(f"{origin}: expected a key of a named principal (access.principal), got no name")
+        raise BadCredentials(
+            f"{origin}: expected the principal of the key (NAME:KEY, or access.principal), got no name"
+        )
     return Credentials(found, key, cluster)
 
 

@@ -39,7 +39,7 @@ def open_access(
     if is_http(found.broker_url):
         return _open_http(found.broker_url, principal, key, key_file, token)
     if token is not None:
-        raise BadCredentials("token: expected the URL of an HTTP API for a token, got that of a Redis")
+        raise BadCredentials("token: expected the URL of an HTTP API for a token, got the URL of a Redis")
     return _open_redis(found, principal, key, key_file)
 
 

@@ -103,7 +103,7 @@ def judge_access(check: str, user: str, bind: str | None, *, needs_none: bool) -
     bound = set(bind.split())
     if bound and bound <= _LOOPBACK:
         return ok(check, "clients need no password; it listens on loopback only")
-    return warning(check, "clients need no password, and it listens on other addresses than loopback", remedy)
+    return warning(check, "clients need no password, and the server listens on other addresses than loopback", remedy)
 
 
 def judge_clock(check: str, ahead: float, uncertain: float, whose: str) -> Finding:

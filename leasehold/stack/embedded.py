@@ -307,7 +307,9 @@ class Stack:
             for name in open_checks:
                 if self.restarts().get(name, 0) >= MOST_DEATHS:
                     last = read_last_line(self.folder.logs / f"{name}.log") or "its log is empty"
-                    raise StackError(f"{name} does not stay up: {last}", self._list_warnings())
+                    raise StackError(
+                        f"the process {name} ended again and again before it was ready: {last}", self._list_warnings()
+                    )
             if time.monotonic() >= until:
                 late = f"not ready in time: {', '.join(open_checks)} (see `leasehold logs`, {self.folder.logs})"
                 raise StackError(late, self._list_warnings())

@@ -37,7 +37,7 @@ class StackFolder:
         killed.
         """
         if self._lock is None:
-            raise AlreadyRunningError(f"{self.path} is not locked")
+            raise AlreadyRunningError(f"{self.path} is not locked by this process")
         return self._lock
 
     def lock(self) -> None:

@@ -37,7 +37,7 @@ def find_images(images: Images, rules: Rules, prefix: str = "") -> Found:
         except CloudError as error:
             if error.category == "not_found":
                 path = f"{prefix}.{key}" if prefix else key
-                faults.append(Fault(path, f"the source of an image that exists ({error.code})", show(source)))
+                faults.append(Fault(path, f"a source that names an existing image ({error.code})", show(source)))
             found.errors[source] = error
     if faults:
         raise InvalidInputError(faults)

@@ -97,7 +97,7 @@ def make_fleet(
     for name in names:
         if not count_processors_at_most(rules.pools[name]):
             got = rules.pools[name].resources
-            raise fault(f"pools.{name}.resources", "capacity for a processor of a job (1 cpu) on a slot", got)
+            raise fault(f"pools.{name}.resources", "slot resources that hold one processor of a job (1 cpu)", got)
     return Fleet(document, rules, cloud, system, counts)
 
 

@@ -110,7 +110,8 @@ def put_back(backup: Backup, url: str) -> None:
     if kind != backup.kind:
         names = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
         raise BackupError(
-            f"{backup.path}: expected a backup of {names[kind]} as in database.url, got one of {names[backup.kind]}"
+            f"{backup.path}: expected a backup of {names[kind]}, as in database.url,"
+            f" got a backup of {names[backup.kind]}"
         )
     if kind == "sqlite":
         target = _find_file(url)

@@ -381,7 +381,9 @@ def _decode(type_: type[T], body: bytes) -> T:
 
 def _require(is_ours: bool) -> None:  # noqa: FBT001 - an answer of Redis
     if not is_ours:
-        raise ViewUnavailableError("rebuild of the view given up: another process began one, or Redis restarted")
+        raise ViewUnavailableError(
+            "the rebuild of the view was given up: another process began a rebuild, or Redis restarted"
+        )
 
 
 def _apply_each(view: View, batches: Iterable[list[Row]]) -> Iterator[list[Row]]:

@@ -215,7 +215,7 @@ def test_down_does_not_signal_a_process_that_got_the_id_of_a_stack(
     planted.write(describe(bystander.pid, (find_start(bystander.pid) or 0) - 1))
     found = run("down")
     assert (found.status, len(found.complaints)) == (1, 1)
-    assert found.complaints[0].startswith("leasehold: still not down after")
+    assert found.complaints[0].startswith("leasehold: the stack still runs after")
     assert bystander.poll() is None
     another = describe(bystander.pid, find_start(bystander.pid))
     another["processes"]["supervisor"]["command"] = "leasehold up"

@@ -83,7 +83,7 @@ def test_wrong_arguments_are_one_line_and_change_nothing(
         ("a\nb\n", 0o600, "expected one line NAME:KEY@CLUSTER, got 2 lines"),
         (f"anna:{'A' * 43}", 0o644, "expected a file of mode 0600, got mode 0644"),
         (f"anna:{'A' * 43}", 0o640, "expected a file of mode 0600, got mode 0640"),
-        ("A" * 43, 0o600, "expected a key of a named principal (access.principal), got no name"),
+        ("A" * 43, 0o600, "expected the principal of the key (NAME:KEY, or access.principal), got no name"),
     ],
 )
 def test_a_key_file_that_is_not_usable_is_one_line(

@@ -79,7 +79,7 @@ def test_a_dry_run_prints_changes_and_consequences_and_applies_nothing(database:
 
 def test_without_a_terminal_a_change_that_takes_something_away_needs_yes(database: str, run: Run) -> None:
     found = run("apply", "taking.toml")
-    line = f"leasehold: {SUM}: nothing was changed; --dry-run shows the details, --yes applies it"
+    line = f"leasehold: {SUM}: nothing was changed; --dry-run shows the details, --yes applies the rules"
     assert (found.status, found.out, found.complaints) == (1, "", [line])
     assert version(database) == 1
     assert run("apply", "more.toml").out == "rules version 2\n"

@@ -200,7 +200,7 @@ def test_a_play_that_never_ends_is_named(run: Run, tmp_path: Path) -> None:
         ),
         (("--compare", "queue=fifo", "queue=size"), '--compare: expected each key once, got "queue"'),
         (("--compare", "pools.lab.max_slots=3"), "--compare pools.lab.max_slots: expected "),
-        (("queue=fifo",), "unexpected argument queue=fifo (only after --compare)"),
+        (("queue=fifo",), "expected further arguments only after --compare, got queue=fifo"),
         (("--elastic-share", "2"), "Invalid value for '--elastic-share'"),
         (("--slots", "0"), "Invalid value for '--slots'"),
         (("--system", "arm"), '--system: expected one of: x86_64-linux, got "arm"'),

@@ -137,7 +137,7 @@ def test_without_permission_for_time_the_clock_is_the_wall_clock_and_warns_once(
         assert clock.now() == pytest.approx(time.time(), abs=NEAR)
         clock.refresh()
     (warned,) = caplog.messages
-    assert warned.startswith("deadlines follow this host's clock, which may be wrong: Redis refuses its time")
+    assert warned.startswith("deadlines follow this host's clock, which may be wrong: Redis refuses to return the time")
 
 
 @pytest.mark.usefixtures("clock")

@@ -107,8 +107,8 @@ def test_only_successful_answers_are_lost(launch: Launch, emulator: Emulator) ->
     [
         ({}, "faults[0].code: expected a value, got nothing"),
         ({"lost": "stolen"}, "faults[0].lost: expected one of reset, 500, timeout"),
-        ({"lost": "reset", "code": "InternalError"}, 'faults[0].code: expected nothing, unless lost is "500"'),
-        ({"lost": "reset", "deliver": 1}, "faults[0].deliver: expected nothing beside lost"),
+        ({"lost": "reset", "code": "InternalError"}, 'faults[0].code: expected no code, unless lost is "500"'),
+        ({"lost": "reset", "deliver": 1}, "faults[0].deliver: expected no deliver beside lost"),
         ({"deliver": -1}, "faults[0].deliver: expected a whole number >= 0"),
     ],
 )

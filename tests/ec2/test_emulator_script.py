@@ -119,7 +119,7 @@ def test_another_script_and_a_reset_end_the_present_one(emulator: Emulator) -> N
         ("steps = [{}]", "steps[0].at: expected a value, got nothing"),
         ('steps = [{ at = 1, clear = ["capacities"] }]', "steps[0].clear[0]: expected the name of a setting"),
         ("steps = [{ at = 1, settings = { boot = 1 } }]", "steps[0].settings.boot: expected a known key"),
-        ("steps = [{ at = 1, lose = { share = 0.5, count = 2 } }]", "steps[0].lose.count: expected nothing"),
+        ("steps = [{ at = 1, lose = { share = 0.5, count = 2 } }]", "steps[0].lose.count: expected no count"),
         ("steps = [{ at = 1, rebalance = { deadline = 2 } }]", "steps[0].rebalance.deadline: expected nothing"),
         ("speed = 0\nsteps = []", "speed: expected a number greater than 0, got 0"),
         ("steps", "script: expected valid TOML"),

@@ -48,8 +48,8 @@ def test_variables_are_replaced_and_dollars_are_kept() -> None:
 @pytest.mark.parametrize(
     ("template", "line"),
     [
-        ("${slto}", r"here: expected variables among cluster, pool, .*, got \"\$\{slto\}\""),
-        ("echo $HOME", r"here: expected variables among .*, got \"\$\{HOME\}\""),
+        ("${slto}", r"here: expected only the variables cluster, pool, .*, got \"\$\{slto\}\""),
+        ("echo $HOME", r"here: expected only the variables .*, got \"\$\{HOME\}\""),
         ("echo $(date)", r"here: expected `\$\$` for a dollar sign .*line 1, col 6"),
         (
             "é" * (MOST_BYTES // 2) + "x",

@@ -85,7 +85,7 @@ def test_the_option_slots_replaces_max_slots_of_the_pool() -> None:
         (
             {"pools": {"p": a_pool(resources={"units": 3})}},
             {},
-            'pools.p.resources: expected capacity for a processor of a job (1 cpu) on a slot, got {"units": 3.0}',
+            'pools.p.resources: expected slot resources that hold one processor of a job (1 cpu), got {"units": 3.0}',
         ),
         (
             {"pools": {"p": an_ec2_pool(min_slots=2)}},

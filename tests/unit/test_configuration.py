@@ -121,18 +121,18 @@ def test_the_file_is_the_option_else_the_variable_else_the_one_in_the_working_fo
         (
             "[pools.a]\nsystem = 'x'\nmax_slots = 1\nec2.user_data_file = \"a\\u0000\"",
             [
-                'pools.a.ec2.user_data_file: expected the name of a text in UTF-8, got "a\\u0000"',
+                'pools.a.ec2.user_data_file: expected the name of a text file in UTF-8, got "a\\u0000"',
                 'pools.a.ec2.user_data_file: expected a text of whole characters, without NUL, got "a\\u0000"',
             ],
         ),
         (
             "[pools.a]\nsystem = 'x'\nmax_slots = 1\nec2.user_data_file = 'a'\nec2.user_data = 'b'",
-            ["pools.a.ec2.user_data: expected nothing beside user_data_file, got both"],
+            ["pools.a.ec2.user_data: expected no user_data beside user_data_file, got both"],
         ),
         (
             "[pools.a]\nsystem = 'x'\nmax_slots = 1\nec2.user_data = '$slott'",
             [
-                'pools.a.ec2.user_data: expected variables among cluster, pool, system, slot, launch_id, offering, market, region, boot_seconds, silence_seconds, got "${slott}"'
+                'pools.a.ec2.user_data: expected only the variables cluster, pool, system, slot, launch_id, offering, market, region, boot_seconds, silence_seconds, got "${slott}"'
             ],
         ),
     ],
@@ -245,7 +245,7 @@ def test_every_key_has_a_line_of_documentation() -> None:
         ("ec2 = {}", ["pools.a.ec2.image: expected an image or a launch_template (EC2 cannot launch), got neither"]),
         (
             "ec2 = { launch_template = 'x', launch_template_version = 1, security_groups = ['sg-1'] }",
-            ["pools.a.ec2.security_groups: expected none beside a launch_template (it brings its own), got 1 of them"],
+            ["pools.a.ec2.security_groups: expected no security groups beside a launch_template, which names its own, got 1 of them"],
         ),
         (
             "provider = 'static'\nmin_slots = 1\nofferings = [{ name = 'x' }]",
@@ -254,7 +254,7 @@ def test_every_key_has_a_line_of_documentation() -> None:
                 "pools.a.offerings: expected nothing in a static pool (hosts register themselves), got 1 of them",
             ],
         ),
-        ("probe.port = 80", ["pools.a.probe.port: expected a probe of kind tcp or http beside it, got kind none"]),
+        ("probe.port = 80", ["pools.a.probe.port: expected a probe of kind tcp or http beside a port, got kind none"]),
         ("[metrics]\nhost = '10.0.0.1'", ['metrics.host: expected a loopback address (there is no password), got "10.0.0.1"']),
     ],
 )  # fmt: skip
@@ -275,14 +275,16 @@ OUR_TAG = '"leasehold:pool"'
         (
             "resources.cpus = 4\ndefault_resources = { cpus = 8, gpus = 1 }",
             [
-                "pools.a.default_resources.cpus: expected at most 4 (no slot holds more), got 8",
-                "pools.a.default_resources.gpus: expected one of cpus (no slot holds more), got 1",
+                "pools.a.default_resources.cpus: expected at most 4 (no slot of the pool has more), got 8",
+                "pools.a.default_resources.gpus: expected one of cpus (no slot of the pool has more), got 1",
             ],
         ),
         # each offering has enough of one, none of both
         (
             f"default_resources = {{ cpus = 4, gpus = 1 }}\nofferings = [{TWO_OFFERINGS}]",
-            ["pools.a.default_resources: expected amounts that one offering holds together, got cpus 4, gpus 1"],
+            [
+                "pools.a.default_resources: expected amounts that fit together into a slot of one offering, got cpus 4, gpus 1"
+            ],
         ),
         ("min_slots = 3", ["pools.a.min_slots: expected at most max_slots (2), got 3"]),
         (

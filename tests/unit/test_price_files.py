@@ -118,19 +118,19 @@ HEAD = "type,zone,region,market,price\n"
         (HEAD + "m5.large,eu-1a,,spot,free\n", 'f, line 2, price: expected a number > 0, got "free"'),
         (HEAD + "m5.large,eu-1a,,spot,0\n", "f, line 2, price: expected a number > 0, got 0.0"),
         (HEAD + "m5.large,eu-1a,,spot,1\n,eu-1a,,spot,1\n", "f, line 3, type: expected a value, got nothing"),
-        (HEAD + "m5.large,,,spot,1\n", "f, line 2, zone: expected a zone or a region, got neither"),
-        (HEAD + "m5.large,eu-1a,eu-1,spot,1\n", "f, line 2, zone: expected a zone or a region, got both"),
+        (HEAD + "m5.large,,,spot,1\n", "f, line 2, zone: expected either a zone or a region, got neither"),
+        (HEAD + "m5.large,eu-1a,eu-1,spot,1\n", "f, line 2, zone: expected either a zone or a region, got both"),
         (
             HEAD + "m5.large,eu-1a,,sport,1\n",
             'f, line 2, market: expected one of spot, on-demand (did you mean "spot"?), got "sport"',
         ),
         (
             HEAD + "m5.large,eu-1a,,spot,1\nm5.large,eu-1a,,spot,2\n",
-            "f, line 3: expected one price for m5.large eu-1a spot (1), got 2.0",
+            "f, line 3: expected the earlier price of m5.large eu-1a spot (1), got 2.0",
         ),
         (
             HEAD + "m5.large,eu-1a,,spot,1\nm5.large,us-1a,,spot,2\n",
-            'f: expected prices of one region, or --region, got "eu-1, us-1"',
+            'f: expected prices of one region only, or the option --region, got "eu-1, us-1"',
         ),
         ("[1]", "f, prices[0]: expected a table, got 1"),
         ('{"prices": [{"type": "a"}]}', "f, prices[0].market: expected a value, got nothing"),

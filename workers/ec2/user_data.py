@@ -63,7 +63,7 @@ def render_user_data(template: str, values: Mapping[str, str], path: str = "user
         text = Template(template).substitute(values)
     except KeyError as unknown:
         known = ", ".join(VARIABLES)
-        raise fault(path, f"variables among {known}", f"${{{unknown.args[0]}}}") from None
+        raise fault(path, f"only the variables {known}", f"${{{unknown.args[0]}}}") from None
     except ValueError as error:
         raise fault(path, "`$$` for a dollar sign without a variable", str(error)) from None
     if (size := len(text.encode())) > MOST_BYTES:

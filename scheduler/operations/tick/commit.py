@@ -294,6 +294,8 @@ class _Writer:
             case Launch() | Start() | Stop() | Drain() | Terminate() | Reset():
                 return self.slots.write(decision)
             case Assign() | Grant() | Cores() | Revoke():
-                raise AssertionError("write_unit writes assignments, grants, revokes and cpu limits")
+                raise AssertionError(
+                    "assignments, grants, revokes and cpu limits are written by write_unit, not by _write"
+                )
             case _:
                 assert_never(decision)

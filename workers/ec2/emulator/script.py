@@ -59,7 +59,7 @@ class Chosen(Document):
     def check_fields(self) -> None:
         """Refuse both a `share` and a `count`."""
         if self.share is not None and self.count is not None:
-            raise conflicts([Fault("count", "nothing beside share", str(self.count))])
+            raise conflicts([Fault("count", "no count beside share", str(self.count))])
 
     def matches(self, instance: EmulatedInstance) -> bool:
         """Return whether an instance has this type, zone and market."""

@@ -91,9 +91,9 @@ class FaultRule(Document):
         if self.lost is None and self.deliver is None and self.code is None:
             raise conflicts([Fault("code", "a value", "nothing")])
         if self.lost is not None and self.deliver is not None:
-            raise conflicts([Fault("deliver", "nothing beside lost", str(self.deliver))])
+            raise conflicts([Fault("deliver", "no deliver beside lost", str(self.deliver))])
         if self.lost in {"reset", "timeout"} and self.code is not None:
-            raise conflicts([Fault("code", 'nothing, unless lost is "500"', f'"{self.code}"')])
+            raise conflicts([Fault("code", 'no code, unless lost is "500"', f'"{self.code}"')])
 
     @property
     def http_status(self) -> int:
