@@ -29,7 +29,7 @@ def list_steps(sizes: Sizes) -> tuple[Step, ...]:
     bulk = ("bulk", *counts_of_bulk, "--seconds", f"{sizes.renewal_seconds}")
     singles = ("--producers", f"{sizes.producers}", "--seconds", f"{sizes.seconds}", "--rounds", f"{sizes.rounds}")
     counts = [f"{count}" for count in sorted({1_000, sizes.count, sizes.many})]
-    tick = ("--slots", f"{sizes.slots}", "--pending", f"{sizes.pending}", "--json")
+    tick = ("--slots", f"{sizes.slots}", "--pending", f"{sizes.pending}", "--rounds", f"{sizes.rounds}", "--json")
     return (
         Step("others", "others", "bench._others", ("--counts", *counts, "--json"), _make_others_reader(sizes)),
         Step("sqlite", "sqlite", "bench._load", bulk, _make_bulk_reader("sqlite", "SQLite", sizes)),
@@ -55,7 +55,8 @@ def _list_plans(sizes: Sizes) -> Iterator[Step]:
     pairs = [f"{slots}x{slots * sizes.pending // sizes.slots}" for slots in (*sizes.smaller_slots, sizes.slots)]
     common = ("--workloads", "idle", "--no-plain", "--json")
     yield Step("plans", "quota", "bench.quota", ("--sizes", *pairs, *common), _make_quota_reader("quota", sizes.slots))
-    large = ("--fleets", "sized", "--slots", f"{sizes.large_slots}", "--no-loops", "--rounds", "1", "--json")
+    rounds = ("--rounds", f"{sizes.rounds}")
+    large = ("--fleets", "sized", "--slots", f"{sizes.large_slots}", "--no-loops", *rounds, "--json")
     yield Step("plans", "fifo_large", "bench.plan", large, _make_plan_reader("fifo_large"), needs_large=True)
     pair = f"{sizes.large_slots}x{sizes.large_pending}"
     yield Step(

@@ -1,5 +1,5 @@
 """The classes of the values that the client returns. They are defined in `leasehold.client.models`; this module keeps
-the name under which earlier versions had them.
+the name `leasehold.results`, under which programs imported them from earlier versions.
 """
 
 from leasehold.client.models import (

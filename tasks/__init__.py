@@ -1,1 +1,3 @@
-"""The Celery application: settings, queues, routes, beat's schedule, a thin module for each queue, the dispatcher."""
+"""The Celery application: its settings, queues and routes, the schedule of beat, a module with the tasks of each queue,
+and the dispatcher, which sends messages.
+"""

@@ -35,9 +35,11 @@ from workers.logs import get_logger
 log = get_logger(__name__)
 
 MEASURE_SECONDS: Final = 0.25
-"""Interval in which the length of the queue is read and the two keys are written."""
+"""Interval in which the length of the queue is read and the two keys in Redis (see the module) are written."""
 KNOWN_SECONDS: Final = 60.0
-"""Seconds after an answer in which copies of the answered request are recognised: as long as Redis keeps the answer."""
+"""Seconds after an answer for which copies of the answered request are recognised. Redis keeps the answer for the same
+time.
+"""
 MOST_KNOWN: Final = 10_000
 HANGING_SECONDS: Final = 5.0
 """A request that runs for more than this number of seconds may hang; a copy of it then goes to another process."""
@@ -64,8 +66,8 @@ _DOCUMENT: Final = msgspec.json.Decoder(_Document)
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request that a worker took from the queue `reservations`. `key`: equal for copies of one request; None if
-    copies cannot be recognised.
+    """A request that a worker took from the queue `reservations`. `key`: a hash that is equal for all copies of one
+    request; None if copies cannot be recognised. `patience`: seconds for which the sender waits for the answer.
     """
 
     number: str
@@ -123,13 +125,14 @@ class _Running:
     key: bytes | None
     since: float
     ahead: int = 0
-    """Number of requests that this worker had taken before and that still ran."""
+    """Number of requests of this worker that ran when it took this request."""
 
 
 class Admission:
     """Decides for each request that a worker takes whether the worker's process pool gets it, or whether it is dropped
-    or answered "come again later". Used by the thread of one main process. `clock`: cluster time, by which senders
-    stamp their messages.
+    or answered "come again later". Used by the thread of one main process. `concurrency`: number of processes in the
+    pool. `longest`: the setting `intake.longest_wait`, the wait in seconds above which queries are refused. `clock`
+    returns cluster time, by which senders stamp their messages.
     """
 
     def __init__(
@@ -235,7 +238,8 @@ class Admission:
         return patience is not None and self._clock() - arrival.sent_at > patience
 
     def _shed(self, arrival: Arrival) -> bool:
-        """Answer "come again later" and return True, if the queue is too long for the request's verb.
+        """Answer "come again later" and return True, if the queue is too long for the request's verb. Otherwise, or if
+        no answer can be sent, return False.
 
         This needs two fields of the request: how long its sender waits, and an address for the answer.
         """
@@ -281,7 +285,10 @@ class Admission:
 
 
 def describe_retry(seconds: float, wait: float, longest: float) -> dict[str, Any]:
-    """Return the answer to a request that is not carried out because the queue is too long."""
+    """Return the answer to a request that is not carried out because the queue is too long. `seconds`: time after which
+    the sender may send the request again. `wait`: the expected wait in the queue, `longest`: the permitted wait, in
+    seconds.
+    """
     expected, got = f"a queue that is answered within {longest:g} s", f"a queue of about {wait:.0f} s"
     errors = [{"index": 0, "path": ".", "expected": expected, "got": f"{got}: come again in {seconds:.0f} s"}]
     return {"ok": False, "retry_after": round(seconds, 3), "errors": errors}

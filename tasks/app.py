@@ -31,8 +31,8 @@ from workers.settings import Settings
 log = get_logger(__name__)
 
 PUBLISH_RETRIES: Final = {"max_retries": 3, "interval_start": 0.0, "interval_step": 0.2, "interval_max": 0.5}
-"""How often sending a message, or opening a connection to the broker, is tried again: for about a second in all. Then
-the sender goes on without the message.
+"""How often kombu tries again to send a message or to open a connection to the broker. All attempts together take about
+a second; then the sender continues without the message.
 """
 
 MODULES: Final = (
@@ -127,7 +127,9 @@ def _broker(settings: Settings) -> dict[str, Any]:
 
 
 def split_login(url: str | None) -> tuple[str | None, str | None, str | None]:
-    """Return a Redis URL without login and TLS parameters, the user, and the password."""
+    """Return (1) the Redis URL without its login and TLS parameters, (2) the user, (3) the password; None for a part
+    that the URL does not have.
+    """
     if url is None:
         return None, None, None
     parts = urlsplit(url)
@@ -140,7 +142,7 @@ def split_login(url: str | None) -> tuple[str | None, str | None, str | None]:
 
 
 def find_tls(url: str | None) -> dict[str, Any] | bool:
-    """Return the TLS options of a rediss:// URL; False without TLS.
+    """Return kombu's TLS options for a rediss:// URL; False for a URL without TLS.
 
     The server's certificate is verified unless the URL disables it; kombu's default is no verification. Flower reads
     its options only from this setting.

@@ -1,4 +1,5 @@
-"""The base class of all tasks: ids in log lines, checks of sender and arguments, durations, known errors as results.
+"""The base class of all tasks. It adds ids to log lines, checks the sender and the arguments, measures durations, and
+turns known errors into results.
 
 A task that fails with a known error logs one line and ends. Its work is recorded in SQL, so the periodic tick,
 `recover`, the sweep or the client's next request does the work again. Therefore no task retries, and no message and no
@@ -110,12 +111,14 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
     abstract = True
     Request = "tasks.requests:ReadableRequest"
     needs_membership = True
-    """Whether the task runs only while database and Redis belong to one cluster."""
+    """Whether the task is refused while database and Redis belong to different clusters."""
     roles: ClassVar[frozenset[Role]] = frozenset({"worker"})
     """Roles of principals whose messages the task accepts if `access.mode` is `signed`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> str:
-        """Run the task and return its result. The part before a colon becomes a label of the metric of durations."""
+        """Run the task and return its result, a text. The part of the result before a colon becomes a label of the
+        metric of task durations.
+        """
         with bound_contextvars(task=self.name, task_id=self.request.id):
             started = time.monotonic()
             with gather_counts():
@@ -138,8 +141,8 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         return verify_sender(vars(self.request), self.name or "", self.roles)
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "Prepared | str":
-        """Verify the sender of the message and check its arguments. Return both, or the task's result if the message is
-        refused.
+        """Verify the sender of the message and check the arguments. Return both as Prepared. If the message is refused,
+        return the task's result, a text.
         """
         try:
             principal = self.verify()
@@ -166,8 +169,8 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             return str(self.run(*prepared.args, **prepared.kwargs))
 
     def ensure_membership(self) -> None:
-        """Raise ForeignClusterError if database and Redis belong to different clusters, and the task needs them to be
-        of one.
+        """If the task needs it (`needs_membership`), check that database and Redis belong to one cluster. Raise
+        ForeignClusterError if they do not.
         """
         if self.needs_membership and not self.request.called_directly:
             from tasks.app import services  # noqa: PLC0415 - the app imports this module
@@ -238,13 +241,15 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
 
 _CURRENT: Final[ContextVar[Principal | None]] = ContextVar("principal", default=None)
 _WANTED: Final = "a valid signature of a known principal of this cluster, at most an hour old"
-"""The expected value in every fault about a signature, one text for all, so that a sender does not learn which names
-exist.
+"""The expected value in every fault about a signature. All such faults have the same text, so that a sender does not
+learn which principals exist.
 """
 
 
 class UnprovenError(Exception):
-    """Raised if a message is refused because of its sender. `fault` is sent to the sender, `reason` is logged."""
+    """Raised if a message is refused because its sender is not proven or lacks the role. `fault` is sent to the sender,
+    and `reason` is only logged.
+    """
 
     def __init__(self, fault: Fault, reason: str) -> None:
         self.fault, self.reason = fault, reason
@@ -285,7 +290,7 @@ def verify_sender(headers: Mapping[str, Any], task: str, roles: frozenset[Role])
     _, queue, *_ = (*task.split("."), "")
     if not is_signed(headers):
         if mode == "signed":
-            raise UnprovenError(Fault("signature", _WANTED, "none", "forbidden"), "it is not signed")
+            raise UnprovenError(Fault("signature", _WANTED, "none", "forbidden"), "the message is not signed")
         if mode == "warn":
             services.meter.count("leasehold_unsigned_messages_total", {"queue": queue})
         return None
@@ -295,5 +300,7 @@ def verify_sender(headers: Mapping[str, Any], task: str, roles: frozenset[Role])
         raise UnprovenError(Fault("signature", _WANTED, "another one", "forbidden"), str(error)) from None
     if mode == "signed" and found.role not in roles:
         wanted = f"a principal of the role {' or '.join(sorted(roles))}"
-        raise UnprovenError(Fault("principal", wanted, found.role, "forbidden"), f"{found.name} has another role")
+        raise UnprovenError(
+            Fault("principal", wanted, found.role, "forbidden"), f"the principal {found.name} lacks the role"
+        )
     return found

@@ -19,10 +19,10 @@ from workers.logs import get_logger
 from workers.settings import Settings
 
 FULL_SWEEP: Final = 3
-"""All machines are checked and reconciled with EC2 after this number of intervals of the task `recover`."""
+"""Number of intervals of the task `recover` after which all machines are checked and compared with EC2."""
 PRUNE_MINUTE: Final = 17
-"""Minute of each hour at which the task `prune` is sent. An interval in place of it would start again with each start
-of beat, which stores no schedule.
+"""Minute of each hour at which the task `prune` is sent. `prune` has no interval, because beat stores no schedule: an
+interval would start again with each start of beat.
 """
 
 _STARTED: Final = datetime.now(UTC)
@@ -76,7 +76,7 @@ class PunctualScheduler(Scheduler):
     _waits = False
 
     def adjust(self, n: float, drift: float = 0.0) -> float:
-        """Return how many seconds beat sleeps if the next task is due in `n` seconds: exactly until then.
+        """Return for how many seconds beat sleeps if the next task is due in `n` seconds: until exactly that time.
 
         Celery would subtract 10 ms and then check in a busy loop, which costs a hundredth of a core at one message a
         second.

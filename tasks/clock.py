@@ -1,4 +1,4 @@
-"""`python -m tasks.clock`: beat, which sends the tasks of tasks/beat.py. It keeps no schedule file.
+"""`python -m tasks.clock`: beat, the process that sends the periodic tasks of tasks/beat.py. It keeps no schedule file.
 
 If `celery.beat_file` names a file, beat writes it after each task that it sends. By the age of the file the health
 check (`leasehold alive beat`) recognises a beat that runs but sends nothing.

@@ -1,7 +1,7 @@
 """The consumer of a worker (Celery's part that takes messages), which gives a task to an idle process of the pool at
 once and sends events about tasks a moment later.
 
-Celery writes the task and sends the events in the next round of its loop, after the timers that are due.
+Celery's own consumer does both in the next round of its loop, after the timers that are due, which delays the task.
 """
 
 import time
@@ -33,8 +33,8 @@ class Consumer(CeleryConsumer):
         super().__init__(hand_over, *args, **options)
 
     def _write_at_once(self) -> None:
-        """Write the jobs that wait in the pool to its idle processes, as the loop would do in its next round. A process
-        that cannot take the whole job now gets the rest by the loop.
+        """Write the jobs that wait in the pool to its idle processes now; Celery's loop would do this only in its next
+        round. If a process cannot take a whole job now, the loop writes the rest.
         """
         pool: Any = getattr(self.pool, "_pool", None)
         # Only a pool of processes has this buffer.

@@ -1,4 +1,5 @@
-"""The Dispatcher on Celery: slow work becomes messages with ids of rows, and the next due tick becomes an alarm.
+"""The scheduler's port Dispatcher, implemented with Celery. Slow work is sent as messages with ids of rows, and an
+alarm (a timer) requests the next due tick.
 
 No message is sent with an ETA or a countdown: on Redis such a message is delivered repeatedly once it is older than the
 visibility timeout. Delays are stored in SQL, and beat's ticks check them.
@@ -47,11 +48,13 @@ without a pause.
 
 
 class CeleryDispatcher:
-    """Sends the scheduler's slow work, ticks and callbacks as Celery messages. Threads may share an object; processes
-    may not. `now` returns cluster time.
+    """Sends the scheduler's slow work, requests for ticks, and callbacks as Celery messages. Threads may share an
+    object; processes may not. `now` returns cluster time.
 
-    `resend_seconds`: the interval in which `recover` sends slow work again. Messages expire after twice this time, so
-    that copies do not fill a slow queue.
+    `resend_seconds`: the interval in which `recover` sends slow work again. Messages with slow work expire after twice
+    this time, so that copies do not fill a slow queue. `tick_seconds`: the interval of periodic ticks; requests for
+    ticks expire after twice this time. `sweep_seconds`: the interval of the sweep; requests for checks expire after
+    three times this time.
     """
 
     def __init__(
@@ -106,14 +109,14 @@ class CeleryDispatcher:
         self._send(TICK, [[]], 2 * self._tick_seconds)
 
     def write_tick(self) -> str:
-        """Return the message that `send_tick` sends."""
+        """Return the message that `send_tick` sends, for a caller that puts it into the queue by itself."""
         now = self._now()
         expires = datetime.fromtimestamp(now + 2 * self._tick_seconds, UTC).isoformat()
         return self._writer.write(TICK, TICKS, None, None, {SENT_AT: now, "expires": expires})
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """Send a callback to the task and the queue that a producer named. A queue name that is no list in Redis is
-        logged and ignored.
+        """Send a callback to the task and the queue that a producer named. If the Redis key with the queue's name is no
+        list, log a warning and drop the callback.
 
         Raises ConnectionError if the broker does not take the message.
         """
@@ -137,8 +140,8 @@ class CeleryDispatcher:
             raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """Set the alarm that requests a tick at `due` (None: no alarm). No alarm is set if the next periodic tick comes
-        before.
+        """Set the alarm that requests a tick at the cluster time `due` (None: no alarm). If the next periodic tick
+        comes before `due`, set no alarm.
         """
         wait = None if due is None or due - now >= self._tick_seconds else max(due - now, LEAST_WAIT)
         self._alarm.set(wait)
@@ -151,7 +154,7 @@ class CeleryDispatcher:
                 self._app.send_task(task, args=arguments, producer=producer, expires=expires)
 
     def _write_form(self, task: str, queue: str) -> dict[str, Any]:
-        """Return a message of this task as Celery and kombu write it. See leasehold/common/task_messages.py."""
+        """Let Celery and kombu write one message of this task, and return it as the form (template) of all others."""
         with Connection("memory://") as connection:
             producer: Any = Producer(connection)
             self._app.send_task(task, args=[], producer=producer, expires=2 * self._tick_seconds, retry=False)
@@ -166,7 +169,7 @@ class CeleryDispatcher:
 
 
 class Alarm:
-    """A timer that calls a function once, in a thread of its own. A new setting replaces the earlier one."""
+    """A timer that calls the function `ring` once, in a thread of its own. A new setting replaces the earlier one."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring

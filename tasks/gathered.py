@@ -1,5 +1,5 @@
-"""Gathered requests in a process of the pool: each request is checked alone, all are committed together, and each is
-answered.
+"""Carries out gathered requests (single requests that were sent together to a process of the pool): each request is
+checked alone, all are committed together, and each is answered.
 """
 
 import time
@@ -27,7 +27,9 @@ Result = tuple[int, Any, float]
 
 
 class Entry(NamedTuple):
-    """A request as the worker's main process took it from the queue."""
+    """A request as the worker's main process took it from the queue: name of the task, id, headers, and body of the
+    message.
+    """
 
     task: str
     id: str
@@ -70,7 +72,9 @@ def _run(cases: Sequence["_Case"]) -> None:
 
 @dataclass
 class _Case:
-    """One request from its message to its result."""
+    """One of the gathered requests, with everything that belongs to it: its message, its answer or error, and its
+    result.
+    """
 
     entry: Entry
 
@@ -116,8 +120,8 @@ class _Case:
         return None
 
     def finish(self, unwritable: Collection[str] | ViewUnavailableError) -> None:
-        """Make the result of the request from its outcome. `unwritable`: the addresses at which no answer could be
-        written, or the error that occurred for all answers.
+        """Make the result of the request from its outcome (the answer or the error). `unwritable`: the addresses at
+        which no answer could be written, or the error that occurred for all answers.
         """
         self._attempt(lambda: self._finish(unwritable))
 
@@ -135,7 +139,7 @@ class _Case:
         return describe_answer(self.outcome)
 
     def end_with(self, error: Exception) -> None:
-        """Make this error the result of the request, unless the request has a result."""
+        """Make this error the result of the request, unless the request already has a result."""
 
         def fail() -> str:
             raise error
@@ -149,7 +153,9 @@ class _Case:
             self._task.measure(self._result, time.monotonic() - self._started)
 
     def _attempt(self, act: Callable[[], str | None]) -> None:
-        """Call `act` as the task of this request and store its result. An unknown error makes it a failed task."""
+        """Call `act` as the task of this request and store its result. After an unknown error, log it and record a
+        failed task.
+        """
         with self._acting():
             try:
                 self._result = self._task.settle(act)

@@ -1,12 +1,13 @@
-"""Gathering in the main process of a worker: single requests that wait for a process of the pool are sent to it
-together.
+"""Gathers requests in the main process of a worker: single requests that wait for a process of the pool are sent
+together to the next free process.
 
 A prefork pool gives a process one message at a time. So the main process keeps single requests until a process is free,
-and sends them to that process as one job. No request waits for others: a free process gets what has arrived.
+and sends them to that process as one job. No request waits for others: a free process gets the requests that have
+arrived.
 
 For Celery each request stays a request of its own: its message is acknowledged after the job has ended, and it is
 counted, reported and cancelled by itself. The time limits of the tasks apply to the job. If the process of a job dies,
-its requests are carried out one by one, so that a request that ends its process does so alone.
+the requests of the job are carried out one by one, so that a request that ends its process ends no other request.
 """
 
 from collections import deque
@@ -32,8 +33,8 @@ MOST_GATHERED: Final = 100
 class Gatherer:
     """The requests in one consumer (the part of a Celery worker that takes messages) that wait for a free process.
 
-    `hand_over` gives a request to the pool as soon as a process is free; `soon` calls a function after all messages
-    that have arrived were taken.
+    `hand_over` gives a request to the pool as soon as a process is free. `soon` calls a function after the worker has
+    taken all messages that have arrived.
     """
 
     def __init__(self, hand_over: Callable[[Any], object], soon: Callable[..., object]) -> None:
@@ -53,7 +54,9 @@ class Gatherer:
             self._soon(self._hand_over, Job(self))
 
     def take(self) -> list[Any]:
-        """Remove and return the requests that waited longest, for one job. The others get another job."""
+        """Remove and return the requests that waited longest, at most MOST_GATHERED, for one job. Further requests get
+        another job.
+        """
         taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_GATHERED))]
         self._is_queued = False
         if self._waiting:
@@ -80,7 +83,7 @@ class Job:
         """
         self._requests = [each for each in self._gatherer.take() if not each.revoked()]
         if not self._requests:
-            raise TaskRevokedError("no request is left")
+            raise TaskRevokedError("no request of this job is left to run")
         if len(self._requests) == 1:
             return self._requests[0].execute_using_pool(pool)
         first = self._requests[0]
@@ -128,13 +131,15 @@ class Job:
 
 
 _GATHERERS: WeakKeyDictionary[Any, tuple[Any, Gatherer]] = WeakKeyDictionary()
-"""By consumer: its connection and its gatherer. After a reconnect the waiting requests are dropped, as in Celery
-itself.
+"""Consumer -> (its connection, its gatherer). After a reconnect the waiting requests are dropped, as in Celery itself,
+because the broker delivers their messages again.
 """
 
 
 class _GatheringConsumer:
-    """A consumer for Celery's strategy. It passes short single requests to the gatherer."""
+    """Stands in for Celery's consumer in Celery's strategy (the function that handles each message). Short single
+    requests go to the gatherer, all others to the consumer.
+    """
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer

@@ -23,8 +23,8 @@ from workers.logs import get_logger
 
 log = get_logger(__name__)
 ACK_SECONDS: Final = 0.02
-"""Seconds for which acknowledgements are collected, and the records of messages for ticks. The next message of an idle
-worker does not wait for them, and many are sent in one round trip.
+"""Seconds for which a worker collects acknowledgements, and the records of messages for ticks, before it sends them. So
+many of them share one round trip, and the next message of an idle worker does not wait for this round trip.
 """
 _NOTE = msgspec.json.Decoder(tuple[dict[str, Any], str, str])
 """Decoder of the record that kombu stores for a message that a worker has taken: envelope, exchange and routing key."""
@@ -41,13 +41,15 @@ def _is_readable(note: bytes | None) -> bool:
 
 
 class _Written:
-    """Takes the methods of a pipeline that store and remove records, and keeps their commands."""
+    """Stands in for a Redis pipeline: it has the methods with which kombu stores and removes records, and collects
+    their commands in `commands`.
+    """
 
     def __init__(self) -> None:
         self.commands: list[tuple[Any, ...]] = []
 
     def zadd(self, key: str, scores: Mapping[str, float]) -> Self:
-        """Set the scores of members."""
+        """Set the scores of members of a sorted set."""
         return self._add("ZADD", key, *(part for name, score in scores.items() for part in (score, name)))
 
     def hset(self, key: str, field: str, value: str) -> Self:
@@ -55,7 +57,7 @@ class _Written:
         return self._add("HSET", key, field, value)
 
     def zrem(self, key: str, name: str) -> Self:
-        """Remove a member."""
+        """Remove a member of a sorted set."""
         return self._add("ZREM", key, name)
 
     def hdel(self, key: str, field: str) -> Self:
@@ -91,7 +93,7 @@ class QoS(redis.QoS):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._large: set[str] = set()
-        """Delivery tags of the messages in this worker that are not gathered with others."""
+        """Delivery tags of the messages in this worker that are not carried out together with others."""
         self._recorded: str | None = None
         """Delivery tag of the message that is being delivered and whose record is stored already."""
         self._acks: list[Command] = []
@@ -104,7 +106,7 @@ class QoS(redis.QoS):
         """Whether the worker's loop will send acknowledgements and records."""
 
     def accept_recorded(self, tag: str, deliver: Callable[[], None]) -> bool:
-        """Deliver a message whose record is stored already. Return whether this worker has the message now: it has not
+        """Deliver a message whose record is stored already. Return whether this worker now processes the message; False
         if the message was refused or has expired.
         """
         self._recorded = tag
@@ -138,7 +140,9 @@ class QoS(redis.QoS):
             pipe.execute()
 
     def _send_soon(self) -> None:
-        """Send the collected acknowledgements and records in ACK_SECONDS; now if the worker's loop does not run."""
+        """Send the collected acknowledgements and records after ACK_SECONDS. If the worker's loop does not run, send
+        them now.
+        """
         loop = get_event_loop()
         if loop is None:
             self._send_collected()
@@ -167,7 +171,7 @@ class QoS(redis.QoS):
 
     @property
     def held(self) -> int:
-        """How many messages this worker holds."""
+        """How many messages this worker has taken and not acknowledged."""
         return len(self._delivered or ()) - len(self._dirty or ())
 
     @property
@@ -178,8 +182,8 @@ class QoS(redis.QoS):
     def can_consume(self) -> bool:
         """Return whether this worker may take another message.
 
-        A message that is not gathered counts as many single requests, so that a worker has no more of them than its
-        pool has processes.
+        A message that is not gathered (carried out together with others) counts as HELD_A_PROCESS single requests, so
+        that a worker has no more of such messages than its pool has processes.
         """
         if not super().can_consume():
             return False

@@ -1,5 +1,5 @@
-"""The tasks of the queues `launch`, `health` and `terminate`: they launch, start, stop, check and end machines, and
-repeat lost work.
+"""The tasks of the queues `launch`, `health` and `terminate`. They launch, start, stop, check and end machines, and
+send lost work again.
 
 Launches run in threads, because a call may take up to a minute. Terminations have a queue of their own, so that they do
 not wait behind launches.
@@ -56,7 +56,9 @@ def check_slots(slot_ids: list[str]) -> str:
 
 @app.task(name=SWEEP)
 def sweep_slots(all_machines: bool = False) -> str:  # noqa: FBT001, FBT002 - an argument of a message
-    """Send checks for all slots that boot or terminate, or for all slots that have a machine."""
+    """Send messages that request checks of slots: of each slot whose machine is changing its state (see
+    `operations.machines.check.sweep`), or with `all_machines` of all slots that have a machine.
+    """
     return f"sent: {sweep(services.ports, all_machines=all_machines)}"
 
 
@@ -68,8 +70,8 @@ def hear() -> str:
 
 @app.task(name=RECOVER)
 def recover_lost() -> str:
-    """Send launches, terminations and callbacks again that are decided and not done, and were not sent lately. Write
-    the events about refused messages.
+    """Send messages again for launches, terminations and callbacks that are decided, not done, and were not sent
+    lately. Write the events about refused messages into the database.
     """
     count = recover(services.ports, services.settings.recover_interval)
     if count:
@@ -113,10 +115,12 @@ def read_interruptions() -> str:
 
 @app.task(name=IMAGES)
 def find_images() -> str:
-    """Look up the images that the rules name by a source, and store their ids with the rules."""
+    """Look up the images that the rules name by a source (`ssm:…`, `newest:…`) and not by an id, and store their ids
+    with the rules.
+    """
     found = refresh_images(services.ports, services.images)
     if found.changed:
-        log.info("Images were found.", action="images.found", images=found.changed)
+        log.info("The images of pools have changed.", action="images.found", images=found.changed)
     if found.failed:
         log.warning("Images could not be looked up; the known ones stay.", action="images.failed", errors=found.failed)
     return f"changed: {len(found.changed)}, failed: {len(found.failed)}"
@@ -124,7 +128,9 @@ def find_images() -> str:
 
 @app.task(name=MARKET)
 def read_market() -> str:
-    """Read spot prices for the pools that use them, and instance types and on-demand prices if they are old."""
+    """Read spot prices for the pools that use them. Also read instance types and on-demand prices if the known ones are
+    too old.
+    """
     store, settings = services.ports.store, services.settings.market
     rules = store.load_rules().rules
     if not uses_market(rules):
@@ -142,8 +148,8 @@ def read_market() -> str:
 
 
 def _read_on_demand(rules: Rules) -> int:
-    """Read the on-demand prices that are due, and return their number. A refusal is logged once; imported prices
-    remain.
+    """Read the on-demand prices if a reading is due, and return their number. If AWS refuses it, log this once and
+    return 0; imported prices remain.
     """
     reader, interval = services.on_demand, services.settings.market.on_demand_interval
     try:
@@ -185,9 +191,10 @@ def prune() -> str:
 
 @app.task(name=LAUNCH_SLOT)
 def launch_slot(slot_id: str, launch_id: str) -> str:
-    """Launch a machine on EC2 for this slot, if the slot still wants the launch with the id `launch_id`."""
+    """Launch a machine on EC2 for this slot, if the slot still waits for the launch with the id `launch_id`."""
     result = launch(services.ports, slot_id, launch_id)
-    log.info("Launched." if result == "success" else "Not launched.", action=f"launch.{result}", slot=slot_id)
+    sentence = "A machine was launched." if result == "success" else "No machine was launched."
+    log.info(sentence, action=f"launch.{result}", slot=slot_id)
     return result
 
 
@@ -195,13 +202,15 @@ def launch_slot(slot_id: str, launch_id: str) -> str:
 def launch_slots(batch: str) -> str:
     """Launch the machines of all slots of this batch by one request to EC2."""
     result = launch_batch(services.ports, batch)
-    sentence = "Launched a batch." if result == "success" else "A batch was not launched."
+    sentence = "The machines of a batch were launched." if result == "success" else "A batch was not launched."
     log.info(sentence, action=f"launch.{result}", batch=batch)
     return result
 
 
 def _log_outcomes(action: str, outcomes: Mapping[str, str], requested: str, other: str) -> str:
-    """Log a line for each outcome with its number of slots, and return the outcomes as text."""
+    """Log one line for each kind of outcome with its number of slots, and return the kinds as text. `outcomes`: slot ->
+    outcome. `requested`: the sentence for the outcome "asked", `other`: for any other one.
+    """
     for result, count in Counter(outcomes.values()).items():
         log.info(requested if result == "asked" else other, action=f"{action}.{result}", slots=count)
     return ", ".join(sorted(set(outcomes.values())))

@@ -1,9 +1,9 @@
-"""The check that a message is one of Leasehold's task messages. It comes before Celery, which does not check what it
-reads.
+"""Checks that a message is one of Leasehold's task messages, before Celery gets the message. Celery itself does not
+check what it reads.
 
-The form is Celery's message protocol 2 in kombu's envelope on Redis (docs/reference/protocol.md). Parts that our tasks
-never have are refused: an ETA (the message would be delivered repeatedly), compression, and links to other tasks. Time
-limits are removed: each task has its own, and Celery 5.7.0 adds some to every message of beat.
+The format is Celery's message protocol 2 in kombu's envelope on Redis (docs/reference/protocol.md). Parts that our
+tasks never have are refused: an ETA (the message would be delivered repeatedly), compression, and links to other tasks.
+Time limits are removed: each task has its own, and Celery 5.7.0 adds some to every message of beat.
 
 Refused messages are counted and recorded in Redis, because a worker's main process, which checks all messages, opens no
 database; the task `recover` writes the events. Expired messages are counted at most once a second and reported at most
@@ -37,10 +37,10 @@ CONTENT_TYPE: Final = "application/json"
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Most bytes of a message's body."""
 MOST_LEVELS: Final = 32
-"""Most levels of nested tables and lists, including the three of the body itself."""
+"""Most levels of nested JSON objects and lists in a body, including the three levels of the body itself."""
 MOST_ID: Final = 200
 _MADE_BY_KOMBU: Final = b"__type__"
-"""Name in the tables of which kombu makes other objects, such as times."""
+"""Key of the JSON objects that kombu decodes as values of other types, such as times."""
 _NEVER: Final = ("compression", "shadow", "callbacks", "errbacks", "chain", "chord", "stamps", "stamped_headers")
 
 
@@ -81,7 +81,9 @@ def move_instant(instant: str, seconds: float) -> str:
 
 
 def describe_message(raw: object) -> dict[str, str]:
-    """Return the name of the task and the id of any message, for a log line."""
+    """Return the name of the task and the id of a message, for a log line; "?" for both if the message has no
+    headers.
+    """
     headers = raw.get("headers") if isinstance(raw, Mapping) else None
     if not isinstance(headers, Mapping):
         return {"task": "?", "task_id": "?"}
@@ -90,7 +92,7 @@ def describe_message(raw: object) -> dict[str, str]:
 
 def _table(value: object, path: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise fault(path, "a table", value)
+        raise fault(path, "a JSON object", value)
     return value
 
 
@@ -132,7 +134,7 @@ def _check_properties(properties: Mapping[str, Any]) -> None:
             raise fault(f"properties.delivery_info.{key}", "a text", delivery.get(key))
     priority = properties.get("priority")
     if priority is not None and not (isinstance(priority, int) and 0 <= priority <= 9):  # noqa: PLR2004 - Celery's range
-        raise fault("properties.priority", "0 to 9, or nothing", priority)
+        raise fault("properties.priority", "a priority from 0 to 9, or nothing", priority)
 
 
 def _check_content(envelope: Mapping[str, Any]) -> None:
@@ -166,11 +168,12 @@ def _decode(content: bytes, encoding: object) -> object:
 
 
 def read_json(content: str | bytes) -> object:
-    """Return the value of a JSON text, as kombu's decoder does. Raises ValueError, or another error for a table of
-    which kombu makes another object.
+    """Return the value of a JSON text, as kombu's decoder does. Raises ValueError for invalid JSON, and other errors if
+    kombu cannot decode an object with the key _MADE_BY_KOMBU.
 
-    Speed: kombu's decoder calls a function for each table, because it makes other objects of tables that have the name
-    _MADE_BY_KOMBU. A list of documents is decoded by the main process of a worker and by a process of its pool.
+    Speed: kombu's decoder calls a Python function for each JSON object, to find that key. Texts without the key are
+    decoded by a faster decoder. This matters for long lists, which the main process of a worker and a process of its
+    pool decode.
     """
     if isinstance(content, bytes) and _MADE_BY_KOMBU not in content and b"\\u" not in content:
         # Python's decoder accepts some texts that this one refuses, such as NaN.
@@ -197,7 +200,7 @@ def _check_body(content: object) -> None:
     if not isinstance(arguments, list):
         raise fault("body[0]", "a list of arguments", arguments)
     if not isinstance(named, dict):
-        raise fault("body[1]", "a table of named arguments", named)
+        raise fault("body[1]", "an object of named arguments", named)
     if links is not None and (not isinstance(links, dict) or any(links.values())):
         raise fault("body[2]", "no links to other tasks", links)
     level: list[dict[str, Any] | list[Any]] = [content]
@@ -211,12 +214,12 @@ def _check_body(content: object) -> None:
         ]
         if not level:
             return
-    raise InvalidInputError([Fault("body", f"at most {MOST_LEVELS} tables and lists within each other", "more")])
+    raise InvalidInputError([Fault("body", f"at most {MOST_LEVELS} levels of nested objects and lists", "more")])
 
 
 _HIDDEN: Final = frozenset({"token", "reply_to", "key", "key_hash"})
 """Fields of documents whose values never appear in logs and events, because they are secrets."""
-_TYPES: Final = {'"': "a text", "{": "a table", "[": "a list"}
+_TYPES: Final = {'"': "a text", "{": "an object", "[": "a list"}
 
 
 def report_refused(queue: str, defect: Defect, faults: Sequence[Fault], *, task: str, message: str) -> None:
@@ -244,8 +247,8 @@ def report_refused(queue: str, defect: Defect, faults: Sequence[Fault], *, task:
 
 
 def conceal(fault: Fault) -> str:
-    """Return the received value of a fault as text, with secrets masked. Of a message's body only type and size are
-    shown.
+    """Return the received value (`got`) of a fault as text, with secrets masked. If the value is a part of a message's
+    body, the text has only its type and size.
     """
     field = re.split(r"[.\[\]]", fault.path.rstrip("]"))[-1]
     if field in _HIDDEN:

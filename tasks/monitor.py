@@ -18,8 +18,8 @@ from workers.settings import FlowerSettings, is_loopback
 
 
 def refuse(flower: FlowerSettings, *, local: bool) -> str | None:
-    """Return why Flower must not start with these settings: it has no password and is not in the local stack on a
-    loopback address. None if it may start.
+    """Return the reason why Flower must not start with these settings: it has no password, and does not run in the
+    local stack on a loopback address. Return None if Flower may start.
     """
     if flower.basic_auth is not None or (local and is_loopback(flower.host)):
         return None

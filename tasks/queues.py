@@ -37,7 +37,7 @@ message counts as this many, so that the memory of the worker's main process is 
 MOST_BYTES: Final = 65_536
 """The greatest length of a body of a message that is gathered with others."""
 GATHERED_TASKS: Final = frozenset(task_name(RESERVATIONS, verb) for verb in GATHERED)
-"""The names of the tasks whose waiting messages are carried out together."""
+"""The names of the tasks whose waiting messages a worker carries out together in one transaction."""
 
 
 def is_gatherable(task: object, body: object) -> bool:

@@ -1,4 +1,6 @@
-"""What a worker reports about a task: events have no arguments and no result, log lines have a short description."""
+"""What a worker reports about a task: its events have no arguments and no result, its log lines have a short
+description of the arguments.
+"""
 
 import json
 import threading
@@ -20,7 +22,7 @@ _NAMES: Final = ("reservation", "id", "slot")
 
 
 def describe_arguments(arguments: Sequence[object]) -> str:
-    """Return the positional arguments of a task as a short text: a document by its id, without tokens."""
+    """Return the positional arguments of a task as a short text, without secrets. A document is shown by its id."""
     return _cut(", ".join(map(_describe, arguments)))
 
 
@@ -61,16 +63,18 @@ class ReadableRequest(Request):
         try:
             super().__init__(message, **options)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InvalidTaskError(f"no task message: {error}") from error
+            raise InvalidTaskError(f"the message is no task message: {error}") from error
         if not isinstance(self.args, list | tuple) or not isinstance(self.kwargs, Mapping):
-            raise InvalidTaskError("no task message: expected a list of arguments and a table of named arguments")
+            raise InvalidTaskError(
+                "the message is no task message: expected a list of arguments and an object of named arguments"
+            )
         # A process of the pool gets the headers and the body, and decodes the arguments from the body. Celery would
         # send them a second time with the headers, decoded.
         self.request_dict.update(args=(), kwargs={})
 
     def maybe_expire(self) -> Literal[True] | None:
-        """Return whether the message expired, by cluster time, while it waited in this worker. Celery's method uses the
-        wall clock of this host.
+        """Return True if the message expired, by cluster time, while it waited in this worker, else None. Celery's
+        method uses the wall clock of this host.
         """
         from tasks.app import services  # noqa: PLC0415 - the app imports what imports this module
 
@@ -127,7 +131,7 @@ class ReadableRequest(Request):
         return find_admission() if str(self.name).startswith(f"{TASK_PREFIX}.{RESERVATIONS}.") else None
 
     def info(self, safe: bool = True) -> Any:  # noqa: ARG002, FBT001, FBT002 - Celery's signature
-        """Return the description of this task for Celery's remote control, without its arguments."""
+        """Return the description of this task for Celery's remote control, without the task's arguments."""
         return {**super().info(safe=True), "args": self.argsrepr, "kwargs": self.kwargsrepr}
 
     def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's signature

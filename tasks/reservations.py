@@ -59,43 +59,43 @@ class Question(Document):
 
 
 class QueryDocument(Question):
-    """Requests rows of reservations from SQL, including ended ones."""
+    """The document of a request for rows of reservations from the database, including ended ones."""
 
     ids: Annotated[list[Name], After(_few)]
 
 
 class ExplainDocument(Question):
-    """Requests the reason why a reservation waits, and the change that would end the wait."""
+    """The document of a request for the reason why a reservation waits, and for the change that would end the wait."""
 
     reservation: Name
 
 
 class ConditionsDocument(Question):
-    """Requests the conditions of the slots of one pool, or of all pools."""
+    """The document of a request for the conditions of one pool (`pool`) and its slots; None: of all pools and slots."""
 
     pool: Name | None = None
 
 
 def _few_versions(count: int) -> int:
     if count > MOST_VERSIONS:
-        raise expected(f"at most {MOST_VERSIONS}")
+        raise expected(f"at most {MOST_VERSIONS} versions")
     return count
 
 
 class RulesDocument(Question):
-    """Requests the rules in force, and the newest `history` versions of them."""
+    """The document of a request for the rules in force, and for the newest `history` versions of the rules."""
 
     history: Annotated[Count, After(_few_versions)] = 0
 
 
 class PreviewDocument(Question):
-    """Requests what would happen if `rules` became the rules in force."""
+    """The document of a request for a preview: what would happen if `rules` became the rules in force."""
 
     rules: RulesTable
 
 
 class LeasesDocument(Question):
-    """A host's request for its slot and the leases on it, from SQL."""
+    """The document of a host's request for its slot and the leases on it, from the database."""
 
     slot: Name
     machine: Name
@@ -105,8 +105,8 @@ AnyQuestion = TypeVar("AnyQuestion", bound=Question)
 
 
 class RequestTask(LeaseholdTask):
-    """Base class of the tasks of the queue `reservations`. Each task has one document as its argument, which a message
-    may contain in several forms.
+    """Base class of the tasks of the queue `reservations`. Each task has one document as its argument. `read_request`
+    finds it among the arguments of a message.
     """
 
     abstract = True
@@ -127,7 +127,7 @@ class RequestTask(LeaseholdTask):
 
 
 class GatheredTask(RequestTask):
-    """Base class of the tasks whose waiting requests are carried out together (tasks/gatherer.py)."""
+    """Base class of the tasks whose waiting requests a worker carries out together (tasks/gatherer.py)."""
 
     abstract = True
     Strategy = "tasks.gatherer:start_strategy"
@@ -161,13 +161,15 @@ def query(document: Any) -> str:
 
 @app.task(name=EXPLAIN, base=RequestTask)
 def explain_wait(document: Any) -> str:
-    """Answer why a reservation waits, with the smallest change that would end the wait: see `operations.explain`."""
+    """Answer with the reason why a reservation waits and the smallest change that would end the wait, by
+    `operations.explain`.
+    """
     return _answer("explain", ExplainDocument, document, _explain)
 
 
 @app.task(name=CONDITIONS, base=RequestTask)
 def conditions(document: Any) -> str:
-    """Answer a request for the unusual conditions of slots and pools, as texts."""
+    """Answer with the unusual conditions of slots and pools, as sentences."""
     return _answer(
         "conditions", ConditionsDocument, document, lambda asked: describe_conditions(services.ports, asked.pool)
     )
@@ -175,7 +177,7 @@ def conditions(document: Any) -> str:
 
 @app.task(name=LEASES, base=RequestTask)
 def leases(document: Any) -> str:
-    """Answer a host's request with its slot and the leases on it: see `heartbeat_intake.describe_host`."""
+    """Answer a host's request with its slot and the leases on the slot, by `heartbeat_intake.describe_host`."""
     return _answer(
         "leases", LeasesDocument, document, lambda asked: describe_host(services.ports, asked.slot, asked.machine)
     )
@@ -183,7 +185,7 @@ def leases(document: Any) -> str:
 
 @app.task(name=RULES, base=RequestTask)
 def rules(document: Any) -> str:
-    """Answer with the rules in force and their history: see `rule_requests.describe_rules`."""
+    """Answer with the rules in force and their history, by `rule_requests.describe_rules`."""
     return _answer(
         "rules",
         RulesDocument,
@@ -194,13 +196,13 @@ def rules(document: Any) -> str:
 
 @app.task(name=PREVIEW, base=RequestTask)
 def preview(document: Any) -> str:
-    """Answer what would happen if other rules were in force: see `rule_requests.preview_request`."""
+    """Answer with what would happen if other rules were in force, by `rule_requests.preview_request`."""
     return _answer("preview", PreviewDocument, document, lambda asked: preview_request(services.ports, asked.rules))
 
 
 @app.task(name=APPLY, base=RequestTask)
 def apply(document: Any) -> str:
-    """Put rules in force: see `rule_requests.apply_request`."""
+    """Put the rules of a request in force, by `rule_requests.apply_request`, and answer."""
     address = find_address(document)
     answer = apply_request(services.ports, document, current_principal())
     send_answer(address, answer)  # promise: answer-after-commit
@@ -260,7 +262,9 @@ def find_address(document: object) -> str | None:
 
 
 def send_answer(address: str | None, answer: Answer) -> None:
-    """Send the answer to `address`. Without an address, raise UnansweredError if the answer refuses the request."""
+    """Send the answer to `address`. Without an address (None), raise UnansweredError if the answer refuses the request,
+    else do nothing.
+    """
     if address is not None:
         services.ports.notifier.reply(address, answer)
     elif not answer["ok"]:
@@ -269,7 +273,7 @@ def send_answer(address: str | None, answer: Answer) -> None:
 
 
 def list_errors(answer: Answer) -> list[dict[str, Any]]:
-    """Return all errors in an answer, which belongs to one document or to a list of documents."""
+    """Return all errors in an answer. The answer is about one document, or has `results` about a list of documents."""
     return [error for each in answer.get("results", [answer]) for error in each.get("errors", ())]
 
 
@@ -287,10 +291,11 @@ NAME = "document"
 
 
 def read_request(arguments: Sequence[Any], named: Mapping[str, Any], message: str) -> Any:
-    """Return the document of a message. If it has no `request`, the id of the message becomes its request id.
+    """Return the document of a message. If the document has no `request`, the id of the message (`message`) becomes its
+    `request`.
 
-    The document is the only positional argument, or the keyword argument `document`, or the keyword arguments are its
-    fields. Raises InvalidInputError for other arguments.
+    The document is the only positional argument, or the keyword argument `document`, or the keyword arguments are the
+    fields of the document. Raises InvalidInputError for other arguments.
     """
     document = _find_document(arguments, named)
     if isinstance(document, Mapping) and "request" not in document:
@@ -300,7 +305,7 @@ def read_request(arguments: Sequence[Any], named: Mapping[str, Any], message: st
 
 def _find_document(arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
     if arguments and named:
-        raise fault("kwargs", "nothing beside a positional argument", list(named))
+        raise fault("kwargs", "no keyword arguments beside a positional one", list(named))
     if len(arguments) > 1:
         raise InvalidInputError([Fault("args", "one document", f"{len(arguments)} arguments")])
     if arguments:
@@ -310,5 +315,5 @@ def _find_document(arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
             raise InvalidInputError([Fault("args", "one document", "no arguments")])
         return dict(named)
     if len(named) > 1:
-        raise fault("kwargs", f"nothing beside {NAME}", [name for name in named if name != NAME])
+        raise fault("kwargs", f"no keyword argument beside {NAME}", [name for name in named if name != NAME])
     return named[NAME]

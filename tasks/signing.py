@@ -1,4 +1,6 @@
-"""Signs the messages of this cluster's processes to each other. Messages to other queues are not signed."""
+"""Signs the messages that this cluster's processes send to each other. Messages to the queues of producers are not
+signed.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -43,9 +45,9 @@ class SigningProducer(Producer):
 
 
 def _sign(find_access: FindAccess, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
-    """Return the headers with the signature of a message; without a signature if no key can be read.
+    """Return the headers that sign a message. If no key can be read, log a warning and return {}.
 
-    A worker in mode `signed` then refuses the message, and the next tick, sweep or recovery does its work.
+    A worker with `access.mode` `signed` then refuses the message, and the next tick, sweep or recovery does its work.
     """
     try:
         return find_access().sign(queue=queue, task=headers["task"], message_id=headers["id"], body=body)
@@ -59,19 +61,21 @@ def _sign(find_access: FindAccess, queue: str, headers: Mapping[str, Any], body:
 
 
 class SigningAMQP(AMQP):
-    """Celery's AMQP class with producers that sign messages: those of the producer pool and that of beat."""
+    """Celery's AMQP class with producers that sign messages, both in the producer pool and in beat."""
 
     find_access: FindAccess | None = None
     _producer_pool: ProducerPool | None = None
 
     @property
     def Producer(self) -> Any:  # type: ignore[override]  # noqa: N802 - Celery's name
-        """Return a function that makes a signing producer."""
+        """The replacement of Celery's `AMQP.Producer`: a function that makes kombu producers that sign each message."""
         return partial(SigningProducer, self.find_access)
 
     @property
     def producer_pool(self) -> ProducerPool:
-        """The pool of signing producers, made at the first use. Celery resets `_producer_pool` after a fork."""
+        """The pool of signing producers. Each process makes its own at the first use, because Celery resets
+        `_producer_pool` after a fork.
+        """
         if self._producer_pool is None:
             pool: Any = self.app.pool
             self._producer_pool = ProducerPool(connections=pool, limit=pool.limit, Producer=self.Producer)
@@ -79,25 +83,26 @@ class SigningAMQP(AMQP):
 
 
 def sign_with(app: Celery, find_access: FindAccess) -> None:
-    """Let the Celery application `app` sign its messages with the keys that `find_access` returns. It is called with
-    the first message.
+    """Let the Celery application `app` sign its messages with the keys of the Access that `find_access` returns.
+    `find_access` is called when the first message is sent. An application whose AMQP class does not sign is not
+    changed.
     """
     if isinstance(app.amqp, SigningAMQP):
         app.amqp.find_access = find_access
 
 
 class AccessSigner:
-    """Signs the messages of `app` that are written without a producer. See leasehold.client.task_messages.py."""
+    """Signs the messages of an application that a MessageWriter writes, without a kombu producer."""
 
     def __init__(self, amqp: SigningAMQP) -> None:
         self._amqp = amqp
 
     def sign(self, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
-        """Return the headers with the signature of a message; none if no key can be read."""
+        """Return the headers that sign a message; {} if no key can be read."""
         find_access = self._amqp.find_access
         return {} if find_access is None else _sign(find_access, queue, headers, body)
 
 
 def find_signer(app: Celery) -> AccessSigner | None:
-    """Return the signer of the application's messages; None if it does not sign messages."""
+    """Return the signer of the application's messages; None if the application does not sign messages."""
     return AccessSigner(app.amqp) if isinstance(app.amqp, SigningAMQP) else None

@@ -1,7 +1,8 @@
-"""Celery's Redis transport with a check of messages, cluster time instead of wall clocks, and one client.
+"""Celery's Redis transport with a check of messages, cluster time instead of wall clocks, and one Redis client for each
+channel.
 
-A message that is none of Leasehold's task messages is logged and dropped. In kombu and Celery an envelope that lacks a
-field ends the worker, even a single line that is not JSON.
+A message that is none of Leasehold's task messages is logged and dropped. Without this check, an envelope that lacks a
+field, or a text that is not JSON, would end the worker.
 
 Expired messages are dropped here as well. Celery would store, discard and acknowledge each in several round trips; for
 a worker that finds a thousand old ticks after a pause that would take longer than the pause.
@@ -88,7 +89,7 @@ class Channel(KeptClient, redis.Channel):
         log.error(sentence, action="broker.key_set_aside", key=UNACKED, found="unreadable", tag=show(tag))
 
     def list_noted(self) -> list[bytes]:
-        """Return the delivery tags of all messages that workers have taken."""
+        """Return the delivery tags of all messages that workers have taken and not acknowledged."""
         return list(self._create_client().hkeys(self.unacked_key))
 
     @property

@@ -48,9 +48,9 @@ class Access:
     def verify(self, headers: Mapping[str, object], *, queue: str, task: str, message_id: str) -> Principal:
         """Return the principal (the sender) whose key signed the message with these headers.
 
-        `headers` must have the `body_sha256` that the transport computed. `queue` and `task` must be those that the
-        worker consumed, not those that the message names. Raises SignatureError for an invalid signature,
-        StoreUnavailableError if the principals must be read and the database is unavailable.
+        `headers` must have the `body_sha256` that the transport computed. `queue` and `task` must be the queue and the
+        task that the worker consumed, not the ones that the message names. Raises SignatureError for an invalid
+        signature, StoreUnavailableError if the principals must be read and the database is unavailable.
         """
         fields = SignedFields(
             principal=_text(headers, PRINCIPAL),

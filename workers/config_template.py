@@ -130,8 +130,8 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Section:
-    """One table of `leasehold.toml`. `path`: its name, like "celery.concurrency"; `is_list`: the file may have it
-    several times, as an array of tables.
+    """One table of `leasehold.toml`. `path`: its name, like "celery.concurrency"; `model`: the class with its keys;
+    `is_list`: the file may have the table several times, as an array of tables.
     """
 
     path: str
@@ -146,8 +146,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a table of `leasehold.toml`. `default`: its default as TOML, "" if it has none, or REQUIRED if the key
-    must be given.
+    """One key of a table of `leasehold.toml`. `default`: the key's default as TOML, "" if it has none, or REQUIRED if
+    the key must be given.
     """
 
     section: Section
@@ -201,8 +201,8 @@ def list_keys(section: Section) -> list[Key]:
 
 
 def write_template(path: Path | None = None) -> str:
-    """Return the text of a complete `leasehold.toml` with comments. It is valid, and sets every key to its default, and
-    one example pool.
+    """Return the text of a complete `leasehold.toml` with comments. The text is valid: it sets every key to its
+    default, and has one example pool.
 
     If `path` is given, write the text to this new file too. Raises InvalidInputError if the file exists or cannot be
     written.
@@ -223,8 +223,8 @@ def write_template(path: Path | None = None) -> str:
 
 
 def format_tables() -> str:
-    """Return Markdown that describes `leasehold.toml`, with a table for each of its tables: every key, its default and
-    its meaning.
+    """Return Markdown that describes `leasehold.toml`. For each table of the file it has a Markdown table with every
+    key, its default and its meaning.
     """
     return "\n".join(_format_table(section) for section in list_sections())
 

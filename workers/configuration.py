@@ -40,8 +40,8 @@ class Configuration:
     """The checked content of a `leasehold.toml`. If there is no file, `path` is None, all settings are defaults, and
     there is no pool.
 
-    `rules_document` has the rules as written, with each user data file read into `user_data`. `rules` has them with all
-    defaults.
+    `rules_document` has the rules as written, with each user data file read into `user_data`. `rules` has the same
+    rules with all defaults.
     """
 
     path: Path | None
@@ -117,7 +117,7 @@ def read_cloud(path: Path | None = None) -> dict[str, Any]:
 
 
 def check_configuration(path: Path | None = None) -> list[Fault]:
-    """Return all faults of `leasehold.toml`; [] if it can be applied."""
+    """Return all faults of `leasehold.toml`; [] if the file can be applied."""
     try:
         read_configuration(path)
     except InvalidInputError as error:
@@ -199,7 +199,7 @@ def find_contradictions(rules: Rules) -> Iterator[Fault]:
 def find_misfits(path: str, pool: Pool) -> Iterator[Fault]:
     """Yield a fault for each amount in the pool's `default_resources` that no slot of the pool could hold.
 
-    If each amount fits by itself, but no slot could hold all of them together, yield one fault for all.
+    If each amount fits alone, but no slot could hold all amounts together, yield one fault for all of them.
     """
     if pool.counts_leases_only or any(each.require is not None for each in pool.offerings):
         # The types of requirements are known only when they are applied.

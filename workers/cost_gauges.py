@@ -1,4 +1,4 @@
-"""The gauges of costs: what machines have cost today, and what was spent of budgets."""
+"""The gauges of costs: what machines have cost today, and how much of each budget was spent."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -16,7 +16,9 @@ _PERIODS: Final = {"hour": ("running", "per_hour"), "day": ("day", "per_day"), "
 
 
 def measure_costs(store: Store, rules: Rules) -> Iterator[Family]:
-    """Yield the gauges of what the machines of each pool have cost since the day began in UTC, by kind."""
+    """Yield the gauges of what the machines of each pool have cost since the day began in UTC, by the kind of use
+    (COST_KINDS, such as leased or idle).
+    """
     dollars = {(pool, kind): 0.0 for pool in rules.pools for kind in COST_KINDS}
     seconds, unpriced = dict(dollars), {(pool,): 0.0 for pool in rules.pools}
     for cost in store.read_costs(begin_of_day(store.now())):
@@ -40,6 +42,6 @@ def measure_budgets(report: Mapping[str, Any]) -> Iterator[Family]:
             if each[limit] is not None:
                 limits[each["budget"], period] = float(each[limit])
     labels = ["budget", "period"]
-    about = "Prices an hour of the machines of a budget that run (hour), and what it has spent (day, month)"
+    about = "Dollars of a budget: price of its running machines per hour (hour), and what was spent (day, month)"
     yield make_gauge("leasehold_budget_dollars", about, labels, amounts)
     yield make_gauge("leasehold_budget_limit_dollars", "Limit of a budget in a period", labels, limits)

@@ -55,8 +55,8 @@ def list_variables(settings: type[Document]) -> Iterator[tuple[str, tuple[str, .
 
 
 def name_origin(found: Fault, settings: type[Document]) -> Fault:
-    """If a variable of the environment set the wrong value of a fault, return the fault with the variable as its path.
-    Else return the fault `found` unchanged.
+    """Return the fault `found` with the name of a variable of the environment as its path, if that variable set the
+    wrong value. Otherwise return `found` unchanged.
     """
     for name, parts in list_variables(settings):
         path = ".".join(parts)
@@ -69,7 +69,7 @@ def name_origin(found: Fault, settings: type[Document]) -> Fault:
 
 def _decode(text: str, annotation: object) -> object:
     """Return the text of a variable, converted to the type of its key: a number, true, false, or a table from JSON. If
-    it has no such form, return the text.
+    the text is none of these, return it unchanged.
 
     `annotation`: the type of the key; None for an unknown key.
     """

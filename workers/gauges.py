@@ -1,7 +1,8 @@
 """The gauges of the metrics: slots, reservations, accounts, clocks and queues. Sources: Orchard's and Arvados' metrics.
 
-Every scrape computes each gauge from the present state, with a sample for each value of its labels, 0 if nothing
-counts. A gauge that only grows, or that is missing until a problem occurs, could not be used for alerts.
+Every scrape computes each gauge from the present state. A gauge has a sample for each possible value of its labels,
+also if the sample is 0. A gauge that only grows, or that is missing until a problem occurs, could not be used for
+alerts.
 """
 
 from collections import Counter, defaultdict
@@ -68,8 +69,8 @@ def measure_store(store: Store, rules: Rules, accounts: Sequence[Account]) -> It
 
 
 def _measure_fleet(slots: list[Slot], rules: Rules, held: Sequence[Reservation], now: float) -> Iterator[Family]:
-    """Yield the gauges of slots: number and price by pool and state, and slots online and offline. For slots in service
-    also yield the used and the free resources.
+    """Yield the gauges of slots: their number and price by pool and state, the numbers of slots online and offline, and
+    the used and free resources of slots in service.
     """
     states: Counter[tuple[str, str]] = Counter()
     prices: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -121,8 +122,8 @@ def _measure_resources(held: Sequence[Reservation], slots: list[Slot], rules: Ru
 
 
 def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Family]:
-    """Yield the gauges of the pending reservations, from the report of the last tick. Before the first tick
-    they are 0.
+    """Yield the gauges of the pending reservations, from the report of the last tick. Before the first tick the gauges
+    are 0.
     """
     codes: Mapping[str, int] = report.get("codes", {})
     waiting = {(code,): codes.get(code, 0) for code in WAITING_CODES}
@@ -139,8 +140,8 @@ def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Fa
 
 
 def measure_probe_age(store: Store, rules: Rules, probed: Mapping[str, float]) -> Family:
-    """Return a gauge with the seconds since the last answer of the machine that has been silent for longest; 0 without
-    a machine.
+    """Return a gauge with the seconds since the last answer to a probe of the machine that has been silent for longest;
+    0 if there is no machine.
 
     If a machine has not answered since its slot changed state, the seconds since that change count.
     """
@@ -186,7 +187,9 @@ def measure_account_waits(report: Mapping[str, Any], accounts: Sequence[Account]
 
 
 def add_zeros(tally: Tally, accounts: Sequence[Account]) -> None:
-    """Add 0 to `tally` for each counter of an account that has no count yet at one of its levels."""
+    """Set the counters of each account to 0 in `tally`, at each level at which a counter has no value yet. Prometheus
+    sees the first increase of a counter only if it has seen 0 before.
+    """
     for name, levels in ((SPENT, PAID), (PREEMPTIONS, PAID), (PREEMPTED, LEVELS[1:])):
         for account in accounts:
             for level in levels:

@@ -26,8 +26,8 @@ class KnownPrincipals(msgspec.Struct, frozen=True):
 
 
 def read_principals(store: Store, known: KnownPrincipals | None, monotonic: Callable[[], float]) -> KnownPrincipals:
-    """Return the present copy; the principals are read only if they changed since `known`. Raises
-    StoreUnavailableError.
+    """Return an up-to-date copy. The principals are read only if they changed since the copy `known` (None: there is no
+    copy yet). Raises StoreUnavailableError if the database is unavailable.
     """
     state = store.read_cluster()
     before = known and (known.state.identity, known.state.principals_version)

@@ -62,7 +62,7 @@ every task or call, and the project's own lines have this information.
 
 def configure_logging(form: Format = "text", level: str = "INFO", stream: TextIO | None = None) -> None:
     """Let structlog and the standard library's logging write their lines to `stream` (default: standard error), in the
-    form `form`, from `level` on.
+    format `form`, if their level is at least `level`.
     """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -49,7 +49,8 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class Sources:
-    """What a scrape of the metrics reads: the database (`store`), and functions that read from Redis.
+    """What a scrape of the metrics reads: the database (`store`), and functions that read from Redis. `read_counts`
+    returns the counters and histograms of all processes, `read_queues` the state of each Celery queue.
 
     Each of the functions raises ViewUnavailableError while its Redis is unavailable.
     """
@@ -64,8 +65,8 @@ class Sources:
 
 
 def collect(sources: Sources) -> Iterator[Family]:
-    """Yield all metric families of one scrape. If the database or Redis is unavailable, the families that need it are
-    missing, and its sample of `leasehold_up` is 0.
+    """Yield all metric families of one scrape. If the database or Redis is unavailable, the families that need the
+    unavailable part are missing, and the sample of `leasehold_up` for this part is 0.
     """
     store, rules, accounts, gauges = sources.store, None, list[Account](), list[Family]()
     with suppress(StoreUnavailableError):
@@ -181,8 +182,8 @@ def serve_metrics(sources: Sources, host: str, port: int, check: Callable[[], ob
 def _read_counts(
     sources: Sources, rules: Rules | None, accounts: Sequence[Account]
 ) -> tuple[dict[str, float] | None, list[Family]]:
-    """Return the time of the last answer of each slot's machine, and the metric families of all counters and
-    histograms. Return (None, []) if Redis is unavailable.
+    """Return (1) slot id -> time of the last answer of its machine to a probe, and (2) the metric families of all
+    counters and histograms. Return (None, []) if Redis is unavailable.
     """
     try:
         tally = sources.read_counts()
@@ -196,7 +197,7 @@ def _read_counts(
 
 
 def _add_zeros_of_pools(tally: Tally, rules: Rules) -> None:
-    """Add 0 to `tally` for each counter and histogram that has no count yet, for each pool that launches machines.
+    """Set the counters and histograms of each pool that launches machines to 0 in `tally`, if they have no value yet.
 
     Prometheus sees the first increase of a counter only if it has seen 0 before.
     """

@@ -1,7 +1,7 @@
 """Read prices from a file: AWS's price list of EC2 (JSON or CSV), or a simple list of rows (JSON or CSV).
 
-A simple row has the keys type, zone or region, market and price. A file in which a value is missing is refused as a
-whole, with one line that names the place.
+A simple row has the keys type, zone or region, market and price. If a value is missing, the whole file is refused with
+one fault that names the place in the file.
 """
 
 import csv
@@ -74,7 +74,9 @@ class PriceRow(Document):
 
 
 class _Found(NamedTuple):
-    """A price of a file, and its place in the file, for faults."""
+    """A price of a file, with its place in the file, which a fault about the price names. `location`: a zone or a
+    region.
+    """
 
     place: str
     type: str
@@ -84,7 +86,8 @@ class _Found(NamedTuple):
 
 
 def read_prices(path: Path, *, region: str | None, seen_at: float) -> list[Price]:
-    """Return the prices of a file that hold in `region`; None: the file must have prices of one region only.
+    """Return the prices of a file that hold in `region`; None: the file must have prices of one region only. `seen_at`:
+    the time that is recorded with the prices.
 
     Raises InvalidInputError with one fault for a file that cannot be read, a missing value, two prices for one key,
     or no price.
@@ -186,14 +189,14 @@ class Product(msgspec.Struct):
 
 
 class Dimension(msgspec.Struct):
-    """One price of a term, with its unit."""
+    """One price in a Term of AWS's price list, with its unit."""
 
     pricePerUnit: dict[str, str]  # noqa: N815 - AWS's name
     unit: str = ""
 
 
 class Term(msgspec.Struct):
-    """The prices of a product on one condition of sale."""
+    """The prices of a product of AWS's price list under one condition of sale."""
 
     priceDimensions: dict[str, Dimension]  # noqa: N815 - AWS's name
 

@@ -140,7 +140,9 @@ class Services:
 
     @once_per_process
     def ports(self) -> "Ports":
-        """The interfaces to database, Redis, EC2 and other processes, which every operation gets."""
+        """The interfaces (ports) to database, Redis, EC2 and other processes, which are an argument of every
+        operation.
+        """
         # Beat, Flower and the metrics process run no operation, so they need not import the operations and the rules.
         from scheduler.operations.heartbeats import HostKeys
         from scheduler.operations.ports import Ports
@@ -215,7 +217,9 @@ class Services:
 
     @once_per_process
     def leader(self) -> "Leader":
-        """What this process keeps between its ticks as a possible leader. It has a random id for the leader lock."""
+        """The data that this process keeps between its ticks as a possible leader, such as its random id for the leader
+        lock.
+        """
         from scheduler.operations.tick.leader import Leader
 
         ticks = self.settings.ticks
@@ -242,7 +246,9 @@ class Services:
 
     @once_per_process
     def images(self) -> Images:
-        """The look-up of images that rules name by a source. boto3's clients are made at the first look-up."""
+        """The object that looks up images that rules name by a source (`ssm:…`, `newest:…`) and not by an id. boto3's
+        clients are made at the first look-up.
+        """
         from workers.ec2.images import make_images
 
         return cast("Images", _OnDemand(lambda: make_images(read_access(self.settings))))
@@ -256,7 +262,7 @@ class Services:
 
     @once_per_process
     def on_demand(self) -> "OnDemandReader":
-        """What this process keeps between its readings of on-demand prices."""
+        """The reader of on-demand prices of this process, with the data that it keeps between two readings."""
         from scheduler.operations.market.refresh import OnDemandReader
 
         return OnDemandReader()

@@ -94,7 +94,9 @@ def _host(value: object) -> object:
 
 
 def _list(value: object, check: Callable[[str], object], what: str) -> tuple[str, ...]:
-    """Return the entries of a list, or of a text with commas, as variables of the environment have it."""
+    """Return the entries of `value`, a list, or a text with commas as in a variable of the environment. Raise the error
+    that `what` was expected if `value` is neither, or if `check` finds an entry wrong.
+    """
     entries = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     if not isinstance(entries, list | tuple) or len(entries) > MOST_ENTRIES:
         raise expected(what)

@@ -92,8 +92,8 @@ class Affinity:
         self._cpus = sorted(os.sched_getaffinity(0))
 
     def apply(self, lease: str, pids: Iterable[int], cores: float, before: float) -> None:  # noqa: ARG002 - as in Limits
-        """Limit the processes of a lease to whole cores by CPU affinity: as many as `cores`, rounded up, after the
-        first `before` ones.
+        """Limit the processes of a lease to whole CPUs by CPU affinity. Their number is `cores`, rounded up. They are
+        the CPUs of the machine that follow the first `before` ones; after the last CPU, the first ones follow again.
         """
         first, count = floor(before), max(ceil(cores - 1e-9), 1)
         self._set(pids, {self._cpus[(first + number) % len(self._cpus)] for number in range(count)})

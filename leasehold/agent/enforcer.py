@@ -18,8 +18,8 @@ Key = tuple[str, str, int]
 
 
 class Enforcer:
-    """Keeps the processes of the leases on one host within their number of cores. `report` is called once for each
-    change and for each failure.
+    """Keeps the processes of each lease on one host on no more cores than the lease has. `report` is called once each
+    time the limit of a lease changes, and once for each failure to set a limit.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class Enforcer:
         """
         self._folder, self._limits, self._report, self._clock = folder, limits, report, clock
         self._applied: dict[Key, tuple[tuple[int, ...], float, float]] = {}
-        """Lease -> the limit that was applied: its known processes, its number of cores, and the number of cores of the
-        leases before it.
+        """Lease -> the limit that was applied, as (1) the known processes of the lease, (2) its number of cores, (3)
+        the number of cores of all leases before it, which decides which cores the lease gets.
         """
         self._seen: dict[Key, float] = {}
         self._reported: dict[Key, object] = {}

@@ -1,5 +1,5 @@
-"""The ASGI application of the HTTP API. It stands behind the entrance of the web server, which knows the caller of each
-request.
+"""The ASGI application of the HTTP API. Each request first passes the entrance of the web server
+(leasehold/web/entrance.py), which identifies the caller.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from leasehold.common.http_routes import LISTS, ROUTES
 from leasehold.web.backend import Backend
 
 _OWN_HANDLERS: Final = frozenset({"explain"})
-"""Verbs whose resource also has another source than a worker."""
+"""Verbs whose resource can also be answered without a worker, so that it has its own handler."""
 
 
 def make_api(backend: Backend) -> Router:
@@ -58,7 +58,7 @@ def _make_reads(reading: Reading, streams: Streams, money: Money) -> list[ApiRou
 
 
 def _make_verbs(asking: Asking) -> Iterator[ApiRoute]:
-    """Yield the routes of all verbs. The resource of one submission is that of a list, too."""
+    """Yield the routes of all verbs. The resource that takes one submission takes a list of submissions, too."""
     for table in (LISTS, ROUTES):
         for verb, route in table.items():
             if verb not in _OWN_HANDLERS and not (table is ROUTES and LISTS.get(verb) == route):

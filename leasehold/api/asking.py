@@ -1,7 +1,8 @@
-"""Requests to workers over HTTP: the body and the path make the document of a verb, and the answer is the response.
+"""Send requests to workers for HTTP clients. The body and the path of the HTTP request make the document of a verb, and
+the answer of the worker is the HTTP response.
 
-The document is checked by the worker, as that of any other sender. This process adds nothing to it, and never a key of
-a reservation: the sender of the HTTP request has the keys.
+The worker checks the document, as it checks the documents of all other senders. This process adds nothing to the
+document, and never a key of a reservation: the sender of the HTTP request has the keys.
 """
 
 import hashlib
@@ -68,9 +69,10 @@ class Asking:
         *,
         has_row: bool = False,
     ) -> dict[str, Any]:
-        """Send one request as the caller of the HTTP request, and return the answer within `seconds`. `key`: the id of
-        the request that the caller has chosen. `has_row`: add the row of the reservation to the answer under `row`;
-        None if the view does not have it. Raise NotAnswered or Unavailable.
+        """Send one request as the caller of the HTTP request, and return the answer within `seconds`. `key`: the id
+        that the caller has chosen for the request; None: the client makes an id. `has_row`: add the row of the
+        reservation to the answer under `row`; None if the view does not have it. Raise NotAnswered if no worker answers
+        in time, Overloaded if too many requests wait, and Unavailable if Redis does not answer.
         """
         client, caller = await self._service.open_client(request), find_caller(request)
         name = None if key is None else _make_id(caller.principal or caller.name, verb, key)
@@ -96,7 +98,9 @@ class Asking:
 
 
 def _add_path(document: dict[str, Any], route: Route, request: Request) -> None:
-    """Add the field that is in the path. Raise InvalidInputError if the document has another value of it."""
+    """Add the field that the path of the request contains to the document. Raise InvalidInputError if the document has
+    another value of this field.
+    """
     if route.field is None:
         return
     name = request.path_params[route.field]
@@ -106,7 +110,9 @@ def _add_path(document: dict[str, Any], route: Route, request: Request) -> None:
 
 
 def _take_key(document: dict[str, Any], request: Request) -> str | None:
-    """Return the id of the request from the header or the document, without the document's field."""
+    """Remove the field `request`, the id of the request, from the document. Return the id from that field or from the
+    header; None without either. Raise InvalidInputError if the id is wrong or the two differ.
+    """
     header, given = request.headers.get(REQUEST_HEADER), document.pop("request", None)
     # An address for the answer is that of this process.
     document.pop("reply_to", None)
@@ -120,8 +126,8 @@ def _take_key(document: dict[str, Any], request: Request) -> str | None:
 
 
 def _make_id(sender: str, verb: str, key: str) -> str:
-    """Return the id of the request for workers. Each caller has ids of its own, so that the same key of two callers, or
-    of two verbs, names two requests.
+    """Return the id under which workers know a request to which its caller gave the id `key`. Each caller has ids of
+    its own, so that the same key of two callers, or of two verbs, names two requests.
     """
     return hashlib.sha256(f"{sender}\n{verb}\n{key}".encode()).hexdigest()[:40]
 

@@ -1,4 +1,6 @@
-"""Hints for hosts between two HTTP requests: a subscription lasts a while longer than the request that made it."""
+"""Hints (messages that a slot has changed) for hosts between two HTTP requests. A subscription lasts KEPT_SECONDS
+longer than the request that made it, so that a host whose next request comes within this time misses no hint.
+"""
 
 import time
 from typing import Final
@@ -12,7 +14,7 @@ _Key = tuple[AsyncClient, str]
 
 
 class KeptHints:
-    """The subscriptions of all hosts that wait for hints. Used by one event loop."""
+    """The subscriptions of all hosts that wait for hints. Only one event loop may use it."""
 
     def __init__(self) -> None:
         self._kept: dict[_Key, AsyncHints] = {}

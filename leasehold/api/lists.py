@@ -25,7 +25,7 @@ MOST_EXAMINED: Final = 20_000
 class Submissions:
     """The reservations of a view in order of submission. It is kept between pages; `follow` adds new ones.
 
-    `note` belongs to `Feed.watch`. It names the rows to look at, so that a page does not look at all of them.
+    `Feed.watch` calls `note` with the changed rows, so that a page does not look at all rows to find the new ones.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,9 @@ class Submissions:
                 self._noted |= changed.of("reservations")
 
     def follow(self, rows: Mapping[str, Reservation], ended: Mapping[str, Reservation]) -> None:
-        """Add the reservations that are new, and forget those that are gone if they are many."""
+        """Add the new reservations among `rows` and `ended`. If many of the kept reservations are in neither, forget
+        these.
+        """
         with self._guard:
             noted, self._noted = self._noted, set()
         names = [*rows, *ended] if noted is None else noted
@@ -61,7 +63,9 @@ class Submissions:
             self._known = {name: sequence for sequence, name in self._order}
 
     def after(self, sequence: int) -> list[tuple[int, str]]:
-        """Return (sequence, id) of the next reservations, at most MOST_EXAMINED."""
+        """Return (sequence, id) of the reservations that follow `sequence` in order of submission, at most
+        MOST_EXAMINED.
+        """
         start = bisect_right(self._order, (sequence, "\U0010ffff"))
         return self._order[start : start + MOST_EXAMINED]
 
@@ -100,7 +104,9 @@ def _read_sequence(query: Query, cursor: list[Any] | None) -> int:
 def list_reservations(
     view: View, ended: Mapping[str, Reservation], order: Submissions, wanted: ReservationFilter
 ) -> Mapping[str, Any]:
-    """Return one page of the reservations that match. The view must not change meanwhile."""
+    """Return one page of the reservations that match `wanted`. `ended`: the reservations that ended lately, which the
+    view no longer has. `order`: all of these in order of submission. The view must not change meanwhile.
+    """
     order.follow(view.reservations, ended)
     items, last = [], wanted.after
     examined = order.after(wanted.after)
@@ -156,7 +162,7 @@ def find_position(row: Slot) -> Position:
 
 
 def list_slots(view: View, wanted: SlotFilter) -> Mapping[str, Any]:
-    """Return one page of the slots that match. The view must not change meanwhile."""
+    """Return one page of the slots that match `wanted`. The view must not change meanwhile."""
     after = wanted.after
     found = [row for row in view.slots.values() if wanted.matches(row)]
     if after is not None:

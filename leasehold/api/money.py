@@ -16,7 +16,9 @@ USUAL_HOURS: Final = 24
 
 
 class Money:
-    """The handlers of reads about money. The right is that to read the rules, which have the prices and budgets."""
+    """The handlers of reads about money. A caller needs the right to read the rules, because the rules contain prices
+    and budgets.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service

@@ -50,7 +50,9 @@ def refer(name: str) -> Schema:
 
 
 def make_object(properties: Schema, required: Sequence[str] = ()) -> Schema:
-    """Return the JSON schema of an object with these properties. `required`: the names of those that it must have."""
+    """Return the JSON schema of an object with these properties. `required`: the names of the properties that the
+    object must have.
+    """
     found: Schema = {"type": "object", "properties": properties}
     return {**found, "required": list(required)} if required else found
 
@@ -75,7 +77,9 @@ def respond_with(schema: Schema, text: str, kind: str = JSON) -> Schema:
 
 
 def operate(name: str, summary: str, schema: Schema, status: str = "200") -> Schema:
-    """Return the OpenAPI description of an operation with its responses; `schema` is that of the successful one."""
+    """Return the OpenAPI description of an operation with its responses. `schema`, `status`: the schema and the HTTP
+    status of the successful response.
+    """
     problem = {PROBLEM_TYPE: {"schema": refer("Problem")}}
     problems = {each: {"description": text, "content": problem} for each, text in _PROBLEMS.items()}
     return {

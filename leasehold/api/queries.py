@@ -1,5 +1,5 @@
-"""Read the query of an address: filters, limits, cursors and times to wait. A wrong one is a fault with its path, like
-that of a field in a document.
+"""Read the query of an address: filters, limits, cursors and times to wait. A wrong value is reported as a fault with
+the path of its parameter, like a wrong field in a document.
 """
 
 import base64
@@ -20,7 +20,8 @@ USUAL_ITEMS: Final = 100
 
 
 class Query:
-    """The query of one request. Each method takes a parameter out of it; `end` refuses those that remain.
+    """The query of one request. Each method that begins with `take` takes a parameter out of the query; `end` refuses
+    the parameters that remain.
 
     Faults are collected, so that a response reports all of them.
     """
@@ -55,14 +56,14 @@ class Query:
         return frozenset(values) if values else None
 
     def take_choice(self, name: str, choices: Collection[str], usual: str) -> str:
-        """Return the only value of a parameter; `usual` if it is missing."""
+        """Return the only value of a parameter, which must be one of `choices`; `usual` if the parameter is missing."""
         value = self.take(name)
         if value is not None and value not in choices:
             self._refuse(name, f"one of {', '.join(choices)}{suggest(value, choices)}", value)
         return usual if value is None else value
 
     def take_labels(self, prefix: str) -> dict[str, str]:
-        """Return the parameters `prefix.KEY` by key."""
+        """Return the values of all parameters named `prefix.KEY`, by KEY."""
         self._known.append(f"{prefix}.KEY")
         names = [name for name in self._left if name.startswith(f"{prefix}.")]
         return {name[len(prefix) + 1 :]: str(self.take(name)) for name in names}
@@ -75,15 +76,17 @@ class Query:
         return value == "true"
 
     def take_limit(self) -> int:
-        """Return the number of items of a page."""
+        """Return the largest number of items that the page may have: the parameter `limit`, or a default if it is
+        missing.
+        """
         return int(self._take_number("limit", USUAL_ITEMS, 1, MOST_ITEMS, is_whole=True))
 
     def take_number(self, name: str, usual: int = 0) -> int:
-        """Return a whole number of at least 0; `usual` if it is missing."""
+        """Return a whole number of at least 0; `usual` if the parameter is missing."""
         return int(self._take_number(name, usual, 0, 2**62, is_whole=True))
 
     def take_seconds(self, name: str, usual: float) -> float:
-        """Return a number of seconds that the server may wait."""
+        """Return a number of seconds that the server may wait; `usual` if the parameter is missing."""
         return self._take_number(name, usual, 0, LONGEST_WAIT_SECONDS, is_whole=False)
 
     def take_cursor(self) -> list[Any] | None:
@@ -101,7 +104,7 @@ class Query:
         return found
 
     def refuse_cursor(self, cursor: object) -> None:
-        """Report a cursor of another list."""
+        """Record as a fault that `cursor` was made for another list."""
         self._refuse("cursor", "a cursor of this list", cursor)
 
     def take_fields(self, numbers: Collection[str]) -> dict[str, Any]:

@@ -29,7 +29,9 @@ from scheduler.model.faults import fault
 POLL_SECONDS: Final = 2.0
 """Seconds after which a watched row is read again if no notice arrives."""
 MACHINE_SECONDS: Final = 0.2
-"""The same while the machine of a lease is unknown: no notice arrives when it becomes known."""
+"""The same number of seconds while the machine of a lease is unknown, because no notice arrives when the machine
+becomes known.
+"""
 
 
 class Reading:
@@ -40,7 +42,9 @@ class Reading:
         self._hints = KeptHints()
 
     async def reservation(self, request: Request) -> Response:
-        """Respond with one reservation. With `after` and `wait`, respond when it has changed since the mark `after`."""
+        """Respond with one reservation. With the parameters `after` and `wait`, respond as soon as the reservation
+        differs from the mark `after`, at the latest after `wait` seconds.
+        """
         check_right(request, "query")
         query = Query(request)
         after, wait = query.take("after"), query.take_seconds("wait", 0.0)
@@ -57,7 +61,9 @@ class Reading:
         return respond(write_joined(found))
 
     async def changes(self, request: Request) -> Response:
-        """Respond with the new marks of those of the reservations in `marks` that have changed, when one has."""
+        """Respond as soon as a reservation in the body's table `marks` (id -> mark) has changed, at the latest after
+        `wait` seconds. The response has the new marks of the changed reservations.
+        """
         check_right(request, "query")
         body = await read_body(request)
         marks, wait = body.get("marks"), body.get("wait", 0)
@@ -77,7 +83,7 @@ class Reading:
                 await watches.wait_for_hint(min(left, _pause(found.values())))
 
     async def reservations(self, request: Request) -> Response:
-        """Respond with one page of reservations, or with those whose ids are given."""
+        """Respond with one page of reservations, or with the reservations whose ids the query gives."""
         check_right(request, "query")
         query = Query(request)
         if ids := query.take_all("id"):

@@ -87,7 +87,9 @@ class Router:
         return respond(make_problem(405, "Method Not Allowed"), {"Allow": ", ".join(allowed)})
 
     def _find(self, segments: Sequence[str]) -> Iterator[dict[str, ApiRoute]]:
-        """Yield the routes by method whose path is this one, then those whose field has the second segment."""
+        """Yield tables of routes by HTTP method: first the routes whose path has exactly these segments, then the
+        routes with a field in place of the second segment.
+        """
         keys: list[_Segments] = [tuple(segments)]
         if len(segments) > 1 and segments[1]:
             keys.append((segments[0], None, *segments[2:]))

@@ -17,8 +17,9 @@ _OF_ANSWERS = ("waiting", "notes")
 
 
 def write_joined(found: Joined) -> dict[str, Any]:
-    """Return a reservation as JSON values. A lease whose machine is unknown lacks the fields of the machine. `mark`
-    differs after each change; it is the parameter `after` of a wait for the next one.
+    """Return a reservation as JSON values. A lease whose machine is unknown lacks the fields of the machine. The value
+    `mark` differs after each change of the reservation; a client sends it as the parameter `after` to wait for the next
+    change.
     """
     row: dict[str, Any] = msgspec.to_builtins(found.row)
     for name in _OF_ANSWERS:

@@ -62,7 +62,7 @@ _KINDS: Final[list[tuple[Any, Schema]]] = [
     (kinds.CountMap, _table({"type": "integer", "minimum": 0})),
     (kinds.LabelMap, _table(_TEXT)),
 ]
-"""The types of the fields of documents, with their schemas."""
+"""The types that fields of documents may have, each with its JSON schema."""
 _PLAIN: Final[dict[Any, Schema]] = {
     str: {"type": "string"},
     int: {"type": "integer"},
@@ -102,7 +102,9 @@ class ExplanationAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request with `items`: one result for each, in their order. `ok`: whether all were carried out."""
+    """The answer to a request with several `items`: one result for each item, in the order of the items. `ok`: whether
+    all items were carried out.
+    """
 
     ok: bool
     results: tuple[Answer, ...]
@@ -145,7 +147,7 @@ def make_components() -> dict[str, Schema]:
 
 
 def list_documents(documents: Iterable[type[Document]]) -> list[type[Document]]:
-    """Return these classes of documents and those of their fields, each once."""
+    """Return the classes `documents` and the classes of documents in their fields, each class once."""
     found: dict[str, type[Document]] = {}
     waiting = list(documents)
     while waiting:

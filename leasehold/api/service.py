@@ -21,7 +21,7 @@ _JSON: Final = "application/json"
 
 
 class MediaTypeError(Exception):
-    """Raised if the body of a request is not declared as JSON."""
+    """Raised if the header Content-Type of a request does not declare the body as JSON."""
 
 
 class Service:
@@ -36,7 +36,9 @@ class Service:
         """The clients that know cluster time."""
 
     async def open_client(self, request: Request) -> LoopClient:
-        """Return the client of the caller. Raise Unavailable."""
+        """Return the client that signs as the caller of this request. Raise Unavailable if the client cannot be
+        made.
+        """
         client = await self.backend.client(find_caller(request))
         if client not in self._read_clocks:
             # The first reading of the clock may wait for Redis.
@@ -57,7 +59,7 @@ class Service:
 
 
 def find_caller(request: Request) -> Caller:
-    """Return the caller that the entrance has identified."""
+    """Return the caller of a request, which the web server identified (leasehold/web/entrance.py)."""
     caller: Caller = request.state.caller
     return caller
 
@@ -88,7 +90,7 @@ async def read_body(request: Request) -> dict[str, Any]:
 
 
 def respond(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with this JSON."""
+    """Return a response whose body is `content` as JSON."""
     return Response(msgspec.json.encode(content), status, dict(headers or {}), _JSON)
 
 

@@ -19,7 +19,9 @@ from scheduler.model.faults import Fault, InvalidInputError, show
 from scheduler.ports import EventFilter
 
 MOST_ROWS: Final = 2000
-"""The most changed rows in one update. Above it, the update only reports that lists must be read again."""
+"""The most changed rows in one update. If more rows have changed, the update has no rows and only reports that a client
+must read its lists again.
+"""
 ROWS: Final = "rows"
 """Topic with the changed rows of the view."""
 _LAST_EVENT: Final = "last-event-id"
@@ -81,7 +83,7 @@ class Streams:
 
 
 def encode_rows(feed: Feed, changed: Changed) -> bytes | None:
-    """Return the event with the changed rows of the view, and the ids of the rows that are gone."""
+    """Return the server-sent event with the changed rows of the view, and the ids of the rows that are gone."""
     view = feed.view
     head = {"since": changed.since, "revision": changed.revision}
     if changed.is_reset or sum(len(ids) for ids in changed.ids.values()) > MOST_ROWS:

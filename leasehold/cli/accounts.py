@@ -75,8 +75,9 @@ def list_(output: Output = None, as_json: AsJson = False, watch: Watched = None)
 
 
 def _describe(account: "Account", rows: Iterable["Reservation"]) -> dict[str, Any]:
-    """Return the fields of `account` for output. Added are the best level (class of service) that its balance pays for,
-    the number of its running leases at each level (the free level last), and the number of its pending reservations.
+    """Return the fields of `account` for output, with three more: the best level (class of service) that its balance
+    pays for, the number of its running leases at each level (the free level last), and the number of its pending
+    reservations.
 
     `rows`: the reservations that have not ended, of any account.
     """

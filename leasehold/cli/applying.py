@@ -48,7 +48,8 @@ class _Kicker(QuietDispatcher):
 
 
 def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Apply the rules of the configuration file `path`, or with `dry_run` only print what they would change.
+    """Apply the rules of the configuration file `path`, or with `dry_run` only print what they would change. `yes`: do
+    not ask for confirmation. `as_json`: print JSON.
 
     Raises InvalidInputError if the file is wrong, StoreUnavailableError if the database cannot be reached, and
     ViewUnavailableError if Redis fails after the commit. The file may be applied again after any of these errors.
@@ -110,9 +111,9 @@ def _carry_out(
 
 
 def _find_images(services: Services, document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the ids of the images that the rules in `document` name by a source. Print a line for each source that
-    cannot be looked up from here; the health worker looks it up later. Raises InvalidInputError for a source that has
-    no image.
+    """Return image ids by source, for the pools in `document` that name their image by a source (`ssm:…`, `newest:…`).
+    Print a line for each source that cannot be looked up on this host; the health worker looks it up later. Raises
+    InvalidInputError for a source that has no image.
     """
     rules = read_rules(dict(document), "")
     found = find_images(services.images, rules) if list_image_sources(rules) else Found({}, {})

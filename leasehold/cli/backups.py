@@ -194,8 +194,8 @@ class _Restore:
             ports.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)
 
     def _check_identity(self, identity: str | None) -> None:
-        """Raise CommandError if `identity`, the cluster of Redis, is not the cluster of the backup or the database.
-        With --take-over no error is raised.
+        """Raise CommandError if `identity`, the id of the cluster to which Redis belongs (None: to none), is not the id
+        of the cluster whose database is restored. With --take-over, or for None, no error is raised.
         """
         ours = self._identity
         if identity not in {None, ours} and not self._take_over:
@@ -211,10 +211,11 @@ class _Restore:
         return self._backup.identity if self._backup else self._services.ports.store.read_cluster().identity
 
     def _add_present(self, remembered: "Remembered") -> "Remembered":
-        """Return `remembered` with the highest term (number of a leadership) and fencing token of Redis and of the
-        database that will be replaced, if that database can be read.
+        """Return `remembered`, the numbers that Redis has, with the larger term (number of a leadership) and the larger
+        fencing token of Redis and of the database that will be replaced. If that database cannot be read, return
+        `remembered` unchanged.
 
-        No term or token may be issued twice, and this database may have issued higher ones than Redis remembers.
+        No term or token may be issued twice, and the database may have issued higher ones than Redis remembers.
         """
         import msgspec
 

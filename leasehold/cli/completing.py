@@ -94,7 +94,7 @@ def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
 
 def _find(table: str, incomplete: str, read: Read) -> Found:
     """Return the offers of a shell completion from one table of the view in Redis: as many as a thread finds within
-    SECONDS. If the thread still waits for Redis then, it is abandoned.
+    SECONDS. A thread that still waits for Redis then is not waited for any longer.
     """
     from leasehold.client.discovery import find_address
     from leasehold.errors import NoStack, UntrustedFolder

@@ -12,7 +12,13 @@ from leasehold.cli.root import add_group, example
 if TYPE_CHECKING:
     from scheduler.model.validation import Fault
 
-File = Annotated[Path | None, typer.Argument(metavar="FILE", help="Default: LEASEHOLD_CONFIG, else ./leasehold.toml.")]
+File = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        help="The configuration file. Default: the file that LEASEHOLD_CONFIG names, else ./leasehold.toml.",
+    ),
+]
 group = add_group("config", "Write and check leasehold.toml.", "leasehold config init")
 
 

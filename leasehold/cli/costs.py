@@ -77,7 +77,9 @@ def costs(
 
 
 def _find_begin(store: "Store", since: str) -> float:
-    """Return the time that `--since` names: a duration before now, or a time."""
+    """Return the time that `--since` names, in seconds since the epoch. `since`: a duration before now like `6h`, or a
+    time.
+    """
     if since[-1:] in {"s", "m", "h", "d"} and not since.endswith("Z"):
         return store.now() - parse_seconds("--since", since)
     return parse_time("--since", since) or 0.0

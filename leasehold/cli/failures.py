@@ -121,8 +121,8 @@ def print_error(line: str) -> None:
 def explaining_refusals(about_state: Collection[str] = ()) -> Iterator[None]:
     """Within this context, turn a refused request (Refused) into CommandError, with one line for each fault.
 
-    The exit status is BAD_INPUT. It is FAILED if all faults are in fields of `about_state`: the form of these fields
-    was checked before the request was sent, so the present state is the reason of the refusal.
+    The exit status is BAD_INPUT. It is FAILED if all faults are in fields that `about_state` names: the values of these
+    fields were checked before the request was sent, so the request was refused because of the cluster's present state.
     """
     try:
         yield
@@ -133,8 +133,8 @@ def explaining_refusals(about_state: Collection[str] = ()) -> Iterator[None]:
 
 
 def send_each(send: "Callable[[str], Answer]", names: Iterable[str], show: "Callable[[Answer], None]") -> None:
-    """Send a request for each of `names` and show each answer. If a request is refused, the next ones are still sent;
-    at the end CommandError with all refusals is raised.
+    """Send a request for each of `names` and show each answer. If a request is refused, the next ones are still sent,
+    and at the end CommandError with all refusals is raised. Return without an error if no request was refused.
     """
     refused: list[str] = []
     for name in names:

@@ -169,7 +169,8 @@ def _wait(client: "Client", name: str, phase: str, timeout: float | None) -> "Re
     """Wait until the reservation `name` is in `phase`, and return it. If the view in Redis no longer has the
     reservation, ask a worker how it ended.
 
-    Raises Ended if it ended in another phase, Unknown if no reservation has this id.
+    Raises Ended if the reservation ended in another phase, and Unknown if no reservation has this id. `timeout`: the
+    longest wait in seconds; None: no limit.
     """
     from leasehold.client.models import list_phases
 

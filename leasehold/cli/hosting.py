@@ -55,8 +55,8 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
     ] = None,
     state: State = None,
 ) -> "HostSpec":
-    """Return the registration of this host that the options give. A slot, a machine id or a resource that no option
-    gives is that of this machine. Raises InvalidInputError for a bad value.
+    """Return the registration of this host that the options describe. For a slot, a machine id or a resource that no
+    option gives, the value is found on this machine. Raises InvalidInputError for a bad value.
     """
     from leasehold.agent.agent import HostSpec
     from leasehold.agent.machine import find_resources

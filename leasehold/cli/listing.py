@@ -279,8 +279,8 @@ def _print(fields: Sequence[Field[Seen]], seen: Sequence[Seen], chosen: str, emp
 
 
 def _read_ages(older_than: str | None, newer_than: str | None) -> tuple[float, float]:
-    """Return the least and the greatest age in seconds that --older-than and --newer-than select. An option that is not
-    given allows any age.
+    """Return the least and the greatest age in seconds that --older-than and --newer-than select. An option that is
+    None allows any age: its value is then minus infinity or infinity.
     """
     least = parse_seconds("--older-than", older_than) if older_than is not None else float("-inf")
     return least, parse_seconds("--newer-than", newer_than) if newer_than is not None else float("inf")

@@ -71,8 +71,8 @@ class _Printer:
         known = list_logs(folder)
         for name in wanted:
             if name not in known:
-                expected = f"expected one of {', '.join(known)}" if known else "no process has a log"
-                raise typer.BadParameter(f"{expected}, got {name!r}", param_hint="PROCESS")
+                choice = f"one of {', '.join(known)}" if known else "no name, because no process has a log"
+                raise typer.BadParameter(f"expected {choice}, got {name!r}", param_hint="PROCESS")
 
     def print_new(self) -> None:
         """Print the lines that the processes wrote since the last call. The first call prints the last lines of each

@@ -30,7 +30,9 @@ def read_market(
     """Read types and prices from EC2 into the database. Raises CommandError if EC2 refuses a call or cannot be reached;
     then nothing was written.
 
-    On-demand prices are read if `market.on_demand_interval` is set. If AWS refuses that, it is printed.
+    On-demand prices are read too if `market.on_demand_interval` is set. If AWS refuses to return them, that is printed
+    and no error is raised. `catalogue_age`, `on_demand_age`: seconds for which the stored instance types and the stored
+    on-demand prices are not read again. `all_pools`: also read prices for pools that do not use the market.
     """
     try:
         source = Services(settings, QuietDispatcher).market
@@ -49,7 +51,7 @@ def read_market(
 
 def prepare_market(settings: Settings, rules: Rules) -> None:
     """Before rules with requirements are applied, read types and prices from EC2. If EC2 cannot be read, print why; the
-    stored types and prices then count.
+    rules are then applied with the stored types and prices.
     """
     if not has_requirements(rules):
         return

@@ -40,8 +40,8 @@ def print_json(value: object) -> None:
 
 
 def print_result(value: object, text: str, *, as_json: bool) -> None:
-    """Print the result of a command: with `as_json` the document `value` for programs, else `text` for people. A reader
-    of a pipe gets it at once, because the command may wait afterwards.
+    """Print the result of a command: with `as_json` the document `value` for programs, else `text` for people. The
+    output is flushed, so that the reader of a pipe gets it at once: the command may wait afterwards.
     """
     if as_json:
         print_json(value)
@@ -173,7 +173,9 @@ def show_texts(texts: Mapping[str, str]) -> str:
 
 
 def shorten(ids: Sequence[str], most: int, *, between: str = " ", before_more: str = " …") -> str:
-    """Return the first `most` of `ids` as a text. If there are more, the text ends with their number."""
+    """Return the first `most` of `ids` as a text, with `between` between two ids. If there are more ids, the text ends
+    with `before_more` and the number of the ids that are left out.
+    """
     more = f"{before_more} and {len(ids) - most} more" if len(ids) > most else ""
     return between.join(ids[:most]) + more
 
@@ -212,8 +214,8 @@ def parse_time(option: str, text: str | None) -> float | None:
 
 
 def choose(option: str, value: str, known: Sequence[str]) -> str:
-    """Return `value` if it is one of the values `known` for `option`. Else raise typer.BadParameter with a
-    suggestion.
+    """Return `value` if it is one of the values `known` for `option`. Else raise typer.BadParameter, whose message
+    suggests the most similar known value.
     """
     if value in known:
         return value

@@ -150,8 +150,9 @@ def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched 
 
 
 def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "Explanation":
-    """Return a worker's explanation of a reservation. If no worker answers, return the explanation of the last tick (a
-    run of the scheduler), which lacks the smallest change that would end the wait.
+    """Return the explanation of a pending reservation by a worker. If no worker answers, print that and return the
+    explanation of the last tick (a run of the scheduler), which lacks the smallest change that would end the wait. If
+    `row` is not pending, no worker is asked. `row`: the reservation in the view; None: the view does not have it.
     """
     if row is not None and row.phase != "pending":
         return client.explain(reservation)

@@ -175,8 +175,8 @@ def submit(client: "Client", fields: dict[str, Any]) -> "Reservation":
 
 
 def _print_wait(name: str, why: "Wait | None") -> None:
-    """If `why` is given, print it on standard error: the reason why no slot can hold the new reservation `name`, which
-    waits until something changes.
+    """If `why` is not None, print it on standard error: the reason why no slot can hold the new reservation `name`,
+    which waits until slots or rules change.
     """
     if why is not None:
         print_error(f"{name} is accepted and waits: {why}")

@@ -137,7 +137,8 @@ def _play_trace(  # noqa: PLR0913 - an option each
     records: bool,
 ) -> "tuple[list[Run], Workload]":
     """Simulate a workload trace once for each combination of the values in `choices`. Return the runs and the workload.
-    All arguments are checked before the first run.
+    All arguments are checked before the first run. `records`: whether each run records its timeline. The other
+    arguments are the command's options.
     """
     from leasehold.simulate.choices import combine, read_choices
     from leasehold.simulate.plot import check_plotting

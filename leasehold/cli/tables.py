@@ -121,7 +121,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | 
 
 def _measure(column: Column, cells: Iterable[Cell], show: Callable[[Cell], str], least: int) -> tuple[int, int]:
     """Return the width of a column if all its texts are shown in full, and the smallest width to which it may be
-    narrowed.
+    narrowed. `show` returns the text of a cell. `least`: the smallest width of a column with `fit` = `cut`.
     """
     texts = [column.name, *map(show, cells)]
     full = max(_width(line) for text in texts for line in text.split("\n"))

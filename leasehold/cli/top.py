@@ -91,7 +91,9 @@ def _show_live(reader: "Reader", interval: float) -> None:
 
 
 def _read(reader: "Reader", before: "Figures | None") -> "Figures":
-    """Return new figures. If Redis does not answer, return the figures of the last refresh with this problem."""
+    """Return the figures as of now. If Redis does not answer, return `before`, the figures of the last refresh (None:
+    empty figures), with the error as their problem.
+    """
     import msgspec
 
     from leasehold.top.figures import Figures
@@ -112,8 +114,8 @@ def _find_height() -> int:
 
 @contextlib.contextmanager
 def _reading_events() -> Iterator[Callable[[], Iterable[dict[str, Any]] | None]]:
-    """Yield a function that returns the newest events, oldest first, or None if the database cannot be read. Its first
-    call reads the newest ones, later calls only those that were added.
+    """Yield a function that returns the newest events, oldest first, or None if the database cannot be read. The first
+    call of the function reads the newest events, later calls read only the events that were added.
     """
     from importlib.util import find_spec
 
@@ -125,7 +127,9 @@ def _reading_events() -> Iterator[Callable[[], Iterable[dict[str, Any]] | None]]
 
 
 class _EventReader:
-    """Reads the newest events of the configured database. One that cannot be read is tried again after a pause."""
+    """Reads the newest events of the configured database. If the database cannot be read, it is tried again after a
+    pause.
+    """
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack

@@ -23,8 +23,8 @@ _NONE_SOLD: Final = "no offering of {pool} can be bought now: `leasehold offers 
 
 
 def try_launch(pool: str, *, as_json: bool) -> None:
-    """Launch one machine of `pool`, wait until it is ready, end it, and print what happened. Raises CommandError if it
-    did not get ready or may still run.
+    """Launch one machine of `pool`, wait until it is ready, end it, and print what happened. Raises CommandError if the
+    machine did not get ready or may still run.
     """
     launch, offer = _prepare(pool, as_json=as_json)
     is_interrupted = False
@@ -48,7 +48,9 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def _prepare(pool: str, *, as_json: bool) -> "tuple[TrialLaunch, Offer]":
-    """Return the launch and the offer that it buys. Raises CommandError with one line about what is missing."""
+    """Return the trial launch of a machine of `pool`, not begun yet, and the offer that the launch buys. Raises
+    CommandError with one line about what is missing.
+    """
     settings = load_settings()
     from leasehold.doctor.trial_launch import TrialLaunch, choose_offer, make_order
     from scheduler.operations.market.offers import Ages

@@ -16,8 +16,8 @@ _MODULES = {"AsyncClient": "async_client", "Client": "client", "Lease": "lease"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used. Importing redis and kombu at once would take longer than most
-    commands run.
+    """Import and return the public name `name` of this package. The import waits until the name is first used, because
+    importing redis and kombu takes longer than most commands run. Raise AttributeError for any other name.
     """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """The client for asyncio: the methods of `Client` as coroutines, with the same rules and errors.
 
-Requests and reads run in a limited number of threads, in which the blocking client is called. A wait occupies no
-thread.
+Requests and reads run in a limited number of threads, in which the blocking client is called. A wait for a lease or a
+phase occupies no thread.
 """
 
 import asyncio
@@ -27,7 +27,9 @@ from leasehold.common.masking import show_url
 from leasehold.errors import LeaseholdError, Unavailable
 
 REQUESTS_AT_ONCE: Final = 32
-"""The most requests that one client makes at the same time. Each occupies a thread; further requests wait."""
+"""The most requests that one client makes at the same time. Each request occupies a thread; further requests wait for a
+free one.
+"""
 READS_AT_ONCE: Final = 4
 
 P = ParamSpec("P")
@@ -63,8 +65,9 @@ def _reads(
 class AsyncClient:
     """A client of one stack for one event loop. Its arguments and methods are those of `Client`.
 
-    Cancelling a request does not withdraw it: it may still be carried out, as after NotAnswered. Cancelling `wait` only
-    ends the wait. Cancelling `lease` while it waits also cancels the reservation, as Ctrl-C does with `Client`.
+    Cancelling a coroutine that sends a request does not withdraw the request: a worker may still carry it out, as after
+    NotAnswered. Cancelling `wait` only ends the wait. Cancelling `lease` while it waits also cancels the reservation,
+    as Ctrl-C does with `Client`.
     """
 
     def __init__(  # noqa: PLR0913 - each is an option of its own
@@ -117,8 +120,8 @@ class AsyncClient:
             await loop.run_in_executor(None, end)
 
     def now(self) -> float:
-        """Return cluster time in seconds since the epoch. This is no coroutine, because it does not wait. See
-        `Client.now`.
+        """Return cluster time in seconds since the epoch, like `Client.now`. This is no coroutine, because it does not
+        wait.
         """
         return self._client.now()
 
@@ -127,7 +130,9 @@ class AsyncClient:
 
     @property
     def hosts(self) -> AsyncHosts:
-        """The messages of static hosts, as coroutines. See `Client.hosts`."""
+        """The messages of static hosts, as coroutines: register, send heartbeats, leave, and read the leases of a
+        host.
+        """
         return self._hosts
 
     # Requests that change something.
@@ -183,7 +188,9 @@ class AsyncClient:
         *,
         renew: bool = False,
     ) -> Reservation:
-        """Wait until a reservation is in one of these phases, and return it. See `Client.wait`."""
+        """Wait until a reservation is in one of the phases `phase`, and return the reservation. `timeout` (in seconds),
+        `renew` and the errors are those of `Client.wait`.
+        """
         waiting = PhaseWait(reservation, list_phases(phase) or frozenset(), timeout, renew=renew, now=self.now)
         steps = waiting.steps()
         async with self.watch(reservation) as watch:
@@ -220,8 +227,11 @@ class AsyncClient:
         on_lost: Callable[[AsyncLease], object] | None = None,
         **fields: Unpack[ReservationFields],
     ) -> AsyncLease:
-        """Return a lease for use as `async with client.lease(system="x86_64-linux") as lease:`. See AsyncLease and
-        `Client.lease`.
+        """Return a lease for use as `async with client.lease(system="x86_64-linux") as lease:`.
+
+        Entering the lease submits a reservation with these `fields` and waits until it is leased, at most `wait`
+        seconds (None: no limit). A task renews the lease, and leaving it releases the lease. `on_revoke` and `on_lost`
+        are called with the lease when it is being revoked and when it is lost.
         """
         lease = AsyncLease(self, with_id(fields), wait)
         for callback, add in ((on_revoke, lease.on_revoke), (on_lost, lease.on_lost)):

@@ -14,7 +14,7 @@ Run = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
 
 class AsyncHosts:
     """The messages of static hosts for one event loop. `run` calls a function in a thread. `notices`: the receiver of
-    hints for hosts; None: each wait for a hint occupies a thread.
+    the hints that a host's slot has changed; None: there is no receiver, and each wait for a hint occupies a thread.
     """
 
     def __init__(self, hosts: Hosts, notices: Notices | None, run: Run) -> None:
@@ -38,7 +38,9 @@ class AsyncHosts:
         return answer
 
     async def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
-        """Report that the host is online. See `Hosts.heartbeat`."""
+        """Report that the host is online, and that it knows this `version` of its slot (`Host.version`). There is no
+        answer.
+        """
         await self._run(partial(self._hosts.heartbeat, slot, machine, version))
 
     async def check(self, slot: str, machine: str) -> None:
@@ -52,12 +54,14 @@ class AsyncHosts:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Hosts
     ) -> Answer:
-        """Report that a host leaves. See `Hosts.leave`."""
+        """Report that a host leaves. Its slot takes no new leases, and becomes empty when its leases have ended."""
         answer: Answer = await self._run(partial(self._hosts.leave, slot, machine, timeout=timeout))
         return answer
 
     async def remove(self, slot: str, *, timeout: float | None = None) -> Answer:  # noqa: ASYNC109 - as in Hosts
-        """Remove a host that does not come back (for operators). See `Hosts.remove`."""
+        """Remove a host that does not come back (for operators). Its leases end, and another host may register under
+        its name.
+        """
         answer: Answer = await self._run(partial(self._hosts.remove, slot, timeout=timeout))
         return answer
 
@@ -78,7 +82,7 @@ class AsyncHosts:
 
 
 class AsyncHints:
-    """A subscription to hints that one slot has changed, for one task. Hints may be lost."""
+    """A subscription to hints that one slot has changed, for use in one asyncio task. Hints may be lost."""
 
     def __init__(self, slot: str, notices: Notices | None, run: Run, hosts: Hosts) -> None:
         self._slot, self._notices, self._run = slot, notices, run

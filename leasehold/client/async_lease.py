@@ -37,9 +37,9 @@ class AsyncLease(HeldLease):
     """A lease for use as `async with client.lease(...) as lease:`. Properties and events are those of `Lease`;
     `revoking` and `lost` are events of asyncio.
 
-    The body must not block the event loop, because the lease is renewed on it. Callbacks are called on the loop. If one
-    returns a coroutine, it runs as a task. If the task is cancelled while it waits for the lease, the reservation is
-    cancelled before CancelledError continues.
+    The body must not block the event loop, because the lease is renewed on it. Callbacks are called on the loop. If a
+    callback returns a coroutine, the coroutine runs as a task. If the task that enters the lease is cancelled while it
+    waits, the reservation is cancelled before CancelledError continues.
     """
 
     revoking: asyncio.Event
@@ -63,8 +63,8 @@ class AsyncLease(HeldLease):
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - the iteration ends then; nothing is raised
     ) -> AsyncIterator[Change]:
-        """Yield the changes of the lease's instances as they happen: `async for change in lease.changes():`. See
-        `Lease.changes`.
+        """Yield the changes of the lease's instances as they happen: `async for change in lease.changes():`. The
+        changes are those of `Lease.changes`. The iteration ends with the lease, or after `timeout` seconds.
         """
         until = None if timeout is None else time.monotonic() + timeout
         number = 0
@@ -85,8 +85,8 @@ class AsyncLease(HeldLease):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Lease
     ) -> Answer:
-        """Give one elastic instance of the lease back, or all that are being revoked if `component` is None. See
-        `Lease.surrender`.
+        """Give one elastic instance of the lease back, or all that are being revoked if `component` is None. An
+        instance that was not being revoked is not granted again.
         """
         return await self._client.surrender(self.id, self.token, component=component, timeout=timeout)
 
@@ -191,12 +191,15 @@ class AsyncLease(HeldLease):
         self._tasks.add(asyncio.create_task(work))
 
     async def _end_lease(self, token: int | None) -> None:
-        """Give the lease back. If the present task is cancelled during this, a task of its own completes it."""
+        """Give the lease back in a task of its own, which completes even if the present task is cancelled. `token`: the
+        fencing token of the lease; None: the lease was not taken yet.
+        """
         await asyncio.shield(asyncio.ensure_future(self._give_back(token)))
 
     async def _give_back(self, token: int | None) -> None:
         """Release the lease. If the release is refused, because the token is stale or the reservation is not leased
-        yet, cancel the reservation.
+        yet, cancel the reservation. If this process cannot prove to be the holder, or no answer comes, do nothing: the
+        lease expires after its ttl.
         """
         try:
             await self._client.release(self.id, token, timeout=GOODBYE_SECONDS)

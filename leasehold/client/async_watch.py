@@ -1,5 +1,5 @@
-"""Watches over many reservations in one event loop. One connection receives all notices, and one read fetches all rows
-that are due.
+"""Watches over many reservations in one event loop. One connection receives all notices that rows have changed, and one
+read fetches all rows that the watches request at about the same time.
 
 A watch uses neither a thread nor a connection of its own, so thousands of waits can run at the same time.
 """
@@ -38,7 +38,7 @@ class RedisNotices:
         self._thread: threading.Thread | None = None
 
     def add(self, name: str, event: asyncio.Event) -> None:
-        """Set `event` at each notice about this reservation (or slot), until `remove` is called."""
+        """Set `event` at each notice about the reservation (or slot) `name`, until `remove` is called."""
         self._loop = asyncio.get_running_loop()
         self._events.setdefault(self._channel_of(name), set()).add(event)
         self._take_over()
@@ -47,7 +47,7 @@ class RedisNotices:
             self._thread.start()
 
     def remove(self, name: str, event: asyncio.Event) -> None:
-        """No longer set `event` at notices about this reservation (or slot)."""
+        """No longer set `event` at notices about the reservation (or slot) `name`."""
         channel = self._channel_of(name)
         events = self._events.get(channel, set())
         events.discard(event)
@@ -56,7 +56,7 @@ class RedisNotices:
         self._take_over()
 
     def note(self, name: str, seen: Joined) -> None:
-        """Do nothing: a notice arrives at each change, whatever was read before."""
+        """Do nothing: Redis sends a notice at each change, so it does not matter which row was read last (`seen`)."""
 
     def close(self) -> None:
         """End the thread that receives notices. The transport must be closed before."""
@@ -83,8 +83,8 @@ class RedisNotices:
                 channel.close()
 
     def _listen(self, connection: PubSub) -> None:
-        """Receive notices until no reservation is watched or the transport is closed. Raise RedisError
-        if Redis fails.
+        """Receive notices, and set the events of the channels on which they arrive. Return when no channel is watched
+        any more or the transport is closed. Raise RedisError if Redis fails.
         """
         subscribed: frozenset[str] = frozenset()
         while (wanted := self._wanted) and not self._wire.is_closed:

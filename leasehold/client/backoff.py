@@ -13,7 +13,9 @@ JITTER: Final = 0.25
 
 
 class Backoff:
-    """The growing pauses between the attempts at one thing. `draw` returns a random number from 0 to 1."""
+    """The growing pauses between the attempts at one action. `first`: the first pause, `most`: the longest one, in
+    seconds. `draw` returns a random number from 0 to 1.
+    """
 
     def __init__(self, first: float, most: float, draw: Callable[[], float] = random.random) -> None:
         self._first, self._most, self._draw = first, most, draw
@@ -32,10 +34,10 @@ class Backoff:
 
 
 def shorten(seconds: float, draw: Callable[[], float] = random.random) -> float:
-    """Return `seconds` minus a random part, which is at most the fraction JITTER of it."""
+    """Return `seconds` minus a random part, which is at most the fraction JITTER of `seconds`."""
     return seconds * (1 - JITTER * draw())
 
 
 def lengthen(seconds: float, draw: Callable[[], float] = random.random) -> float:
-    """Return `seconds` plus a random part, which is at most half of it."""
+    """Return `seconds` plus a random part, which is at most half of `seconds`."""
     return seconds * (1 + draw() / 2)

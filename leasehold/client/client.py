@@ -56,10 +56,10 @@ class Client(Commands, RuleRequests):
     limit of a request in seconds, unless a call has its own. `keys`: the file with the keys of reservations; default:
     LEASEHOLD_KEYS, else `~/.local/state/leasehold/keys`.
 
-    With `key_file` (or `key`, its content) the sender is the principal that the file names, else `principal`. Default:
-    LEASEHOLD_ACCESS__KEY_FILE, LEASEHOLD_ACCESS__KEY and LEASEHOLD_ACCESS__PRINCIPAL; without them messages are not
-    signed. `token`: the token of an HTTP API; default: LEASEHOLD_CONSOLE__TOKEN. Raises NoStack, Unavailable,
-    BadCredentials.
+    `key_file` (or `key`, the content of such a file): the key that signs the messages. The sender is the principal that
+    the key file names; if it names none, `principal`. Defaults: the environment variables LEASEHOLD_ACCESS__KEY_FILE,
+    LEASEHOLD_ACCESS__KEY and LEASEHOLD_ACCESS__PRINCIPAL; without a key, messages are not signed. `token`: the token of
+    an HTTP API; default: LEASEHOLD_CONSOLE__TOKEN. Raises NoStack, Unavailable, BadCredentials.
     """
 
     def __init__(  # noqa: PLR0913 - each is an option of its own
@@ -133,12 +133,12 @@ class Client(Commands, RuleRequests):
         timeout: float | None = None,
         request: str | None = None,
     ) -> dict[str, Any]:
-        """Send one request as docs/reference/protocol.md describes it, and return the answer as it is, also that of a
-        refused request. `request`: its id (default: a random one); with the id of an earlier request it changes nothing
-        and gets the earlier answer.
+        """Send one request with this verb and this document (docs/reference/protocol.md), and return the answer
+        unchanged, even if the request was refused. `request`: the id of the request (default: a random one). A request
+        with the id of an earlier one changes nothing and gets the earlier answer.
 
-        The other methods check the answer and add keys of reservations; this one does neither. Raise NotAnswered or
-        Unavailable.
+        The other methods raise Refused for a refused request, and add the keys of reservations; this method does
+        neither. Raise NotAnswered or Unavailable.
         """
         return self._wire.ask(verb, document, self._timeout(timeout), request=request)
 
@@ -152,8 +152,8 @@ class Client(Commands, RuleRequests):
         return self.submit(fields, timeout=timeout)
 
     def submit(self, document: Mapping[str, Any], *, timeout: float | None = None) -> Reservation:
-        """Submit a reservation whose fields are in a document, and return it. See `reserve`. Raise Refused for invalid
-        fields.
+        """Submit a reservation whose fields are in `document`, and return the reservation, as `reserve` does. Raise
+        Refused for invalid fields.
         """
         (hidden,) = self._keys.hide([with_id(document)])
         answer, seen = self._wire.submit(hidden, self._timeout(timeout))
@@ -211,7 +211,9 @@ class Client(Commands, RuleRequests):
         return Table(each.row for each in found if each.row is not None)
 
     def _query(self, reservations: Iterable[str], timeout: float | None) -> tuple[Joined, ...]:
-        """Return rows of reservations from the database, each with the slots of its leases whose machine is unknown."""
+        """Return the rows of these reservations, which a worker reads from the database, each with the slots of its
+        leases whose machine is unknown. Unknown reservations are missing.
+        """
         answer = self._ask_worker("query", {"ids": list(reservations)}, timeout)
         return tuple(
             # A worker that knows the machine of a lease sends an instance id, which may be null.
@@ -254,7 +256,8 @@ class Client(Commands, RuleRequests):
         return read_explanation(self._ask_worker("explain", {"reservation": reservation}, timeout))
 
     def conditions(self, pool: str | None = None, *, timeout: float | None = None) -> Conditions:
-        """Return sentences about what the states of slots and pools do not show, for example that launches are paused.
+        """Return sentences about slots and pools that their states do not show, for example that launches are paused.
+        `pool`: only this pool and its slots; None: all.
 
         A worker must run to answer this. Raise NotAnswered or Unavailable.
         """
@@ -269,12 +272,12 @@ class Client(Commands, RuleRequests):
         *,
         renew: bool = False,
     ) -> Reservation:
-        """Wait until a reservation is in one of these phases, and return it. `ended` stands for all phases in which a
-        reservation has ended. A leased reservation is returned with its machines.
+        """Wait until a reservation is in one of the phases `phase`, and return the reservation. `ended` stands for all
+        phases in which a reservation has ended. A leased reservation is returned with its machines.
 
         `timeout` is in seconds; None: no limit. `renew`: renew the reservation while it is pending, so that its ttl
-        does not end. Raise Ended if it ends in another phase, Unknown if the view does not get it, and NotAnswered or
-        Unavailable when the time is over.
+        does not end. Raise Ended if the reservation ends in another phase, Unknown if it does not appear in the view,
+        and NotAnswered or Unavailable when `timeout` has passed.
         """
         phases, now = list_phases(phase) or frozenset(), self._wire.clock.now
         waiting = PhaseWait(reservation, phases, timeout, renew=renew, now=now)
@@ -310,10 +313,11 @@ class Client(Commands, RuleRequests):
         on_lost: Callable[[Lease], object] | None = None,
         **fields: Unpack[ReservationFields],
     ) -> Lease:
-        """Return a lease for use as `with client.lease(system="x86_64-linux") as lease:`. See Lease.
+        """Return a lease for use as `with client.lease(system="x86_64-linux") as lease:`.
 
-        Entering it submits a reservation and waits for the lease, at most `wait` seconds (None: no limit). A thread
-        renews the lease in the background, and leaving it releases the lease. `fields` are those of the reservation.
+        Entering the lease submits a reservation with these `fields` and waits until it is leased, at most `wait`
+        seconds (None: no limit). A thread renews the lease in the background, and leaving it releases the lease.
+        `on_revoke` and `on_lost` are called with the lease when it is being revoked and when it is lost.
         """
         lease = Lease(self, with_id(fields), wait)
         for callback, add in ((on_revoke, lease.on_revoke), (on_lost, lease.on_lost)):
@@ -346,8 +350,9 @@ class Client(Commands, RuleRequests):
         return check_accepted(self._wire.ask(verb, document, self._timeout(timeout)))
 
     def _describe(self, answer: Answer, seen: Joined | None) -> Reservation:
-        """Return the reservation that an answer is about: the row `seen` with the answer, or its row in the view if
-        none was read (None). If the view does not have the row yet, return fields from the answer.
+        """Return the reservation that a `submit` is about, with the `waiting` and the `notes` of the answer. `seen`:
+        the row that came with the answer; None: no row was read, so the view is read now. If the view does not have the
+        row yet, the reservation has only the fields of the answer.
         """
         name, phase = answer.reservation or "", answer.phase or "pending"
         found = None if seen is None else seen.row
@@ -360,7 +365,7 @@ class Client(Commands, RuleRequests):
 
 
 def check_accepted(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer that accepts its request. Raise Refused with the faults in any other answer."""
+    """Return `answer` unchanged if the request was accepted. If it was refused, raise Refused with the faults."""
     if not answer.get("ok"):
         raise Refused(read_faults(answer.get("errors", [])))
     return answer

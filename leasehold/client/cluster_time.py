@@ -16,13 +16,17 @@ from leasehold.common.clock import PublishedClock, read_monotonic
 LOOK_SECONDS: Final = 30.0
 """Seconds between two readings of cluster time from Redis."""
 DOUBT_SECONDS: Final = 1.0
-"""Seconds between two readings while the time of Redis differs from the time that the client knows."""
+"""Seconds between two readings of cluster time while the time of Redis differs from the time that the client
+expects.
+"""
 _NEVER: Final = float("-inf")
 _log: Final = logging.getLogger("leasehold")
 
 
 class ClientClock:
-    """The clock of one client, which returns cluster time. Thread-safe."""
+    """The clock of one client, which returns cluster time. Thread-safe. `key`: the Redis key of the offset that the
+    leader publishes.
+    """
 
     def __init__(self, client: redis.Redis, key: str) -> None:
         self._redis, self._key = client, key
@@ -33,8 +37,8 @@ class ClientClock:
         self._may_read_offset = True
 
     def now(self) -> float:
-        """Return cluster time in seconds since the epoch. Redis is asked only if it has never answered. If it does not
-        answer, the wall clock is used.
+        """Return cluster time in seconds since the epoch. Only the first call reads Redis. Until Redis has answered
+        once, the wall clock of this host is used.
         """
         if self._due == _NEVER:
             self.refresh()
@@ -42,7 +46,7 @@ class ClientClock:
 
     @property
     def is_due(self) -> bool:
-        """Whether `refresh` would read Redis."""
+        """Whether the last reading is so old that `refresh` would read Redis."""
         return read_monotonic() >= self._due
 
     def refresh(self) -> None:

@@ -15,8 +15,8 @@ from leasehold.client.submitting import split_documents
 
 
 class AccountFields(TypedDict, total=False):
-    """The settings of a quota account that a command changes. A list has one number for each paid level, best level
-    first.
+    """The settings of a quota account that `Commands.account` changes. A list has one number for each paid level, best
+    level first.
     """
 
     charge_rate: Sequence[float]
@@ -29,7 +29,8 @@ class AccountFields(TypedDict, total=False):
 
 
 class Commands(ABC):
-    """The commands of a client, except `submit`. Each raises Refused, NotAnswered (safe to repeat) or Unavailable.
+    """The commands of a client, except `submit`. Each command raises Refused, NotAnswered (safe to repeat) or
+    Unavailable. `timeout` is in seconds; None: that of the client.
 
     `token`: the fencing token of the lease. `key`: the key of the reservation; default: the one that `find_key`
     returns.
@@ -49,7 +50,9 @@ class Commands(ABC):
 
     @abstractmethod
     def _ask_many(self, verb: str, chunks: Iterable[list[dict[str, Any]]], timeout: float | None) -> Table[Answer]:
-        """Send one request for each of these lists of documents, and return the answers to all documents by index."""
+        """Send one request for each of these lists of documents, and return one answer for each document, in their
+        order.
+        """
 
     def renew(
         self,
@@ -74,16 +77,18 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Report that a reservation is running on its slot, or on `slot`. If the stack knows another slot, it leases
-        `slot` to the reservation from now on.
+        """Report that a reservation is running on its slot, or on `slot`. If the reservation has its lease on another
+        slot, the lease moves to `slot`.
 
-        `as_of`: time of the report in seconds since the epoch. A report that is older than the known state changes
-        nothing.
+        `as_of`: time of the report in seconds since the epoch. A report that is older than the stack's state of the
+        reservation changes nothing.
         """
         return self._command("confirm", reservation, token, timeout, slot=slot, as_of=as_of, key=key)
 
     def absent(self, reservation: str, *, as_of: float | None = None, timeout: float | None = None) -> Answer:
-        """Report that a reservation neither runs nor waits any more. The reservation and its leases end."""
+        """Report that a reservation neither runs nor waits any more. The reservation and its leases end. `as_of`: time
+        of the report, as for `confirm`.
+        """
         return self._command("absent", reservation, None, timeout, as_of=as_of)
 
     def idle(
@@ -95,7 +100,7 @@ class Commands(ABC):
         timeout: float | None = None,
     ) -> Answer:
         """Report that nothing runs on a slot. Reservations that were confirmed there end; a lease that is not confirmed
-        yet is kept. `labels`: the new labels of the slot.
+        yet is kept. `labels`: the new labels of the slot. `as_of`: time of the report, as for `confirm`.
         """
         return self._send_fields("idle", {"slot": slot, "labels": labels, "as_of": as_of}, timeout)
 
@@ -111,15 +116,17 @@ class Commands(ABC):
         return self._command("release", reservation, token, timeout, key=key)
 
     def renew_many(self, tokens: Mapping[str, int | None], *, timeout: float | None = None) -> Table[Answer]:
-        """Renew many reservations, a thousand in a message, and return the answers by index. `tokens`: by reservation,
-        the token of its lease. Refused ones have `errors`.
+        """Renew many reservations, a thousand in each message. Return one answer for each reservation, in the order of
+        `tokens` (reservation id -> fencing token of its lease). The answers about refused renewals have `errors`.
 
         Raise NotAnswered (safe to repeat) or Unavailable; reservations that were renewed until then stay renewed.
         """
         return self._command_many("renew", tokens, timeout)
 
     def release_many(self, tokens: Mapping[str, int | None], *, timeout: float | None = None) -> Table[Answer]:
-        """End many reservations because their holder has finished, a thousand in a message, like `renew_many`."""
+        """End many reservations because their holder has finished. Messages, `tokens`, answers and errors are as for
+        `renew_many`.
+        """
         return self._command_many("release", tokens, timeout)
 
     def cancel(self, reservation: str, *, reason: str | None = None, timeout: float | None = None) -> Answer:
@@ -142,8 +149,8 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Report that a component of a reservation, or the whole reservation, has died. The reservation fails, and its
-        restart policy decides whether it restarts.
+        """Report that a component of a reservation, or the whole reservation (`component` None), has died. The
+        reservation fails, and its restart policy decides whether it restarts.
         """
         return self._command("fail", reservation, token, timeout, component=component, reason=reason, key=key)
 
@@ -182,7 +189,9 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Give the leases of a reservation back, and keep it out of the queue until `resume`. It keeps its position."""
+        """Give the leases of a reservation back, and keep it out of the queue until `resume`. The reservation keeps its
+        position in the queue.
+        """
         return self._command("suspend", reservation, token, timeout, key=key)
 
     def resume(self, reservation: str, *, key: str | None = None, timeout: float | None = None) -> Answer:
@@ -204,7 +213,9 @@ class Commands(ABC):
         return self._ask("drain", {"slot": slot}, timeout)
 
     def account(self, account: str, *, timeout: float | None = None, **fields: Unpack[AccountFields]) -> Answer:
-        """Create a quota account, or change those of its fields that are given. Without `balance` its balance stays."""
+        """Create a quota account with these fields, or change the given fields of an existing account. Without
+        `balance` the balance of an existing account stays.
+        """
         return self._send_fields("account", {"account": account, **fields}, timeout)
 
     def reset_account(self, account: str, *, timeout: float | None = None) -> Answer:

@@ -35,7 +35,8 @@ def find_credentials(
     """Return the credentials from the arguments, else from `variables`, which are environment variables. Return None if
     neither has a key.
 
-    If there is both a key and a key file, the key is used. Raise BadCredentials.
+    If there is both a key and a key file, the key is used. Raise BadCredentials if the key is invalid, if the key file
+    cannot be used, or if there is a principal without a key.
     """
     if key is None and key_file is None:
         key, key_file = variables.get(KEY_VARIABLE) or None, variables.get(KEY_FILE_VARIABLE) or None
@@ -50,10 +51,11 @@ def find_credentials(
 
 
 def read_credentials(line: str, principal: str | None, origin: str) -> Credentials:
-    """Return the credentials in `line`, the content of a key file: `NAME:KEY@CLUSTER`. Name and cluster may be missing;
-    without a name, `principal` is required.
+    """Return the credentials in `line`, the content of a key file: `NAME:KEY@CLUSTER`. `NAME:` and `@CLUSTER` may be
+    missing; without a name, `principal` is required.
 
-    Raise BadCredentials, whose message names `origin` and does not contain the key.
+    Raise BadCredentials if the line is invalid or belongs to another principal. The message names `origin` (where the
+    line comes from) and does not contain the key.
     """
     try:
         name, key, cluster = read_key_line(line)
@@ -68,7 +70,9 @@ def read_credentials(line: str, principal: str | None, origin: str) -> Credentia
 
 
 def read_key_file(path: Path) -> str:
-    """Return the content of a key file. Raise BadCredentials if other users than its owner may read it."""
+    """Return the content of a key file. Raise BadCredentials if the file cannot be read, or if other users than its
+    owner have any access to it.
+    """
     try:
         with path.open(encoding="utf-8") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

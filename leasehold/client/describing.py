@@ -1,11 +1,13 @@
-"""Texts for people about requests."""
+"""Texts about requests, for error messages and for lists of messages."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def describe_silence(verb: str, document: Mapping[str, Any], seconds: float, reason: str) -> str:
-    """Return the message about a request that was not answered within `seconds`."""
+    """Return the error message about a request that was not answered within `seconds`. `reason`: what is known about
+    the cause; "" if nothing is.
+    """
     why = f": {reason}" if reason else ""
     return (
         f"no answer to {verb} of {describe_request(document)} for {seconds:g} s{why}; asking again with the same id is"
@@ -14,7 +16,9 @@ def describe_silence(verb: str, document: Mapping[str, Any], seconds: float, rea
 
 
 def describe_request(document: Mapping[str, Any]) -> str:
-    """Return as text for people what a request is about: an id, or a number of items. Flower shows this text."""
+    """Return a short text that names what a request is about: an id, a number of items, or "?" if the document has
+    neither. Flower shows this text.
+    """
     if "items" in document:
         return f"{len(document['items'])} items"
     about = ("reservation", "id", "slot", "account")

@@ -60,8 +60,9 @@ class RunningStack:
 
 
 def find_running(start: Path | None = None) -> RunningStack | None:
-    """Return the stack that runs in this folder or in the nearest folder above it; None if there is none. Raise
-    UntrustedFolder.
+    """Return the stack that runs in the folder `start` (default: the working folder) or in the nearest folder above it;
+    None if no stack runs there. Raise UntrustedFolder if another user owns such a `.leasehold` folder or may write to
+    it.
     """
     for folder in list_folders(start):
         found = read_running(folder)
@@ -79,8 +80,8 @@ def list_folders(start: Path | None = None) -> Iterator[Path]:
 
 
 def read_running(folder: Path) -> RunningStack | None:
-    """Return the stack that runs in this `.leasehold` folder, or None. A stale run.json counts as no stack. Raise
-    UntrustedFolder.
+    """Return the stack that runs in this `.leasehold` folder, or None if no stack runs there. A stale run.json counts
+    as no stack. Raise UntrustedFolder if another user owns the folder or may write to it.
 
     On systems without fcntl, such as Windows, no stack can run.
     """

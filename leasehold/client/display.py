@@ -16,7 +16,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """The base class of the client's results. `repr()` returns `<Kind line>`; a notebook shows a table."""
+    """The base class of the client's results. A shell shows a result as one line, `<ClassName fields>`; a notebook
+    shows it as a table.
+    """
 
     _cells_shown: ClassVar[str] = ""
     """Names of the fields and properties that the table shows, separated by spaces; "" = all fields."""
@@ -49,14 +51,14 @@ class Table(tuple[T_co, ...]):
 
 
 def show_line(of: object, text: str) -> str:
-    """Return `<Kind text>`, where Kind is the class of the object `of`. Line breaks and control characters in the text
-    are escaped.
+    """Return `<ClassName text>`, where ClassName is the name of the class of the object `of`. Line breaks and control
+    characters in the text are escaped.
     """
     return f"<{type(of).__name__} {shorten(text)}>"
 
 
 def join_words(words: Iterable[object]) -> str:
-    """Return the texts that are not empty, joined by spaces."""
+    """Return these values as texts, joined by spaces. None and empty values are omitted."""
     return " ".join(str(word) for word in words if word not in _NOTHING)
 
 

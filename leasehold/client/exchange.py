@@ -24,20 +24,22 @@ RESEND_SECONDS: Final = 2.0
 """Seconds after which the first copy of a request is sent. The time before each further copy doubles."""
 LONGEST_RESEND_SECONDS: Final = 15.0
 LONGEST_HOLD_SECONDS: Final = 30.0
-"""The most seconds for which no copy is sent because an earlier one seems to wait in the queue. The limit is needed
-because the clocks of senders may differ.
+"""The most seconds for which no further copy of a request is sent because an earlier copy seems to wait in the queue.
+The limit is needed because the clocks of senders may differ.
 """
 LONGEST_RETRY_SECONDS: Final = 60.0
 REQUESTS_IN_FLIGHT: Final = 8
 """The most requests of one call that wait for their answers at the same time."""
 LONGEST_WAIT_SECONDS: Final = 0.5
-"""The most seconds of one wait for an answer. After each wait the exchange checks whether the client was closed."""
+"""The most seconds of one blocking read for an answer. After each read the exchange checks whether the client was
+closed.
+"""
 
 
 class Earlier(NamedTuple):
-    """A copy of a request that was sent before its exchange began. `sent_at`: the time in its header. `waited`: the
-    seconds that passed without an answer. `retry_after`: the seconds in the answer of an overloaded worker, if there
-    was one.
+    """A copy of a request that was sent before the request was passed to an Exchange. `sent_at`: the time in its
+    header. `waited`: the seconds that passed without an answer. `retry_after`: the seconds in the answer of an
+    overloaded worker, if there was one.
     """
 
     sent_at: float
@@ -64,7 +66,9 @@ class Pending:
         self.due = now + self._backoff.take()  # promise: request-sent-again
 
     def note_earlier(self, earlier: Earlier) -> None:
-        """Record that a copy of the request was sent before, and was not answered or was shed."""
+        """Record that a copy of the request was sent before this object was made, and that it was not answered, or that
+        an overloaded worker asked for it to be sent again later.
+        """
         self.note_sent(earlier.sent_at)
         self.due = time.monotonic() + max(RESEND_SECONDS - earlier.waited, 0.0)
         if earlier.retry_after is not None:
@@ -81,7 +85,7 @@ class Pending:
         self.due = time.monotonic() + shorten(RESEND_SECONDS)
 
     def note_shed(self, seconds: float) -> None:
-        """Record that an overloaded worker wants the request again after `seconds`."""
+        """Record that an overloaded worker asked for the request to be sent again after `seconds`."""
         self.times_shed += 1
         self._backoff.reset()
         # No copy waits in the queue any more, so the next one is sent when it is due.
@@ -104,8 +108,11 @@ def read_retry(answer: Mapping[str, Any]) -> float | None:
 
 
 def read_first_answer(replies: Sequence[Any], sent_at: float, wait: float) -> dict[str, Any] | Earlier | None:
-    """Return the answer in the replies to LPUSH of a request and BLPOP of its answer. Return Earlier if there is none
-    yet or the worker was overloaded; None if Redis refused one of both. `wait`: the time limit of BLPOP in seconds.
+    """Return the answer to a request. `replies`: the replies of Redis to the LPUSH that sent the request and to the
+    BLPOP that waited for its answer, at most `wait` seconds. `sent_at`: the time in the header of the request.
+
+    If no answer has come or the worker was overloaded, return the Earlier with which an Exchange continues the request.
+    Return None if Redis refused one of the two commands.
     """
     if len(replies) < 2 or any(isinstance(each, Exception) for each in replies[:2]):  # noqa: PLR2004 - see above
         return None
@@ -117,9 +124,9 @@ def read_first_answer(replies: Sequence[Any], sent_at: float, wait: float) -> di
 
 
 class Exchange:
-    """The sending of several requests with one verb, a limited number at a time. `timeout`: the most seconds without
-    any answer. `earlier`: the copy of the first request that was sent already; `spent`: the seconds of `timeout` that
-    have passed since then.
+    """Sends several requests with one verb, at most REQUESTS_IN_FLIGHT at a time, and receives their answers.
+    `timeout`: the most seconds without any answer. `earlier`: the copy of the first request that was sent already;
+    `spent`: the seconds of `timeout` that have passed since then.
     """
 
     def __init__(
@@ -169,7 +176,7 @@ class Exchange:
             self._send_due()
 
     def _send_due(self) -> None:
-        """Send all requests that are due, except if their newest copy still waits in the queue."""
+        """Send each request that is due, unless its newest copy still waits in the queue."""
         due = [pending for pending in self._pending.values() if pending.due <= time.monotonic()]
         taken = self._wire.read_taken() if any(pending.may_be_held() for pending in due) else None
         for pending in due:
@@ -185,7 +192,9 @@ class Exchange:
             pending.note_sent(sent_at)
 
     def _receive(self) -> None:
-        """Wait for one answer, at most until the next request must be sent again."""
+        """Wait for one answer, at most until the next request must be sent again. Raise NotAnswered or Unavailable if
+        the time limit has passed.
+        """
         now = time.monotonic()
         if now >= self._deadline or self._wire.is_closed:
             self._give_up()

@@ -81,7 +81,7 @@ class HeldLease(ABC):
 
     @property
     def reservation(self) -> Reservation:
-        """The row of the reservation at the time when it was leased."""
+        """The row of the reservation at the time when it was leased. Raises Unavailable before the lease is entered."""
         if self._row is None:
             raise Unavailable(f"{self.id} is not leased: use it as `with client.lease(...) as lease:`")
         return self._row
@@ -114,12 +114,12 @@ class HeldLease(ABC):
 
     @property
     def type(self) -> str | None:
-        """The EC2 instance type of the machine of the reservation's first instance."""
+        """The EC2 instance type of the machine of the reservation's first instance; None on a static host."""
         return self.placements[0].type
 
     @property
     def zone(self) -> str | None:
-        """The availability zone of the machine of the reservation's first instance."""
+        """The availability zone of the machine of the reservation's first instance; None on a static host."""
         return self.placements[0].zone
 
     @property
@@ -129,8 +129,8 @@ class HeldLease(ABC):
 
     @property
     def cores(self) -> float | None:
-        """The number of CPUs of its slot that the reservation's first instance may use at present. See
-        `Placement.usable_cores`.
+        """The number of CPUs of its slot that the reservation's first instance may use at present, including its part
+        of the spare ones; None: the instance requested no CPUs and no number was reported.
         """
         return self.placements[0].usable_cores
 
@@ -243,8 +243,9 @@ class HeldLease(ABC):
             self._learn(row.phase, row.token, row.revoke_by, row.revoke_reason or row.reason)
 
     def _learn(self, phase: str | None, token: int | None, deadline: float | None, reason: str | None) -> None:
-        """Update the state of the lease from the phase, token and deadline in an answer or a row. An answer or row with
-        an older token is outdated and ignored.
+        """Update the state of the lease from the phase, token and deadline in an answer or a row. `reason`: why the
+        lease is being revoked or has ended; None if that is not known. An answer or row with an older token is outdated
+        and ignored.
         """
         ours = self._row.token if self._row is not None else token
         if self._left.is_set() or (token is not None and ours is not None and token < ours):

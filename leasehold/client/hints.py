@@ -18,7 +18,9 @@ class _Lease(msgspec.Struct):
 
 
 class _Notice(msgspec.Struct):
-    """What a subscription reads of a notice: the slots on which the reservation had leases when it was sent."""
+    """The part of a notice that a subscription reads: the slots on which the reservation had leases when the notice was
+    sent.
+    """
 
     leases: list[_Lease] = []
 
@@ -34,7 +36,9 @@ class RedisHints:
         self._channel = wire.take_subscriber()
         self._subscribed = False
         self.expected: frozenset[str] = frozenset()
-        """The slots that the newest notice named. The next read of the row reads them, too."""
+        """The slots that the newest notice named. The next read of the reservation reads these slots in the same round
+        trip.
+        """
 
     def listen(self) -> None:
         """Subscribe to the channel. If Redis does not answer, `wait` tries again."""
@@ -63,10 +67,12 @@ class RedisHints:
         return False
 
     def note(self, seen: Joined) -> None:
-        """Do nothing: a notice arrives at each change, whatever was read before."""
+        """Do nothing: Redis sends a notice at each change, so it does not matter which row was read last (`seen`)."""
 
     def forget(self) -> None:
-        """Drop the notices that have arrived so far. Call it before a read of the row, which shows their changes."""
+        """Drop the notices that have arrived so far. Call this before a read of the row, because the read shows the
+        changes that these notices report.
+        """
         with suppress(redis.RedisError):
             while self._subscribed and self._channel.get_message(timeout=0) is not None:
                 pass
@@ -82,7 +88,9 @@ class RedisHints:
 
 
 def _list_slots(notice: bytes) -> frozenset[str]:
-    """Return the slots that a notice names; an empty set if it cannot be read, because a notice is only a hint."""
+    """Return the slots that a notice names. If the notice cannot be read, return an empty set, because a notice is only
+    a hint.
+    """
     try:
         return frozenset(lease.slot for lease in _NOTICE.decode(notice).leases)
     except msgspec.DecodeError:

@@ -14,8 +14,8 @@ from leasehold.errors import Fault, Refused, Unknown, read_faults
 
 
 class Hosts:
-    """The messages of static hosts. `slot`: the name of the host and of its slot. `machine`: an id that must not change
-    while it is the same machine.
+    """The messages of static hosts. `slot`: the name of the host and of its slot. `machine`: the id of the machine
+    itself, for example from /etc/machine-id, which must not change while the machine is the same.
 
     Requests raise Refused, NotAnswered (safe to repeat) and Unavailable. `timeout` is in seconds.
     """

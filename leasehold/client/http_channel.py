@@ -1,4 +1,5 @@
-"""The HTTP connections of one client. Each is used by one thread at a time and kept open for the next request.
+"""The HTTP connections of one client. Each connection is used by one thread at a time and kept open for the next
+request.
 
 Every request of a client may be repeated: reads change nothing, and requests for changes carry an id. Therefore a
 request is sent again if the server had closed a kept connection.
@@ -41,7 +42,9 @@ _NOT_FOUND: Final = 404
 
 
 class Reply(NamedTuple):
-    """An HTTP response. `content` is the JSON in its body; None if the body is no JSON."""
+    """An HTTP response. `content` is the JSON in its body; None if the body is no JSON. `retry_after`: the seconds in
+    the header `Retry-After`; None if the header is missing.
+    """
 
     status: int
     content: Any
@@ -54,17 +57,19 @@ class Reply(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """The sentence of a problem for people."""
+        """The sentence for people with which the server describes a problem; the HTTP status if the response has
+        none.
+        """
         return self.find("detail") or f"HTTP status {self.status}"
 
     def find(self, name: str) -> str:
-        """Return a text in a problem; "" if it is missing."""
+        """Return the text in this field of the response's JSON; "" if the field is missing or has no text."""
         found = self.content.get(name) if isinstance(self.content, dict) else None
         return found if isinstance(found, str) else ""
 
     @property
     def faults(self) -> list[dict[str, Any]] | None:
-        """The faults of a refused request; None if this is no refusal."""
+        """The faults for which the server refused the request; None if it did not refuse the request."""
         found = self.content.get("errors") if isinstance(self.content, dict) else None
         return found if isinstance(found, list) else None
 
@@ -79,7 +84,9 @@ class _Message(NamedTuple):
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection that sends a request in one piece. In two, head and body would wake the server twice."""
+    """An HTTP connection that sends the head and the body of a request in one piece, so that the server wakes up only
+    once.
+    """
 
     _pieces: list[bytes] | None = None
 
@@ -93,7 +100,7 @@ class _Connection(http.client.HTTPConnection):
         self.send(b"".join(pieces))
 
     def send(self, data: Any) -> None:
-        """Send data, or keep it until the whole request is there."""
+        """Send data at once, or keep it until `request` has the whole request."""
         if self._pieces is None:
             super().send(data)
         else:
@@ -101,7 +108,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _TlsConnection(_Connection, http.client.HTTPSConnection):
-    """The same over TLS."""
+    """A `_Connection` that uses TLS."""
 
 
 class Interrupt:
@@ -167,8 +174,9 @@ class HttpChannel:
             _shut(each)
 
     def read(self, path: str, query: Mapping[str, Any] | None = None, *, wait: float = 0.0) -> Any:
-        """Return the JSON of a resource. Raise Unknown if it does not exist, Unavailable, or BadCredentials. `wait`: as
-        for `call`.
+        """Return the JSON of the resource `path`. Raise Unknown if the resource does not exist, BadCredentials if the
+        server refuses the login, and Unavailable if there is no usable response. `wait`: the seconds for which the
+        server may wait before it responds.
         """
         reply = self.call("GET", path, query, wait=wait)
         if not reply.is_ok:
@@ -186,8 +194,9 @@ class HttpChannel:
         wait: float = 0.0,
         interrupt: Interrupt | None = None,
     ) -> Reply:
-        """Send a request and return its response, whatever its status. Raise Unavailable if there is none. `path` is
-        below API. `wait`: the seconds for which the server may wait before it responds.
+        """Send a request and return its response, whatever its status. Raise Unavailable if there is no response.
+        `path` is relative to the root of the API. `body` is sent as JSON; None: no body. `wait`: the seconds for which
+        the server may wait before it responds. `interrupt`: the object with which another thread can end the request.
         """
         target = f"{self._base}{path}"
         if query:
@@ -201,7 +210,7 @@ class HttpChannel:
         return self._send(_Message(method, target, content, own), wait + ANSWER_SECONDS, interrupt or Interrupt())
 
     def explain(self, reply: Reply) -> LeaseholdError:
-        """Return the client's error for a response that reports a problem."""
+        """Return the error that the client raises for a response that reports a problem."""
         if reply.status == http.client.UNAUTHORIZED:
             return BadCredentials(f"{self.url}: {reply.detail}")
         if reply.faults is not None:
@@ -288,7 +297,7 @@ class HttpChannel:
     def _describe(self, error: Exception) -> str:
         shown = urlsplit(self.url)._replace(query="", fragment="").geturl()
         if isinstance(error, ssl.SSLError):
-            return f"{shown} cannot be trusted: {error}"
+            return f"the TLS connection to {shown} cannot be trusted: {error}"
         return f"the HTTP API at {shown} cannot be reached: {str(error) or type(error).__name__}"
 
 

@@ -1,4 +1,6 @@
-"""The clock of a client over HTTP. It shows cluster time: each response has the time at which it was made."""
+"""The clock of a client over HTTP. It shows cluster time: a header of each response has the time at which the response
+was made.
+"""
 
 import threading
 import time
@@ -8,12 +10,12 @@ from leasehold.common.clock import ClusterClock, read_monotonic
 from leasehold.errors import LeaseholdError
 
 LOOK_SECONDS = 30.0
-"""Seconds after which the time of another response corrects the clock."""
+"""Seconds after which any response corrects the clock again, even if its request was slow."""
 
 
 class HttpClock:
-    """Cluster time from the headers of responses. Thread-safe. `ask` sends any request; it is called by the first `now`
-    if there was no response before.
+    """A clock that computes cluster time from the headers of responses. Thread-safe. `ask` sends any request; the first
+    `now` calls `ask` if there was no response before.
     """
 
     def __init__(self, ask: Callable[[], object]) -> None:
@@ -23,7 +25,9 @@ class HttpClock:
         self._shortest, self._noted_at = float("inf"), float("-inf")
 
     def now(self) -> float:
-        """Return cluster time in seconds since the epoch. If the server has never answered, the wall clock is used."""
+        """Return cluster time in seconds since the epoch. If the server has never answered, return the time of this
+        host's wall clock.
+        """
         if not self._clock.has_looked:
             try:
                 self._ask()

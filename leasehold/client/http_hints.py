@@ -1,4 +1,6 @@
-"""Hints over HTTP that a row has changed: the server responds when it has, or when the time to wait is over."""
+"""Hints over HTTP that a row has changed: the server responds when the row has changed, or when the waiting time of the
+request is over.
+"""
 
 import threading
 import time
@@ -18,12 +20,12 @@ LISTEN_SECONDS: Final = 2.0
 PAUSE_SECONDS: Final = 0.2
 """Seconds before the next attempt if the server does not answer."""
 NOTHING: Final = "none"
-"""The mark of a reservation that the view does not have."""
+"""The mark (see `mark_row`) of a reservation that the view does not have."""
 
 
 def mark_row(seen: Joined) -> str:
-    """Return the mark of a row that was read: a text that differs after each change of the row, or when a machine of
-    its leases becomes known.
+    """Return the mark of a row that was read. The mark is a text that differs after each change of the row, and when a
+    machine of the row's leases becomes known. By the mark the server finds out whether a client has the newest row.
     """
     if seen.row is None:
         return NOTHING
@@ -31,7 +33,9 @@ def mark_row(seen: Joined) -> str:
 
 
 class HttpRowHints:
-    """Hints that one reservation has changed, for one thread. No change after the row that was read last is missed."""
+    """Hints that one reservation has changed, for one thread. No change that happens after the last read of the row is
+    missed.
+    """
 
     def __init__(self, channel: HttpChannel, reservation: str) -> None:
         self._channel, self._path = channel, f"/reservations/{quote_id(reservation)}"
@@ -39,7 +43,7 @@ class HttpRowHints:
         self.expected: frozenset[str] = frozenset()
 
     def listen(self) -> None:
-        """Do nothing: each wait is a request of its own."""
+        """Do nothing: there is no subscription, because each wait is a request of its own."""
 
     def note(self, seen: Joined) -> None:
         """Record the row that was read last. `wait` returns when the row differs from it."""
@@ -50,7 +54,7 @@ class HttpRowHints:
         return _wait(self._channel, seconds, self._has_changed)
 
     def forget(self) -> None:
-        """Do nothing: rows are compared by their marks."""
+        """Do nothing: no hints are collected, because each wait compares the row with the one that was read last."""
 
     def close(self) -> None:
         """Do nothing: the connections belong to the client."""
@@ -66,8 +70,8 @@ class HttpRowHints:
 
 
 class HttpHostHints:
-    """Hints that the slot of one host has changed, for one thread. A thread of its own asks for them, so that a short
-    wait is no request.
+    """Hints that the slot of one host has changed, for one thread. A thread of this object asks the server for them in
+    long requests, so that a short `wait` needs no request.
     """
 
     def __init__(self, channel: HttpChannel, slot: str) -> None:
@@ -102,7 +106,7 @@ class HttpHostHints:
         self._hinted.clear()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread that asks the server for hints."""
         self._ends.set()
         self._interrupt.set()
         if self._thread is not None:

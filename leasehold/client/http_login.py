@@ -1,4 +1,6 @@
-"""How a client over HTTP proves its caller: by a token (Bearer), or by the name and the key of a principal (Basic)."""
+"""How a client over HTTP proves its identity to the server: by a token (Bearer), or by the name and the key of a
+principal (Basic).
+"""
 
 import base64
 from collections.abc import Mapping

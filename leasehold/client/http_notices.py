@@ -1,7 +1,7 @@
 """Notices over HTTP for all watches of one event loop: one thread asks for changes of all watched reservations at once.
 
-Each watched reservation has a mark, which names the row that was read last. The server responds as soon as one of the
-rows differs from its mark, so no change is missed between two requests.
+For each watched reservation, a request contains a mark: a text that identifies the row that was read last. The server
+responds as soon as one of the rows differs from its mark, so no change is missed between two requests.
 """
 
 import asyncio
@@ -15,7 +15,9 @@ from leasehold.common.http_routes import MOST_MARKS
 from leasehold.errors import LeaseholdError
 
 TURN_SECONDS: Final = 0.2
-"""The most seconds of one request while there are more watches than one request may have."""
+"""The most seconds of one request while there are more watches than fit into one request, so that requests take
+turns.
+"""
 GATHER_SECONDS: Final = 0.02
 """Seconds for which new watches are gathered before the request is sent again with them."""
 
@@ -34,12 +36,12 @@ class HttpNotices:
         self._is_wanted = threading.Event()
         self._stop = threading.Event()
         self._interrupt = Interrupt()
-        """Ends the present request, because a watch is missing in it."""
+        """Ends the present request when a new watch begins, so that the next request contains the new watch."""
         self._thread: threading.Thread | None = None
         self._turn = 0
 
     def add(self, name: str, event: asyncio.Event) -> None:
-        """Set `event` at each notice about this reservation, until `remove` is called."""
+        """Set `event` at each notice about the reservation `name`, until `remove` is called."""
         self._loop = asyncio.get_running_loop()
         self._events.setdefault(name, set()).add(event)
         if self._thread is None:
@@ -47,7 +49,7 @@ class HttpNotices:
             self._thread.start()
 
     def remove(self, name: str, event: asyncio.Event) -> None:
-        """No longer set `event` at notices about this reservation."""
+        """No longer set `event` at notices about the reservation `name`."""
         events = self._events.get(name, set())
         events.discard(event)
         if not events:
@@ -58,7 +60,9 @@ class HttpNotices:
                     self._is_wanted.clear()
 
     def note(self, name: str, seen: Joined) -> None:
-        """Record the row of this reservation that was read last. Each later change sets the events."""
+        """Record the row of the reservation `name` that was read last (`seen`). Each later change of the row sets the
+        events of this reservation.
+        """
         if name not in self._events:
             return
         mark = mark_row(seen)
@@ -99,7 +103,7 @@ class HttpNotices:
         """Choose the watched reservations that the next request asks about. Return their marks (reservation -> mark of
         the row that was read last), and the seconds for which the request may wait.
 
-        If there are more than one request may have, the requests take turns.
+        If there are more watched reservations than fit into one request, each request asks about the next part of them.
         """
         if len(marks) <= MOST_MARKS:
             return marks, POLL_SECONDS
@@ -108,7 +112,10 @@ class HttpNotices:
         return {name: marks[name] for name in names}, TURN_SECONDS
 
     def _ask(self, marks: dict[str, str], seconds: float, interrupt: Interrupt) -> dict[str, str]:
-        """Return the new mark of each of these reservations that differs from its mark, when there is one."""
+        """Ask the server for the reservations whose row differs from its mark, and wait for the first one, at most
+        `seconds`. Return reservation -> new mark for each of them; {} if none differs. Raise LeaseholdError if the
+        request fails.
+        """
         body = {"marks": marks, "wait": seconds}
         reply = self._channel.call("POST", "/reservations/changes", body=body, wait=seconds, interrupt=interrupt)
         if not reply.is_ok:

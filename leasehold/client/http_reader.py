@@ -16,7 +16,9 @@ R = TypeVar("R")
 
 
 class HttpReader:
-    """Reads from an HTTP API. Every method raises Unavailable if the server does not answer or has no valid view."""
+    """Reads rows and the report of the last tick from an HTTP API. Every method raises Unavailable if the server does
+    not answer or has no valid view.
+    """
 
     def __init__(self, channel: HttpChannel) -> None:
         self._channel = channel
@@ -26,7 +28,9 @@ class HttpReader:
         self._read("/slots", {"limit": 1})
 
     def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:  # noqa: ARG002 - the server joins
-        """Return the reservations with these ids and their machines, in the given order."""
+        """Return the reservations with these ids and their machines, in the given order. `expected` has no effect: the
+        server reads the machines.
+        """
         if len(ids) == 1:
             return [self._find_row(ids[0])]
         found: dict[str, Joined] = {}
@@ -38,7 +42,9 @@ class HttpReader:
     def list_reservations(
         self, phases: frozenset[str] | None, wanted: Mapping[str, str | None], tags: Mapping[str, str]
     ) -> list[Reservation]:
-        """Return the reservations that match, with machines, in order of submission."""
+        """Return the reservations that match, with machines, in order of submission. `phases` None: any phase.
+        `wanted`: field of the request -> value; None: any value.
+        """
         query: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
         query |= {f"tag.{name}": value for name, value in tags.items()}
         if phases is not None:
@@ -67,8 +73,8 @@ class HttpReader:
         return found
 
     def explain(self, reservation: str) -> Explanation:
-        """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise
-        Unknown.
+        """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise Unknown if
+        the view does not have the reservation.
         """
         path = f"/reservations/{quote_id(reservation)}/explanation"
         return read_explanation(self._read(path, {"source": "view"}))
@@ -103,8 +109,8 @@ class HttpReader:
 
 
 def read_joined(row: dict[str, Any]) -> Joined:
-    """Return a reservation of the HTTP API. A lease without the field `instance_id` is one whose machine is unknown;
-    the field may be null.
+    """Return the reservation in `row`, an object of the HTTP API. The machine of a lease is unknown if the lease lacks
+    the field `instance_id`; the value null means a known machine that is no EC2 instance.
     """
     missing = frozenset(lease["slot"] for lease in row.get("leases", ()) if "instance_id" not in lease)
     return Joined(_convert(row, Reservation), missing)

@@ -1,8 +1,8 @@
 """Send requests to the HTTP API and wait for their answers.
 
 A request is sent again under its id until it is answered or its time is over: after a lost connection, after a response
-that reports that no worker answered, and after one that asks to come again later. A worker carries a request out once,
-however often it arrives.
+that reports that no worker answered, and after a response that asks for the request to be sent again later. A worker
+carries a request out once, however often it arrives.
 """
 
 import time
@@ -71,7 +71,10 @@ class HttpTransport:
             yield self.ask(verb, document, timeout)
 
     def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
-        """Send the submission of one reservation. Return its answer, and the row that came with it. See Wire."""
+        """Send the submission of one reservation. Return (1) the answer, and (2) the row of the reservation after the
+        submission, which is a Joined without a row if the view does not have it yet, and None if the server did not
+        read it.
+        """
         answer = self.ask("submit", document, timeout)
         row = answer.get("row")
         if isinstance(row, dict):
@@ -80,8 +83,9 @@ class HttpTransport:
         return answer, Joined(None) if "row" in answer else None
 
     def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
-        """Send a heartbeat of the host of this slot. The server signs it as the caller and counts it; return `above`.
-        Raise Unavailable, or Refused if the caller may not send it.
+        """Send a heartbeat of the host of this slot. The server, not this client, signs and counts the heartbeat, so
+        `above` is returned unchanged. Raise Refused if this principal may not send heartbeats for the slot, or
+        Unavailable.
         """
         body = {"machine": machine} if version is None else {"machine": machine, "version": version}
         reply = self._channel.call("POST", f"/slots/{quote_id(slot)}/heartbeat", body=body)
@@ -161,7 +165,7 @@ class _Question:
         )
 
     def _note_problem(self, reply: Reply) -> None:
-        """Wait until the request may be sent again. Raise the error of the response if repeating does not help."""
+        """Wait until the request may be sent again. Raise the error of the response if another attempt cannot help."""
         error = self._channel.explain(reply)
         if not isinstance(error, NotAnswered | Unavailable):
             raise error

@@ -166,7 +166,8 @@ class Lease(HeldLease):
 
     def _end_lease(self, token: int | None) -> None:
         """Release the lease. If the release is refused, because the token is stale or the reservation is not leased
-        yet, cancel the reservation.
+        yet, cancel the reservation. If this process cannot prove to be the holder, or no answer comes, do nothing: the
+        lease expires after its ttl.
         """
         try:
             self._client.release(self.id, token, timeout=GOODBYE_SECONDS)

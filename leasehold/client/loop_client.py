@@ -1,9 +1,10 @@
 """A client for asyncio whose requests use no thread while their answers come soon.
 
 A thread for each request costs two changes of the thread and several waits for Python's global lock, which is a large
-part of the time of a request over HTTP. Here the event loop sends the message and takes the answer on a connection of
-its own. Whatever is unusual is left to the blocking client in a thread: a Redis with TLS or apart from the broker's, an
-error of the connection, an overloaded worker, and an answer that does not come within RESEND_SECONDS.
+part of the time of a request over HTTP. Here the event loop itself sends the message and receives the answer, on a
+connection that no thread uses. Whatever is unusual is left to the blocking client in a thread: a Redis with TLS or
+apart from the broker's, an error of the connection, an overloaded worker, and an answer that does not come within
+RESEND_SECONDS.
 """
 
 import time
@@ -28,16 +29,16 @@ if TYPE_CHECKING:
     from leasehold.common.task_messages import MessageWriter
 
 MOST_LINES: Final = 64
-"""The most requests that wait for their answers in the event loop. Further ones use threads."""
+"""The most requests that wait for their answers in the event loop at the same time. Further requests use threads."""
 MOST_KEPT: Final = 8
 """The most connections that are kept while no request uses them."""
 MARGIN_SECONDS: Final = 1.0
-"""Seconds after which Redis counts as lost if it does not end a wait in time."""
+"""Seconds by which Redis may exceed the time limit of a blocking command before the connection counts as lost."""
 
 
 class Answered(NamedTuple):
-    """The answer to a request. `joined`: the row of its reservation, if it was read; None if the view could not be
-    read.
+    """The answer to a request. `joined`: the row of the request's reservation; None if the row was not requested or the
+    view could not be read.
     """
 
     answer: dict[str, Any]
@@ -45,7 +46,7 @@ class Answered(NamedTuple):
 
 
 class LoopClient(AsyncClient):
-    """An AsyncClient of a Redis with the further method `exchange`. It belongs to one event loop."""
+    """An AsyncClient over Redis for one event loop, with the further method `exchange`, which needs no thread."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -68,8 +69,8 @@ class LoopClient(AsyncClient):
     async def exchange(
         self, verb: str, document: Mapping[str, Any], seconds: float, request: str | None, *, has_row: bool
     ) -> Answered:
-        """Send one request and return its answer, as `Client.ask` does. `has_row`: return the row of the reservation,
-        too, as it is after the answer.
+        """Send one request and return its answer, as `Client.ask` does. `seconds`: the time limit. `request`: the id of
+        the request; None: a random one. `has_row`: also return the row of the reservation, as it is after the answer.
 
         Raise NotAnswered or Unavailable.
         """
@@ -89,7 +90,11 @@ class LoopClient(AsyncClient):
     async def _ask_on_line(
         self, verb: str, document: Mapping[str, Any], seconds: float, request: str, *, has_row: bool
     ) -> Answered | Earlier | None:
-        """Return the answer; Earlier if a thread must continue the request; None if a thread must begin it."""
+        """Send one request on a connection of the event loop. Return the answer if it comes soon.
+
+        Return an Earlier if the request was sent, and a thread must wait for the answer or send the request again.
+        Return None if a thread must send the request, because the connection failed or Redis refused it.
+        """
         wait = min(seconds, exchange.RESEND_SECONDS)
         if wait <= 0:
             return None
@@ -129,7 +134,7 @@ class LoopClient(AsyncClient):
         return sent_at, writer.write(task, RESERVATIONS, document, shown, headers)
 
     async def _prepare(self) -> "MessageWriter":
-        """Return the writer of messages, after the clock was corrected if that is due."""
+        """Return the writer of messages. Before that, correct the clock by Redis if its last correction is too old."""
         if self._wire.clock.is_due:
             await self._run(self._readers, self._wire.clock.refresh)
         if self._writer is None:
@@ -155,7 +160,10 @@ def _ask(
     has_row: bool,
     client: Client,
 ) -> Answered:
-    """Send a request, or continue one, in the thread of the blocking client."""
+    """Send a request with the blocking client `client`, in a thread, and return its answer, with the row if `has_row`
+    is set. `earlier`: the copy of the request that the event loop has sent; None if it has sent none. `spent`: the part
+    of `seconds` that has passed.
+    """
     wire = cast("RequestTransport", client._wire)
     answer = wire.resume(verb, document, seconds, request, earlier, spent)
     return Answered(answer, _read_row(answer, client) if has_row and answer.get("ok") else None)

@@ -1,7 +1,8 @@
 """The values that the client returns, such as reservations, slots, accounts and answers, read from JSON.
 
-Rows have the fields of `scheduler.model`, with a repr for shells and a table for notebooks. Fields that this version
-does not know are ignored. Times are seconds since the epoch; None if the event has not happened.
+Reservations, slots and accounts have the fields of the rows in `scheduler.model`, with a repr for shells and a table
+for notebooks. Fields that this version does not know are ignored. Times are seconds since the epoch; a time is None if
+it has not come yet.
 """
 
 from collections.abc import Iterable, Mapping
@@ -114,8 +115,8 @@ class Reservation(Shown, PublicReservation, frozen=True, kw_only=True):
     created_at: float = 0.0
     leases: tuple[Placement, ...] = ()
     waiting: Wait | None = None
-    """Why no slot or offering could hold the reservation when it was submitted. The reservation was accepted, and waits
-    for a change of the pools.
+    """Why no slot or offering could hold the reservation when it was submitted; None if one could. The reservation was
+    accepted, and waits until pools change.
 
     Only `Client.reserve` sets it; None in rows that are read later. `Client.explain` returns why a reservation waits.
     """
@@ -160,7 +161,7 @@ class Slot(Shown, PublicSlot, frozen=True, kw_only=True):
 
 
 class Hosted(Shown, frozen=True, kw_only=True):
-    """A lease as the host of its slot gets it."""
+    """A lease on the slot of a static host, with the fields that the host needs (see `Host.leases`)."""
 
     reservation: str
     component: str
@@ -184,8 +185,8 @@ class Host(Shown, frozen=True, kw_only=True):
     cordoned: bool = False
     offline_timeout: float | None = None
     version: str | None = None
-    """Version of the slot and its leases; it changes whenever another field changes. A host sends it in heartbeats.
-    None: the workers are of an older version.
+    """Version of the slot and its leases, a text that changes whenever another field changes. A host sends it in its
+    heartbeats, to show which leases it knows. None: the workers run an older release, which has no versions.
     """
     leases: tuple[Hosted, ...] = ()
 
@@ -211,8 +212,8 @@ class Answer(Shown, frozen=True, kw_only=True):
     lease. None: until the lease is revoked.
     """
     cores: dict[str, float] | None = None
-    """In answers to `renew` and `confirm`: component -> number of CPUs of its slot that it may use.
-    None: not limited.
+    """In answers to `renew` and `confirm`: component -> number of CPUs of its slot that the component may use. None:
+    the CPUs are not limited.
     """
     slot: str | None = None
     state: str | None = None
@@ -256,14 +257,14 @@ class SmallestChange(Shown, frozen=True, kw_only=True):
 
 
 class Condition(Shown, frozen=True, kw_only=True):
-    """One condition for the lease of a pending reservation. `met` None: it does not apply, or is not known before an
-    earlier one is met.
+    """One condition that must be met before a pending reservation is leased. `met` None: the condition does not apply,
+    or it cannot be tested before an earlier condition is met.
     """
 
     name: str
     met: bool | None = None
     evidence: str = ""
-    """A sentence with the facts that decide it."""
+    """A sentence with the facts that decide whether the condition is met."""
 
     def _line(self) -> str:
         return f"{self.name} {'unknown' if self.met is None else 'met' if self.met else 'not met'}: {self.evidence}"
@@ -289,13 +290,13 @@ class Explanation(Shown, frozen=True, kw_only=True):
     as_of: float | None = None
     """Time of the tick that reported this, in seconds since the epoch."""
     change: SmallestChange | None = None
-    """The smallest change that would end the wait. None if it was not searched, or if neither one change nor two
-    suffice.
+    """The smallest change that would end the wait. None if no change was searched (`Client.explain` searches none), or
+    if no combination of at most two changes would end the wait.
     """
     served: bool = False
     """Whether the next tick will serve the reservation without a change."""
     is_complete: bool = True
-    """Whether the search for a change tried everything within its time limit."""
+    """Whether the search for a change tried all possible changes within its time limit."""
     pools: dict[str, tuple[str, ...]] = {}
     """Pool name -> sentences about what pauses the launches of the pool, for pools that may serve the reservation."""
     conditions: tuple[Condition, ...] = ()
@@ -303,8 +304,8 @@ class Explanation(Shown, frozen=True, kw_only=True):
     `Client.suggest` finds them.
     """
     account: str | None = None
-    """A sentence about the balance of the reservation's account and when the account can pay again; None where accounts
-    do not count.
+    """A sentence about the balance of the reservation's quota account and when the account can pay again; None if
+    accounts do not decide when this reservation is leased.
     """
 
     def __str__(self) -> str:
@@ -333,7 +334,9 @@ class Explanation(Shown, frozen=True, kw_only=True):
 
 
 class Conditions(Shown, frozen=True, kw_only=True):
-    """The conditions of slots and pools as sentences, by id. Slots and pools without a condition are missing."""
+    """Sentences about slots and pools, by id of the slot or pool, for example that launches are paused. Slots and pools
+    without such a sentence are missing.
+    """
 
     as_of: float | None = None
     slots: dict[str, tuple[str, ...]] = {}
@@ -341,7 +344,7 @@ class Conditions(Shown, frozen=True, kw_only=True):
 
 
 def read_explanation(document: Mapping[str, Any]) -> Explanation:
-    """Return the explanation in the answer of a worker."""
+    """Return the explanation in `document`, the answer of a worker or of the HTTP API."""
     waiting = document.get("waiting") or {}
     shared = {
         name: document[name]

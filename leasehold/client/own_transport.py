@@ -1,4 +1,6 @@
-"""The transport of the commands that run with the settings of the cluster's own processes."""
+"""The transport for commands that have the configuration of the cluster's own processes, and so its database and
+keys.
+"""
 
 from contextlib import closing, suppress
 
@@ -13,10 +15,11 @@ from workers.settings import Settings
 
 
 def open_wire(settings: Settings) -> RequestTransport:
-    """Return a transport for requests to the cluster of these settings. Raise BadCredentials.
+    """Return a transport for requests to the cluster of these settings. Raise BadCredentials if the configured key
+    cannot be used.
 
-    It signs messages as `access.principal` if a key is configured. Otherwise it signs them as the cluster itself,
-    unless `access.mode` is `open`.
+    It signs messages as `access.principal` if a key is configured. Otherwise it signs them as the principal of the
+    workers, unless `access.mode` is `open`; then messages are not signed.
     """
     credentials = _read_configured(settings)
     if credentials is None and settings.access.mode != "open":

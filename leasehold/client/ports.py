@@ -25,7 +25,7 @@ class Joined(NamedTuple):
 
 
 class Clock(Protocol):
-    """The clock of a client."""
+    """The clock of a client, which shows cluster time."""
 
     def now(self) -> float:
         """Return cluster time in seconds since the epoch."""
@@ -39,33 +39,37 @@ class Hints(Protocol):
         """The slots on which the reservation had leases when the newest hint was sent; empty if that is not known."""
 
     def listen(self) -> None:
-        """Subscribe. If the stack does not answer, `wait` tries again."""
+        """Begin the subscription. If the stack does not answer, `wait` tries again."""
 
     def wait(self, seconds: float) -> bool:
         """Wait for a hint, for `seconds` at most. Return whether a hint arrived."""
 
     def note(self, seen: Joined) -> None:
-        """Record the row that was read last. A transport that compares versions then reports every later change."""
+        """Record the row that was read last (`seen`). A transport that compares versions of rows then reports every
+        later change; other transports ignore the row.
+        """
 
     def forget(self) -> None:
-        """Drop the hints that have arrived so far. Call it before a read, which shows their changes."""
+        """Drop the hints that have arrived so far. Call this before a read, because the read shows the changes that
+        these hints report.
+        """
 
     def close(self) -> None:
-        """Close the connection of the subscription."""
+        """End the subscription."""
 
 
 class Notices(Protocol):
     """The receiver of the notices for all watches of one event loop."""
 
     def add(self, name: str, event: "asyncio.Event") -> None:
-        """Set `event` at each notice about this reservation (or slot), until `remove` is called."""
+        """Set `event` at each notice about the reservation (or slot) `name`, until `remove` is called."""
 
     def remove(self, name: str, event: "asyncio.Event") -> None:
-        """No longer set `event` at notices about this reservation (or slot)."""
+        """No longer set `event` at notices about the reservation (or slot) `name`."""
 
     def note(self, name: str, seen: Joined) -> None:
-        """Record the row of this reservation that was read last. A transport that compares versions then reports every
-        later change.
+        """Record the row of the reservation `name` that was read last (`seen`). A transport that compares versions of
+        rows then reports every later change; other transports ignore the row.
         """
 
     def close(self) -> None:
@@ -96,13 +100,14 @@ class Wire(Protocol):
         """
 
     def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
-        """Send the submission of one reservation, and return its answer as `ask` does. With it may come the row of the
-        reservation, as it is after the answer; None if the row was not read.
+        """Send the submission of one reservation. Return (1) the answer, as `ask` does, and (2) the row of the
+        reservation, as it is after the answer; None if the transport did not read the row. Raise NotAnswered or
+        Unavailable.
         """
 
     def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
-        """Send a heartbeat of the host of this slot. Return its counter, which is greater than `above` if the heartbeat
-        is signed, else 0. Raise Unavailable.
+        """Send a heartbeat of the host of this slot. Return the counter to pass as `above` with the next heartbeat. A
+        signed heartbeat has a counter greater than `above`. Raise Unavailable if the stack does not answer.
         """
 
     def hint_host(self, slot: str) -> Hints:
@@ -115,7 +120,9 @@ class Wire(Protocol):
         """Return the receiver of notices about reservations for one event loop."""
 
     def collect_host_notices(self) -> Notices | None:
-        """Return the receiver of hints for hosts for one event loop. Return None if each wait needs a thread."""
+        """Return the receiver of the hints that slots of hosts have changed, for one event loop. Return None if this
+        transport has no such receiver, so that each wait for a hint needs a thread.
+        """
 
     def make_probe(self) -> "Probe":
         """Return the checks of the stack's health. Raise Unavailable if this transport cannot make them."""
@@ -134,7 +141,7 @@ class Reader(Protocol):
 
     def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:
         """Return the reservations with these ids and their machines, in the given order. `expected`: ids of slots that
-        they probably have leases on; a reader may read them in the same round trip.
+        the reservations probably have leases on; a reader may read these slots in the same round trip.
         """
 
     def list_reservations(
@@ -157,6 +164,6 @@ class Reader(Protocol):
         """Return the report of the last tick, or {} before the first tick."""
 
     def explain(self, reservation: str) -> Explanation:
-        """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise
-        Unknown.
+        """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise Unknown if
+        the view does not have the reservation.
         """

@@ -1,4 +1,4 @@
-"""The connections of a client to Redis, and what their errors mean for its user."""
+"""The connections of a client to Redis, and the errors of the client for failures of Redis."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -36,7 +36,8 @@ def make_redis(url: str) -> redis.Redis:
 
 def ask_redis(client: redis.Redis, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
     """Send commands in one piece and return their replies as Redis sends them: bytes, int, list or None. If Redis
-    refuses a command, the list ends with a ResponseError. Raise another RedisError if the connection is lost.
+    refuses a command, the list ends with a ResponseError in place of the reply to this command; later replies are
+    missing. Raise another RedisError if the connection is lost.
 
     A pipeline of redis-py would take several times the CPU time.
     """
@@ -48,8 +49,8 @@ def ask_redis(client: redis.Redis, commands: Sequence[Sequence[str | bytes]]) ->
 
 
 def explain_redis(error: Exception, url: str, purpose: str, trouble: str = "cannot be reached") -> Unavailable:
-    """Return the client's error for an error of Redis. `purpose`: what was tried, such as "read the view"; it is in the
-    message if Redis refuses the user. `trouble`: the words of the message for any other error.
+    """Return the error that the client raises for an error of Redis. `purpose`: what was tried, such as "read the
+    view"; the message contains it if Redis refuses the user. `trouble`: the words in the message about any other error.
     """
     user = urlsplit(url).username or "default"
     # kombu wraps the error of redis-py and keeps it as the cause.

@@ -19,7 +19,7 @@ class LineError(Exception):
 
 
 class RedisLine(asyncio.Protocol):
-    """A connection that is used for one `ask` at a time. Open it with `open_line`."""
+    """One connection to Redis, which carries out one `ask` at a time. Open it with `open_line`."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -35,7 +35,8 @@ class RedisLine(asyncio.Protocol):
 
     async def ask(self, commands: Sequence[Sequence[str | bytes]], seconds: float) -> list[Any]:
         """Send commands and return their replies: bytes, int, list or None, and LineError for an error of Redis. Raise
-        LineError if the connection is lost, TimeoutError after `seconds`; then the line cannot be used again.
+        LineError if the connection is lost, and TimeoutError if the replies are not complete after `seconds`; after
+        either error the connection cannot be used again.
         """
         if not self.is_usable or self._transport is None:
             raise LineError("the connection to Redis is closed")
@@ -58,24 +59,26 @@ class RedisLine(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection. See asyncio.Protocol."""
+        """Store the transport of the new connection. asyncio calls this method."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Read the replies that are complete. See asyncio.Protocol."""
+        """Read the replies that are complete in the data received so far. asyncio calls this method for each piece of
+        data.
+        """
         self._buffer += data
         try:
             position = self._read_replies()
         except (ValueError, IndexError, RecursionError) as error:
-            self._fail(f"Redis sent no reply: {error}")
+            self._fail(f"Redis sent data that is no reply: {error}")
             return
         del self._buffer[:position]
         if len(self._buffer) > _MOST_BUFFER or (self._buffer and not self._wanted):
-            self._fail("Redis sent more than the replies")
+            self._fail("Redis sent more data than the replies to the commands")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End a wait for replies. See asyncio.Protocol."""
+        """Let a waiting `ask` raise LineError, because the connection is closed. asyncio calls this method."""
         self._fail(f"Redis closed the connection: {exc or 'end of stream'}")
 
     def _read_replies(self) -> int:
@@ -115,8 +118,8 @@ async def open_line(options: Mapping[str, Any]) -> RedisLine:
 
 
 def can_open(options: Mapping[str, Any], connection_class: type) -> bool:
-    """Return whether `open_line` opens connections with these options as redis-py does. TLS is left to redis-py,
-    because a URL may have many options of certificates.
+    """Return whether `open_line` can open a connection that redis-py would open with these options. It cannot for TLS,
+    whose many options of certificates only redis-py reads.
     """
     has_place = "path" in options or ("host" in options and "port" in options)
     return has_place and not issubclass(connection_class, SSLConnection)

@@ -9,7 +9,9 @@ from typing import Final, Literal, TypedDict
 
 
 class CallbackFields(TypedDict):
-    """A Celery task of the producer, and the queue from which the producer's workers take it."""
+    """A Celery task of the producer that the stack sends when a reservation is leased (`on_lease`) or has ended
+    (`on_end`), and the queue from which the producer's workers take the task.
+    """
 
     task: str
     queue: str

@@ -1,9 +1,9 @@
 """Keys of reservations. A client that signs its messages makes a key for each reservation that it submits, and sends
 only the hash of the key.
 
-The key proves that a later command comes from the holder. Keys are stored in a private file of the user, so that
-another process of this user on the same host can act for the holder: `leasehold reserve`, and later `leasehold
-release`. See docs/reference/client.md, "Keys".
+The key proves that a later command comes from the holder of the reservation's lease. Keys are stored in a private file
+of the user, so that another process of this user on the same host can act for the holder: `leasehold reserve`, and
+later `leasehold release`. See docs/reference/client.md, "Keys".
 """
 
 import hashlib
@@ -49,7 +49,7 @@ def hash_key(key: str) -> str:
 
 
 class Keys:
-    """The keys of one user, by reservation id. Safe for threads and processes.
+    """The store of one user's keys of reservations. Safe for threads and processes.
 
     `makes`: whether a key is made for a reservation that is submitted without one. Clients that sign their messages set
     it. Where messages need no signature, no keys are made, so that holders on other hosts need only the token. If the
@@ -69,7 +69,7 @@ class Keys:
         return self._keep(fresh, replace=False)
 
     def put(self, name: str, key: str) -> None:
-        """Store the key of a reservation. The caller has made the key."""
+        """Store `key`, which the caller has chosen, as the key of this reservation. It replaces a stored key."""
         self._keep({name: key}, replace=True)
 
     def hide(self, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -122,8 +122,8 @@ class Keys:
 
 
 def _has_texts(document: Mapping[str, Any], *names: str) -> bool:
-    """Return whether the document has a text under each of these names. If not, the document is left to the stack,
-    which refuses it with a better message.
+    """Return whether the document has a text under each of these names. If it has not, the client makes no key for it,
+    and the stack refuses the document with a better message.
     """
     return all(isinstance(document.get(name), str) for name in names)
 
@@ -146,7 +146,7 @@ def _hide_key(document: dict[str, Any], keys: Mapping[str, str]) -> dict[str, An
 
 
 def _create(path: Path) -> None:
-    """Create the file for keys with the mode 0600 if it does not exist."""
+    """Create the file for keys with the mode 0600, and its folders, if it does not exist."""
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -155,14 +155,14 @@ def _create(path: Path) -> None:
 
 
 def _check_private(path: Path) -> None:
-    """Raise PermissionError if the file belongs to another user. Remove the rights of other users from a file of this
-    user.
+    """Raise PermissionError if the file belongs to another user or is no regular file. If other users have rights to a
+    file of this user, remove these rights.
     """
     status = path.stat()
     if not hasattr(os, "getuid"):
         return
     if status.st_uid != os.getuid() or not stat.S_ISREG(status.st_mode):
-        raise PermissionError(f"{path} is not a file of this user")
+        raise PermissionError(f"{path}: expected a regular file of this user")
     if status.st_mode & 0o077:
         path.chmod(0o600)
 

@@ -1,7 +1,7 @@
 """Requests of a client about the scheduling rules, and their results: read the rules, preview other rules, apply rules.
 
-Workers answer them. Lists in their answers have a greatest length; `lengths` has the whole length of each list that was
-cut.
+Workers answer them. Long lists in their answers are cut; the field `lengths` has, by the name of the list, its full
+length for each list that was cut.
 """
 
 from abc import ABC, abstractmethod
@@ -20,9 +20,9 @@ class RulesVersion(Shown, frozen=True, kw_only=True):
     applied_at: float
     """When the version was applied, in seconds since the epoch."""
     source: str | None = None
-    """What applied the version; None if that is not known any more."""
+    """The text that was passed as `source` when the version was applied; None if that is not known any more."""
     changes: tuple[str, ...] = ()
-    """The changes to the version before, each as a text."""
+    """The differences from the previous version, as texts."""
     lengths: dict[str, int] = {}
 
     def _line(self) -> str:
@@ -30,7 +30,7 @@ class RulesVersion(Shown, frozen=True, kw_only=True):
 
 
 class RulesInForce(Shown, frozen=True, kw_only=True):
-    """The scheduling rules in force. `version` counts the changes of the rules; 0: none were ever applied."""
+    """The scheduling rules in force. `version` counts the changes of the rules; 0: no rules were ever applied."""
 
     _cells_shown: ClassVar[str] = "version hidden history"
 
@@ -38,7 +38,7 @@ class RulesInForce(Shown, frozen=True, kw_only=True):
     document: dict[str, Any] = {}
     """The rules as they were applied. Missing keys have their default values."""
     hidden: tuple[str, ...] = ()
-    """Paths that the document lacks because this principal may not read their values."""
+    """Paths of keys that the document lacks because this principal may not read their values."""
     history: tuple[RulesVersion, ...] = ()
     """The newest versions, oldest first, if they were requested."""
 
@@ -47,7 +47,9 @@ class RulesInForce(Shown, frozen=True, kw_only=True):
 
 
 class RuleChange(Shown, frozen=True, kw_only=True):
-    """One key of the rules whose value would change. None: the key has no value there."""
+    """One key of the rules whose value would change. `before` and `after`: its value under the present and the proposed
+    rules; None: the key is missing there.
+    """
 
     path: str
     before: Any = None
@@ -76,7 +78,9 @@ class Ending(Shown, frozen=True, kw_only=True):
 
 
 class AccountLoss(Shown, frozen=True, kw_only=True):
-    """A quota account that would lose balance. `after` None: it would be forgotten."""
+    """A quota account that would lose balance. `before` and `after`: the balance by paid level; `after` None: the
+    account would be deleted (forgotten).
+    """
 
     account: str
     before: tuple[float, ...]
@@ -84,7 +88,9 @@ class AccountLoss(Shown, frozen=True, kw_only=True):
 
 
 class Unservable(Shown, frozen=True, kw_only=True):
-    """A pending reservation that no slot or offering could hold any more."""
+    """A pending reservation that no slot or offering could hold under the proposed rules. `code` and `detail`: the
+    waiting code and its sentence.
+    """
 
     reservation: str
     code: str
@@ -92,7 +98,7 @@ class Unservable(Shown, frozen=True, kw_only=True):
 
 
 class TwoCounts(Shown, frozen=True, kw_only=True):
-    """Counts by name, under the present and under the proposed rules."""
+    """Numbers by the name of what is counted, under the present and under the proposed rules."""
 
     present: dict[str, int] = {}
     proposed: dict[str, int] = {}
@@ -107,9 +113,9 @@ class NextTick(Shown, frozen=True, kw_only=True):
     """The first decisions under the present rules, in the format of `leasehold simulate`."""
     proposed: tuple[dict[str, Any], ...] = ()
     totals: TwoCounts = TwoCounts()
-    """How many decisions of each kind (`do`) there would be, including those that the lists lack."""
+    """How many decisions of each kind (`do`) there would be, including decisions that the cut lists lack."""
     waiting: TwoCounts = TwoCounts()
-    """How many reservations would wait afterwards, by waiting code."""
+    """How many reservations would wait after the next tick, by waiting code."""
 
 
 class RulesPreview(Shown, frozen=True, kw_only=True):
@@ -153,10 +159,12 @@ class RuleRequests(ABC):
 
     @abstractmethod
     def _ask_worker(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
-        """Send a request, and return the answer. Raise Refused if it has errors."""
+        """Send a request with this verb to the workers, and return the answer. Raise Refused if the request was
+        refused.
+        """
 
     def rules(self, history: int = 0, *, timeout: float | None = None) -> RulesInForce:
-        """Return the rules in force, with the newest `history` versions of them (at most 100)."""
+        """Return the rules in force, and the newest `history` versions of the rules (at most 100)."""
         return msgspec.convert(self._ask_worker("rules", {"history": history}, timeout), RulesInForce)
 
     def preview_rules(self, document: Mapping[str, Any], *, timeout: float | None = None) -> RulesPreview:
@@ -173,7 +181,8 @@ class RuleRequests(ABC):
         source: str | None = None,
         timeout: float | None = None,
     ) -> RulesApplied:
-        """Put the rules in `document` in force (for operators). `source`: what applies them, for the history.
+        """Put the rules in `document` in force (for operators). `source`: a text for the history that names what
+        applies the rules.
 
         `expected`: the version of the rules that the change was made for. Raise Refused if another version is in force,
         or if the rules are wrong; then nothing was changed.

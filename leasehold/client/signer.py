@@ -18,7 +18,7 @@ CLUSTER_SECONDS: Final = 60.0
 
 class Signer:
     """Signs the messages of one client. Thread-safe. `clock` returns cluster time. `client` is the Redis of the view:
-    the cluster's identity is read from it unless the credentials contain the identity.
+    unless the credentials contain the cluster's identity, it is read from the Redis key `key`.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class Signer:
         return self._credentials.cluster is not None
 
     def sign(self, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
-        """Return the headers that sign a message: the signature and what it covers. Raise Unavailable if the cluster's
-        identity is not known.
+        """Return the headers that sign a message: `principal`, `cluster`, `signed_at` and `signature`. Raise
+        Unavailable if the cluster's identity is not known.
         """
         return sign_headers(
             self._credentials.key,
@@ -50,8 +50,9 @@ class Signer:
         )
 
     def sign_heartbeat(self, slot: str, beat: Heartbeat, above: int) -> Heartbeat:
-        """Return the heartbeat with a counter above `above` and a signature (MAC). Return it unsigned if the principal
-        does not have the name of the slot. Raise Unavailable if the cluster's identity is not known.
+        """Return the heartbeat with a counter above `above` and a signature (MAC). If the principal does not have the
+        name of the slot, return the heartbeat unchanged, without a signature. Raise Unavailable if the cluster's
+        identity is not known.
         """
         if self._credentials.principal != slot:
             return beat

@@ -1,4 +1,6 @@
-"""Open the way to a stack that its URL names: Redis with the broker, or the HTTP API."""
+"""Connect a client to its stack. The URL of the stack decides whether the client uses Redis (broker and view) or the
+HTTP API.
+"""
 
 import os
 from typing import NamedTuple
@@ -11,7 +13,7 @@ from leasehold.errors import BadCredentials
 
 
 class Access(NamedTuple):
-    """The transport and the reader of one client. `has_key`: whether its sender proves itself with the key of a
+    """The transport and the reader of one client. `has_key`: whether the client proves its identity with the key of a
     principal.
     """
 
@@ -30,7 +32,9 @@ def open_access(
     key_file: str | os.PathLike[str] | None,
     token: str | None,
 ) -> Access:
-    """Return the access to the stack with these arguments of a client. Raise NoStack, Unavailable, BadCredentials."""
+    """Return the access to the stack for these arguments of `Client`, which documents them. Raise NoStack, Unavailable
+    or BadCredentials.
+    """
     found = find_address(url, view_url, prefix)
     if is_http(found.broker_url):
         return _open_http(found.broker_url, principal, key, key_file, token)

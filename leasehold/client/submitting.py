@@ -22,12 +22,16 @@ def with_id(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_items(items: Iterable[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Return the documents with ids, in groups of ITEMS_A_REQUEST, one group for each request."""
+    """Yield these reservations as documents, each with an id, in lists of at most ITEMS_A_REQUEST: one list for each
+    request.
+    """
     return _split(map(with_id, items))
 
 
 def split_documents(documents: Iterable[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Return the documents, without fields that are None, in groups of ITEMS_A_REQUEST, one group for each request."""
+    """Yield the documents, without fields that are None, in lists of at most ITEMS_A_REQUEST: one list for each
+    request.
+    """
     return _split({name: value for name, value in each.items() if value is not None} for each in documents)
 
 
@@ -37,8 +41,9 @@ def _split(documents: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]
 
 
 def read_answers(document: Mapping[str, Any], size: int, offset: int) -> Iterator[Answer]:
-    """Yield one answer for each of the `size` reservations of a request. Their errors contain the index of the
-    reservation, counted from `offset`. If the request was refused as a whole, each reservation gets that refusal.
+    """Yield one answer for each of the `size` reservations of a request. The errors in an answer contain the index of
+    its reservation, counted from `offset`. If the request was refused as a whole, the refusal is the answer for each
+    reservation.
     """
     results = document.get("results") or [document] * size
     for index, result in enumerate(results):

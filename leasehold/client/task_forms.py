@@ -1,5 +1,5 @@
-"""The forms of a client's messages, which Celery and kombu write. Importing this module imports Celery, which takes
-long.
+"""The writer of a client's messages. Celery and kombu write one message of each task, which is the template for all
+later ones. Importing this module imports Celery, which takes long.
 """
 
 from typing import Any
@@ -15,7 +15,9 @@ from leasehold.common.task_messages import MessageWriter, Signer
 
 
 def make_writer(signer: Signer | None) -> MessageWriter:
-    """Return a writer of messages for tasks of the stack."""
+    """Return a writer of messages for tasks of the stack. `signer` signs each message; None: messages are not
+    signed.
+    """
     return MessageWriter(_write_form, dumps, signer)
 
 

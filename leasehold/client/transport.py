@@ -51,9 +51,9 @@ is computed from it.
 class RequestTransport:
     """Sends requests and waits for their answers. Safe for threads and after a fork.
 
-    Messages go to the broker at `url`. Answers, rows and notices are in the Redis of the view, which is usually the
-    same. If there are `credentials`, each message is signed; a message that
-    is sent again is signed again.
+    Messages go to the broker at `url`. Answers, rows and notices are in the Redis of the view (`view_url`), which is
+    usually the broker's Redis. If there are `credentials`, each message is signed, and a message that is sent again is
+    signed again.
     """
 
     def __init__(
@@ -77,9 +77,11 @@ class RequestTransport:
         self._rows = ViewReader(self.redis, prefix, self.view_url)
         self._writer: MessageWriter | None = None
         self._subscribers: list[tuple[int, PubSub]] = []
-        """Connections that subscriptions have left, each with the process that opened it."""
+        """Connections of ended subscriptions, each with the id of the process that opened it. Only this process may use
+        the connection again.
+        """
         self._other: redis.Redis | None = None
-        """The connection to the broker's Redis, if it is another one than that of the view."""
+        """The connection to the broker's Redis; None if it was not used yet or the view is in the same Redis."""
 
     def ask(
         self, verb: str, document: Mapping[str, Any], timeout: float, *, request: str | None = None
@@ -91,8 +93,9 @@ class RequestTransport:
         return answer
 
     def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
-        """Send the submission of one reservation. Return its answer, and its row if Redis sent both together. See
-        Wire.
+        """Send the submission of one reservation. Return (1) the answer, and (2) the row of the reservation if Redis
+        sent it together with the answer, a Joined without a row if the view is not valid, and None if the row was not
+        read. Raise NotAnswered or Unavailable.
         """
         answer, replies = self._ask("submit", document, timeout, self._rows.list_commands(str(document.get("id"))))
         if not replies or not answer.get("ok") or answer.get("reservation") != document.get("id"):
@@ -116,8 +119,8 @@ class RequestTransport:
         right after the answer came. There are no replies if the answer did not come soon, or the queue is in another
         Redis.
 
-        The message, the wait for the answer and `then` travel in one round trip. All that is unusual is left to an
-        Exchange: an error of Redis, an overloaded worker, and an answer that does not come soon.
+        The message, the wait for the answer and `then` are sent in one round trip. An Exchange continues the request
+        after an error of Redis, after the answer of an overloaded worker, and if no answer comes soon.
         """
         began, request = time.monotonic(), str(document.get("request") or uuid4().hex)
         earlier: Earlier | None = None
@@ -138,8 +141,9 @@ class RequestTransport:
     def _write(
         self, task: str, queue: str, argument: object, shown: str, headers: Mapping[str, object]
     ) -> tuple[float, str]:
-        """Return the time of sending, which is added to the headers, and the message. The metrics process and the
-        workers compute from the time how long the message has waited.
+        """Return (1) the sending time, which is also the header `sent_at` of the message, and (2) the message. The
+        metrics process and the workers compute from the header how long the message has waited. `shown`: the text about
+        the argument that Flower shows.
         """
         self.clock.refresh()
         sent_at = self.clock.now()
@@ -160,8 +164,9 @@ class RequestTransport:
         earlier: Earlier | None,
         spent: float,
     ) -> dict[str, Any]:
-        """Continue a request of which a copy was sent already (`earlier`). `spent`: the seconds of `timeout` that have
-        passed since then. See `ask`.
+        """Continue a request until its answer arrives, and return the answer. `request`: the id of the request.
+        `earlier`: the copy that was sent already; None: none was. `spent`: the seconds of `timeout` that have passed.
+        Raises the errors of `ask`.
         """
         return next(Exchange(self, verb, [{"request": request, **document}], timeout, earlier, spent).answers())
 
@@ -188,12 +193,15 @@ class RequestTransport:
 
     @property
     def may_write(self) -> bool:
-        """Whether messages can be written without reading Redis, and their queue is in the same Redis as the view."""
+        """Whether a caller may write and send messages on a connection of its own: writing a message reads nothing from
+        Redis, and the queue is in the same Redis as the view.
+        """
         return self.url == self.view_url and (self._signer is None or self._signer.knows_cluster)
 
     def read_taken(self) -> float | None:
         """Return the sending time (`sent_at`) of the request that a worker took last. Return None if no request waits
-        in the queue or the time cannot be read; then a request without an answer may be lost.
+        in the queue or the time cannot be read. Then it is not certain that a request without an answer still waits in
+        the queue. It may be lost, so it is sent again.
         """
         try:
             waiting = self._broker().llen(RESERVATIONS)
@@ -203,8 +211,8 @@ class RequestTransport:
             return None
 
     def explain(self, error: redis.RedisError, purpose: str) -> Unavailable:
-        """Return the client's error for an error of the view's Redis. `purpose`: what was tried, such as "read the
-        view".
+        """Return the error that the client raises for an error of the view's Redis. `purpose`: what was tried, such as
+        "read the view".
         """
         return explain_redis(error, self.view_url, purpose)
 
@@ -231,8 +239,8 @@ class RequestTransport:
         return beat.counter or 0
 
     def take_subscriber(self) -> PubSub:
-        """Return a connection for subscriptions, one that an earlier subscription of this process has left if
-        possible: a new one takes four round trips.
+        """Return a connection for a subscription. If possible, it is the connection of an ended subscription of this
+        process, because opening a new one takes four round trips.
         """
         with suppress(IndexError):
             pid, kept = self._subscribers.pop()
@@ -241,7 +249,9 @@ class RequestTransport:
         return PubSub(self.redis.connection_pool, ignore_subscribe_messages=True)
 
     def keep_subscriber(self, subscriber: PubSub) -> None:
-        """Keep a connection whose subscription has ended, at most MOST_SUBSCRIBERS."""
+        """Keep a connection whose subscription has ended for the next subscription. If MOST_SUBSCRIBERS connections are
+        kept already, close this one.
+        """
         if len(self._subscribers) >= MOST_SUBSCRIBERS:
             subscriber.close()
             return
@@ -269,7 +279,7 @@ class RequestTransport:
         return RedisNotices(self, self.names.notice)
 
     def collect_host_notices(self) -> "RedisNotices":
-        """Return the receiver of hints for hosts for one event loop."""
+        """Return the receiver of the hints that slots of hosts have changed, for one event loop."""
         from leasehold.client.async_watch import RedisNotices
 
         return RedisNotices(self, self.names.host)
@@ -285,12 +295,12 @@ class RequestTransport:
         self._send("leasehold.ticks.tick", "ticks", None, "")
 
     def pause(self) -> None:
-        """Wait a moment before Redis is tried again. Return at once if the transport is closed."""
+        """Wait for a short time before the next attempt to reach Redis. Return at once if the transport is closed."""
         self._closed.wait(_PAUSE_SECONDS)
 
     @property
     def is_closed(self) -> bool:
-        """Return whether `close` was called."""
+        """Whether `close` was called."""
         return self._closed.is_set()
 
     def close(self) -> None:

@@ -41,11 +41,11 @@ class ViewReader:
         self._names = RedisNames(prefix)
 
     def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:
-        """Return the reservations with these ids and their machines, in the given order. Each has the list of its slots
-        whose machine is missing in the view.
+        """Return the reservations with these ids and their machines, in the given order. Each result names the slots of
+        its leases whose machine is missing in the view.
 
-        `expected`: ids of slots that the reservations probably have leases on. They are read in the same round trip as
-        the reservations; other slots need another one.
+        `expected`: ids of slots that the reservations probably have leases on. These slots are read in the same round
+        trip as the reservations; other slots need a second round trip.
         """
         names = list(expected)
         if not names or len(ids) + len(names) > ROWS_A_CALL:
@@ -60,8 +60,9 @@ class ViewReader:
         return self._list_commands({self._names.rows("reservations"): [reservation]})
 
     def read_row(self, replies: Sequence[Any]) -> Joined | None:
-        """Return the row in the replies to `list_commands`. Return None if another read is needed for its machines.
-        Raise Unavailable if the view is not valid.
+        """Return the row in the replies to `list_commands`, as a Joined without a row if the view does not have the
+        reservation. Return None if the row has leases, because their machines need another read. Raise Unavailable if
+        the view is not valid.
         """
         (bodies,) = self._read_replies(replies)
         (row,) = _decode_rows(bodies)
@@ -136,8 +137,8 @@ class ViewReader:
         self._fetch(self._names.rows("slots"), [""])
 
     def _join(self, rows: Sequence[Reservation | None], known: Mapping[str, Slot | None] = _NO_SLOTS) -> list[Joined]:
-        """Add the machines of their leases to the rows. `known`: slots by id that were read together with the rows; the
-        others are read now.
+        """Return these rows with the machines of their leases. `known`: slots by id that were read together with the
+        rows; all other slots of the leases are read now.
         """
         names = sorted({lease.slot for row in rows if row is not None for lease in row.leases}.difference(known))
         slots = {**known, **dict(zip(names, self.find_slots(names), strict=True))} if names else known
@@ -150,8 +151,8 @@ class ViewReader:
         return found
 
     def _fetch_some(self, ids: Mapping[str, Sequence[str]]) -> list[list[bytes | None]]:
-        """Return the bodies of rows (key of a kind -> ids) in one round trip, as they were at one moment: a list for
-        each key.
+        """Return the JSON of rows, read in one round trip and as they were at one moment. `ids`: Redis key of a kind of
+        rows -> ids of rows. The result has one list for each key, in the order of its ids; None for an unknown id.
         """
         try:
             replies = self._ask(self._list_commands(ids))
@@ -163,7 +164,9 @@ class ViewReader:
         return found
 
     def _ask(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
-        """Return the replies to a read, which is sent a second time if the connection is lost. Raise RedisError."""
+        """Send commands that only read, and return their replies. If the connection is lost, send the commands a second
+        time. Raise RedisError if that fails too, or if Redis refuses a command.
+        """
         try:
             replies = ask_redis(self._redis, commands)
         except (redis.ConnectionError, redis.TimeoutError):
@@ -177,11 +180,11 @@ class ViewReader:
         return [("MULTI",), ("GET", self._names.generation), ("INFO", "server"), *rows, ("EXEC",)]
 
     def _read_replies(self, replies: Sequence[Any]) -> list[list[bytes | None]]:
-        """Return the bodies in the replies to `_list_commands`: a list for each key. Raise Unavailable if the view is
-        not valid.
+        """Return the JSON of the rows in the replies to `_list_commands`: one list for each key. Raise Unavailable if
+        the view is not valid.
         """
         if not isinstance(replies[-1], list):
-            raise Unavailable(f"Redis at {show_url(self._url)} does not read the view: {replies[-1]}")
+            raise Unavailable(f"Redis at {show_url(self._url)} refuses to read the view: {replies[-1]}")
         for found in replies[-1]:
             if isinstance(found, Exception):
                 raise explain_redis(found, self._url, "read the view")
@@ -206,10 +209,11 @@ class ViewReader:
 
 
 def join_machines(row: Reservation, slots: Mapping[str, PublicSlot | None]) -> Joined:
-    """Return the reservation with the machines of its leases, from the slots by id.
+    """Return the reservation with the machines of its leases. `slots`: the rows of slots by id.
 
-    A slot in a state without leases is as it was before the lease, or the lease has ended: the view lacks a newer row,
-    of the slot or of the reservation.
+    A machine is missing if the view does not have the slot, has another epoch of it, or has it in a state without
+    leases. In the last case the view lacks a newer row: that of the slot, if its lease began, or that of the
+    reservation, if its lease has ended.
     """
     leases, missing = [], []
     for lease in row.leases:

@@ -90,7 +90,7 @@ class Keepalive:
         return None if self._due is None else max(self._due - time.monotonic(), 0.0)
 
     def patience(self) -> float:
-        """Return how many seconds to wait for the answer to a renewal of the pending reservation."""
+        """Return for how many seconds to wait for the answer to a renewal of the pending reservation."""
         return min(self._pause() or RENEWAL_SECONDS, RENEWAL_SECONDS)
 
     def answered(self, answer: Answer, sent: float) -> None:
@@ -111,7 +111,7 @@ class Keepalive:
 
 
 class PhaseWait:
-    """One wait until a reservation is in one of these phases.
+    """One wait until the reservation `name` is in one of the phases `phases`.
 
     `timeout` is in seconds; None: no limit. `renew`: renew the reservation while it is pending. `now` returns cluster
     time.
@@ -133,16 +133,17 @@ class PhaseWait:
         self._seen = Joined(None)
         self._first_missed: float | None = None
         self._asked_at: float | None = None
-        """Time at which a machine of a leased row was first missing, and later the time of the last question to a
-        worker about it.
+        """Time (monotonic) of the last question to a worker about a missing machine of a leased row; None before a
+        machine was missing. The first read without a machine sets a time in the past, so that a question follows the
+        second such read.
         """
 
     def steps(self) -> Steps:
-        """Yield the actions of the wait. Return the row when its phase is one of those waited for; a leased row has the
-        machines of its essential components.
+        """Yield the actions of the wait. Return the row when it is in one of the phases for which the wait was begun. A
+        leased row has the machines of its essential components.
 
-        Raise Ended if the reservation ends in another phase, and Unknown if the view does not get it. When the time is
-        over, raise NotAnswered, or Unavailable if Redis or a missing machine is the cause.
+        Raise Ended if the reservation ends in another phase, and Unknown if it does not appear in the view. When the
+        time is over, raise Unavailable if Redis does not answer or a machine is missing, else NotAnswered.
         """
         while True:
             yield from self._look()
@@ -175,7 +176,7 @@ class PhaseWait:
 
     def _ask_for_machines(self) -> Generator[Step, Any, Reservation | None]:
         """Ask a worker for the row, because the view lacks one of its slots. Return the row if it has all machines and
-        a phase waited for, else None.
+        a phase for which the wait was begun, else None.
 
         The first question is delayed, because the view may get the slot soon. Later questions follow every few seconds.
         """
@@ -261,7 +262,9 @@ def fill_in(row: Reservation, missing: frozenset[str], known: Sequence[Placement
 
 
 def carry_out(steps: Steps, act: Callable[[Step], object]) -> Reservation:
-    """Carry out each action of a wait with `act` until the wait ends. Return the result of the wait."""
+    """Carry out each action of a wait with `act` until the wait ends. Return the row with which the wait ends, or raise
+    its error.
+    """
     try:
         step = next(steps)
         while True:

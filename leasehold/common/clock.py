@@ -87,8 +87,8 @@ class ClusterClock:
     """A clock that shows cluster time: it reads a reference now and then, and advances by the monotonic clock in
     between. Safe for threads.
 
-    The function `look` returns the time of the reference. The method `look` raises its errors; `now` raises them only
-    before the first reading.
+    The argument `look` is a function that returns the time of the reference. The method `look` raises the errors of
+    this function; `now` raises them only before the first reading.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ def is_heartbeat_of(key: bytes, cluster: str, slot: str, beat: Heartbeat) -> boo
 
 
 def format_heartbeat(beat: Heartbeat) -> str:
-    """Return the text by which Redis stores a heartbeat. A heartbeat has both `counter` and `mac`, or neither."""
+    """Return the text that is stored in Redis for a heartbeat. `beat` has both `counter` and `mac`, or neither."""
     words = [beat.machine]
     if beat.version is not None or beat.counter is not None:
         words.append(beat.version or _UNKNOWN)

@@ -21,14 +21,14 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 PROBLEM_TYPE: Final = "application/problem+json"
 STREAM_TYPE: Final = "text/event-stream"
 MOST_MARKS: Final = 1000
-"""The most reservations of one wait for changes."""
+"""The most reservations for whose changes one request can wait."""
 MOST_IDS: Final = 50
-"""The most ids in the address of one read of several rows."""
+"""The most ids in the URL of one request that reads several rows."""
 
 
 class Route(NamedTuple):
-    """The resource for the requests of one verb. `path` is below API. `field`: the field of the document that is in the
-    path; None if no field is.
+    """The resource for the requests of one verb. `path` is relative to API. `field`: the field of the document whose
+    value is a part of the path; None if the path has no such part.
     """
 
     method: str
@@ -37,7 +37,9 @@ class Route(NamedTuple):
 
     @property
     def has_body(self) -> bool:
-        """Whether the fields of the document are the JSON body; otherwise they are in the query of the address."""
+        """Whether the fields of the document are sent as the JSON body; otherwise they are sent in the query of the
+        URL.
+        """
         return self.method not in {"GET", "DELETE"}
 
 
@@ -81,11 +83,15 @@ LISTS: Final[Mapping[str, Route]] = {
 
 
 NUMBERS: Final = frozenset({"history"})
-"""The fields of documents that are numbers and are in the query of an address."""
+"""The fields of documents that are sent in the query of a URL and are whole numbers. The server converts their
+texts.
+"""
 
 
 class Call(NamedTuple):
-    """An HTTP request: method, path below API, fields of the query, and fields of the JSON body (None: no body)."""
+    """An HTTP request: method, path relative to API, fields of the query, and fields of the JSON body (None: no
+    body).
+    """
 
     method: str
     path: str

@@ -14,7 +14,9 @@ TASK_PREFIX: Final = "leasehold"
 CANARY: Final = "canary"
 """Verb of the canary, a test task that the workers of every queue answer."""
 GATHERED: Final = frozenset({"submit", "release", "renew", "confirm", "cancel"})
-"""Verbs of which waiting requests are carried out together. Requests of other verbs are rare or lock other rows."""
+"""Verbs whose waiting requests a worker carries out together in one transaction. Requests of other verbs are rare or
+lock other rows.
+"""
 DEFAULT_PREFIX: Final = "leasehold:"
 """Default for the beginning of the names of all keys and channels in Redis."""
 
@@ -48,7 +50,7 @@ class RedisNames:
         the hash with the clock offset of each process.
         """
         self.cluster = f"{prefix}cluster"
-        """Key of the record to which cluster this Redis belongs."""
+        """Key of the identity of the cluster to which this Redis belongs."""
         self.taken = f"{prefix}queue:taken"
         """Key of the sending time (`sent_at`) of the request that a worker took from its queue last. Clients read it to
         see whether the queue moves.

@@ -33,8 +33,8 @@ class Reads(Protocol):
 
 def read_head(client: Reads, names: RedisNames) -> dict[str, Any]:
     """Return the report of the last tick without the waiting reservations, of which it has only counts; {} before the
-    first tick. The cost does not grow with the queue, except for the names of its blocks. Raises the errors of
-    `client`.
+    first tick. Apart from the names of the queue's blocks, the time of this read does not grow with the queue. Raises
+    the errors of `client`.
     """
     body: bytes | None = client.get(names.report)
     return json.loads(body) if body else {}

@@ -93,15 +93,15 @@ def make_key() -> str:
 def read_key(text: str) -> bytes:
     """Return the bytes of a key that is given as base64, in either alphabet, with or without padding.
 
-    Raises ValueError, with a message that does not contain the key, if the text is not base64 or too short.
+    Raises ValueError if the text is not base64 or too short. The message of the error does not contain the key.
     """
     bare = text.strip().rstrip("=").translate(str.maketrans("+/", "-_"))
     try:
         key = base64.b64decode(bare + "=" * (-len(bare) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("not base64") from None
+        raise ValueError("a key that is not base64") from None
     if len(key) < KEY_BYTES:
-        raise ValueError(f"fewer than {KEY_BYTES} bytes")
+        raise ValueError(f"a key of fewer than {KEY_BYTES} bytes")
     return key
 
 
@@ -114,7 +114,7 @@ def read_key_line(text: str) -> tuple[str | None, bytes, str | None]:
     """Return name, key and cluster from the content of a key file, the line `NAME:KEY@CLUSTER`. Name and cluster are
     None if the line does not have them.
 
-    Raises ValueError, with a message that does not contain the key, if the text is no such line.
+    Raises ValueError if the text is no such line. The message of the error does not contain the key.
     """
     lines = text.strip().splitlines()
     if len(lines) != 1:

@@ -1,8 +1,8 @@
 """Writes the messages that request tasks, without a connection and without Celery.
 
-Celery and kombu write one message for each task, the form. Further messages differ from it only in their arguments,
-ids, times and signatures, so these parts are replaced. Celery would take four times as long for each message, and in
-each new thread it would search all installed packages for result backends.
+Celery and kombu write one message for each task, the form. All further messages are copies of the form in which the
+arguments, ids, times and signatures are replaced. Celery would take four times as long for each message, and in each
+new thread it would search all installed packages for result backends.
 """
 
 import base64
@@ -13,7 +13,7 @@ from uuid import uuid4
 
 
 class Signer(Protocol):
-    """Signs messages."""
+    """Signs messages with the key of their sender."""
 
     def sign(self, queue: str, headers: Mapping[str, Any], body: bytes) -> Mapping[str, str]:
         """Return the headers that sign a message for this queue."""
@@ -23,8 +23,9 @@ class MessageWriter:
     """Writes the messages of one sender as they are put on the Redis list of their queue. Safe for threads and after a
     fork.
 
-    `write_form`: writes the form of a task (name) for a queue. `dumps`: writes the JSON of a body. `signer`: signs each
-    message; None: they are not signed.
+    `write_form(task, queue)` returns a message that Celery and kombu have written for the task of this name, as the
+    form (template) of all later ones. `dumps` returns the JSON of a body. `signer` signs each message; None: messages
+    are not signed.
     """
 
     def __init__(
@@ -52,8 +53,8 @@ class MessageWriter:
         return json.dumps({**form, "body": body, "headers": own, "properties": properties})
 
     def _learn(self, task: str, queue: str) -> tuple[Mapping[str, Any], Any, bytes]:
-        """Keep and return the form of a task, the third part of its body (the links to other tasks), and the body
-        without arguments.
+        """Keep and return (1) the form of a task, (2) the third part of the form's body (the links to other tasks), (3)
+        the body of a message without arguments.
         """
         form = self._write_form(task, queue)
         _, _, links = json.loads(base64.b64decode(form["body"]))

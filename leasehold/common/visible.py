@@ -1,7 +1,7 @@
 """Escape control characters, so that a text of a user cannot move the cursor, ring the bell or hide other text.
 
-Every text from outside that the programs write to a terminal, a log, JSON, CSV or HTML passes one of the two functions.
-This module imports only the standard library, because the client uses it too.
+The programs write no text from outside to a terminal, a log, JSON, CSV or HTML that was not passed through
+`make_visible` or `escape_json`. This module imports only the standard library, because the client uses it too.
 """
 
 import re

@@ -42,8 +42,8 @@ time. Python's default is 5 ms, and a page needs several turns.
 
 
 def make_server(settings: Settings, store: Store, keeper: GarbageKeeper | None = None) -> uvicorn.Server:
-    """Return the web server of the console. `keeper`: see Feed. Raises TokenFileError if `console.token_file` cannot be
-    used.
+    """Return the web server of the console. `keeper`: keeps the rows of the view away from the garbage collector; None:
+    nothing does. Raises TokenFileError if `console.token_file` cannot be used.
     """
     console, kept = settings.console, settings.view.tombstones
     # A lost Redis is noticed within seconds.

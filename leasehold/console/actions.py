@@ -1,4 +1,6 @@
-"""The actions of a smallest change (docs/reference/protocol.md, "explain"): as requests, and as sentences."""
+"""The actions of a smallest change, which would end the wait of a reservation (docs/reference/protocol.md, "explain"):
+as requests, and as sentences.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ from scheduler.model.rules import merge_rules
 
 @dataclass(frozen=True)
 class Action:
-    """One action that the console can request: the verb, the id of what it is about, and the request."""
+    """One action that the console can request: the verb, the id of the changed object, and the function that sends the
+    request.
+    """
 
     verb: str
     about: str
@@ -29,7 +33,7 @@ class Described:
 
 
 def find_action(document: Mapping[str, Any]) -> Action | None:
-    """Return the request that makes this change, or None if no request can make it.
+    """Return the request of this action, or None if no request can carry the action out.
 
     `document`: one action of a smallest change as a table with one key, for example `{"resume": "build-1"}`.
     """
@@ -54,7 +58,9 @@ def find_action(document: Mapping[str, Any]) -> Action | None:
 
 
 def describe_action(document: Mapping[str, Any]) -> Described:
-    """Return an action as a sentence for people."""
+    """Return an action of a smallest change as a sentence for people, with the verb by which the console can request
+    it.
+    """
     action = find_action(document)
     ((name, value),) = document.items()
     verb = None if action is None else action.verb
@@ -75,7 +81,9 @@ def describe_action(document: Mapping[str, Any]) -> Described:
 
 
 async def _change_rules(client: AsyncClient, config: Mapping[str, Any]) -> object:
-    """Apply the rules in force with some keys changed. Refused if other rules were applied meanwhile."""
+    """Apply the rules in force with the keys in `config` changed. The request is refused if other rules are applied
+    between the read of the rules and the change.
+    """
     present = await client.rules()
     merged = merge_rules(present.document, dict(config))
     return await client.apply_rules(merged, expected=present.version, source="the smallest change, in the console")

@@ -36,7 +36,9 @@ COMPRESSION: Final = 5
 
 
 def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages: Sequence[Page] = PAGES) -> Starlette:
-    """Return the web application; `api` answers below /api/v1. Its lifespan starts and stops the feed."""
+    """Return the web application of the console. `api` answers requests below /api/v1. The feed runs as long as the
+    application: its lifespan starts and stops the feed.
+    """
     shown = sorted(pages, key=lambda page: page.order)
     routes: list[BaseRoute] = [
         Route(HEALTH_PATH, check_health),
@@ -69,8 +71,8 @@ def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages:
 
 
 class _Fork:
-    """Passes requests for the API to it directly: it has a router and answers to errors of its own, and its answers are
-    compressed only for callers that accept it.
+    """Passes requests for the API directly to the API, which has a router and responses to errors of its own. The
+    responses of the API are compressed only for callers that accept compression.
     """
 
     def __init__(self, app: ASGIApp, api: ASGIApp) -> None:
@@ -95,7 +97,7 @@ async def check_health(request: Request) -> Response:
 
 
 async def not_found(request: Request, error: Exception) -> Response:
-    """Answer a request for an unknown page, or for an unknown thing on a page."""
+    """Answer a request for an unknown page, or for an object that is not known, such as a reservation."""
     detail = getattr(error, "detail", "") or "Not Found"
     if find_route(request).startswith(API_PATH):
         return respond(make_problem(404, detail))
@@ -104,7 +106,9 @@ async def not_found(request: Request, error: Exception) -> Response:
 
 
 async def explain_failure(request: Request, error: Exception) -> Response:
-    """Answer a request that failed because Redis, the database or a worker did not answer, or refused it."""
+    """Answer a request that failed because Redis, the database or a worker did not answer, or because a worker refused
+    the request.
+    """
     status = 503 if isinstance(error, Unavailable) else 502
     template = "problem_part.html" if "hx-request" in request.headers else "problem.html"
     return render(request, template, status=status, title="This cannot be shown now", detail=str(error))

@@ -13,7 +13,7 @@ from leasehold.errors import LeaseholdError, NotAnswered
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one change. `about`: the id of what it is about. `text`: a sentence for people."""
+    """The outcome of one change. `about`: the id of the object to change. `text`: a sentence for people."""
 
     about: str
     ok: bool
@@ -29,8 +29,9 @@ async def change(
 ) -> Outcome:
     """Carry out one change for the caller of a request, write it to the log, and return the outcome.
 
-    `act` gets a client that acts as the caller. A refusal, or an answer that did not come, is an outcome and no error:
-    one bad item must not hide the outcomes of the others.
+    `act` gets a client that acts as the caller. `describe` makes the text of the outcome from a worker's answer; None:
+    the text names the new state. A refusal, or an answer that did not come, is returned as an outcome and not raised: a
+    page may change several rows by one call each, and a refused change must not hide the outcomes of the other changes.
     """
     services, sender = backend(request), caller(request)
     refusal = sender.find_refusal(verb)

@@ -19,9 +19,11 @@ from scheduler.model.slots import Slot
 TOPIC: Final = "fleet"
 CORDONED, INTERRUPTED, OVERFULL = 1, 2, 4
 REVOKING, CLAIMED = 1000, 2000
-"""Added to the share of a lease in these states."""
+"""The numbers that are added to the share of a lease in the state revoking or claimed."""
 MOST_SHOWN: Final = 12
-"""The most leases of a slot in its row. A box cannot show more parts; the flag OVERFULL is set."""
+"""The most leases that the row of a slot contains, because a box of the page cannot show more parts. If a slot has more
+leases, the flag OVERFULL is set in its row.
+"""
 _LEVEL: Final = 4
 _ENCODE: Final = msgspec.json.Encoder().encode
 
@@ -57,7 +59,9 @@ class FleetDocument:
             return self._kept
 
     def encode(self, changed: Changed) -> bytes | None:
-        """Return the event with the slots of some changes, or None if no slot changed."""
+        """Return the server-sent event with the changed slots, or None if no slot changed. If the whole view was read
+        again, the event has no slots, and a page loads the document.
+        """
         if changed.is_reset:
             return encode_event(TOPIC, {"revision": changed.revision, "reset": True})
         ids = changed.of("slots")
@@ -113,7 +117,8 @@ class FleetDocument:
 
 def find_share(slot: Slot, lease: Lease, count: int) -> int:
     """Return the share of the slot that a lease fills, in percent (at least 1): the largest share of any resource. If
-    the slot has no resources, its `count` leases fill it equally. REVOKING or CLAIMED is added for these states.
+    the slot has no resources, its `count` leases fill it equally. For a lease that is being revoked or claimed, the
+    number REVOKING or CLAIMED is added to the percentage.
     """
     shares = [
         lease.resources[name] / amount

@@ -20,7 +20,8 @@ _MOST_PAGE: Final = 1_000_000
 @dataclass(frozen=True)
 class SlotFilter:
     """Which slots the table shows; an empty text matches every slot. `text`: a part of the id, the address, the machine
-    or the id of a reservation on it. `page`: from 1. `fault`: what of the address was ignored, for people.
+    or the id of a reservation on it. `page`: the number of the page, from 1. `fault`: a sentence for people about the
+    part of the address that was ignored; "" if all was used.
     """
 
     pool: str = ""
@@ -91,7 +92,9 @@ def _describe(view: View, slot: Slot, describe: Describe) -> dict[str, Any]:
 
 
 def count_fleet(view: View) -> dict[str, Any]:
-    """Return the figures above the map, and the choices of the filter."""
+    """Return the figures that the page shows above its map of slots, and the values that each field of the filter
+    offers.
+    """
     states = Counter(slot.state for slot in view.slots.values())
     return {
         "states": [(state, states[state]) for state in SLOT_STATES if states[state]],

@@ -12,7 +12,7 @@ from leasehold.console.page import backend, caller
 from leasehold.errors import LeaseholdError
 
 KEPT_SECONDS: Final = 3.0
-"""Seconds for which a report serves all pages."""
+"""Seconds for which one read of the report is used for all pages."""
 
 
 class LastTick:
@@ -24,7 +24,9 @@ class LastTick:
 
 
 async def read_tick(request: Request) -> dict[str, Any]:
-    """Return the report of the last tick, at most KEPT_SECONDS old; {} before the first tick or while Redis is lost."""
+    """Return the report of the last tick, at most KEPT_SECONDS old; {} before the first tick, or while Redis does not
+    answer.
+    """
     state = request.app.state
     known: LastTick | None = getattr(state, "last_tick", None)
     if known is None:

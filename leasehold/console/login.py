@@ -27,7 +27,9 @@ async def show_login(request: Request) -> Response:
 
 
 async def log_in(request: Request) -> Response:
-    """Check name and key, and begin a session."""
+    """Check the name and key in the form. If they are right, begin a session and show the wanted page; else show the
+    form again.
+    """
     gate: Gate = request.app.state.gate
     try:
         form = await read_form(request)

@@ -34,11 +34,11 @@ _MOST_FIELDS: Final = 10_000
 class Page:
     """One page of the console. A module of `leasehold/console/pages/` defines one as `PAGE`.
 
-    `name`: the id in links and in the style. `path`: of the entry in the navigation. `order`: its place there.
-    `routes`: Starlette routes of the page and of its parts, with paths from the root of the console. Their functions
-    take a request; `backend(request)` returns the services and `caller(request)` the caller. `in_navigation`: whether
-    the navigation shows the page. `prepare` is called once with the application, before the first request; a page
-    registers its topics of the feed there.
+    `name`: the id in links and in the style. `path`: the path to which the entry in the navigation leads. `order`: the
+    place of the entry in the navigation. `routes`: Starlette routes of the page and of its parts, with paths from the
+    root of the console. Their functions take a request; `backend(request)` returns the services and `caller(request)`
+    the caller. `in_navigation`: whether the navigation shows the page. `prepare` is called once with the application,
+    before the first request; a page registers its topics of the feed there.
     """
 
     name: str
@@ -73,7 +73,7 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
 
 
 def render_text(request: Request, template: str, **values: Any) -> str:
-    """Return the text of a page or fragment. See `render`."""
+    """Return the text of a page or fragment that `render` would return as a response."""
     state = request.app.state
     known: dict[str, Any] = {
         "caller": getattr(request.state, "caller", None),

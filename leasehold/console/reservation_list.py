@@ -31,7 +31,7 @@ class ReservationFilter:
     `KEY=VALUE`.
 
     `after` is the position of the last row of the page before. `faults` has a sentence for each part of the address
-    that could not be used; the other parts count.
+    that could not be used; the list is filtered by the other parts.
     """
 
     phase: str = ""
@@ -43,7 +43,7 @@ class ReservationFilter:
 
     @cached_property
     def match(self) -> ReservationMatch:
-        """The conditions except the phase and `after`."""
+        """The conditions of this filter on one reservation, except those on its phase and its position in the list."""
         return ReservationMatch(
             fields={name: value for name, value in self.texts.items() if name not in {"id", "slot"}},
             slot=self.texts.get("slot"),
@@ -90,7 +90,7 @@ class ReservationPage:
 
 
 def list_page(view: FollowedView, wanted: ReservationFilter, most: int = ROWS_A_PAGE) -> ReservationPage:
-    """Return up to `most` reservations that match, the view must not change meanwhile.
+    """Return up to `most` reservations that match `wanted`. The view must not change meanwhile.
 
     Pending reservations come in order of submission, like the queue. In every other list the newest come first.
     """

@@ -25,7 +25,7 @@ PARTS: Final = {
     "machine": "profile, key or volume",
     "tags": "tags",
 }
-"""Part of a launch digest -> its text."""
+"""Part of the settings from which a machine is launched -> its name for people."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ Describe = Callable[[Slot], SlotLife]
 
 
 def describe_life(slot: Slot, pool: Pool | None, now: float) -> SlotLife:
-    """Return the life of the machine of a slot. `pool`: that of the rules in force; None: it is not known."""
+    """Return what the page Fleet shows about the life of a slot's machine. `pool`: the pool of the slot in the rules in
+    force; None: the rules have no such pool or are not known.
+    """
     if slot.launched_at is None or slot.instance_id is None:
         return SlotLife()
     age = max(0.0, now - slot.launched_at)
@@ -67,8 +69,8 @@ def describe_life(slot: Slot, pool: Pool | None, now: float) -> SlotLife:
 
 
 def find_image(slot: Slot, pool: Pool | None) -> str:
-    """Return the image of a slot's machine: that of its launch request, else that of its pool if the digest is the
-    same. Return "" if it is not known.
+    """Return the image of a slot's machine: the image in its launch request, else the image of its pool if the machine
+    was launched from the same image settings. Return "" if the image is not known.
     """
     parameters: dict[str, Any] = (slot.launch_request or {}).get("parameters", {})
     image = parameters.get("ImageId")
@@ -87,7 +89,9 @@ class LifeReader:
         self._known: tuple[RulesVersion, Rules] | None = None
 
     async def open(self, backend: Backend) -> Describe:
-        """Return the function that describes a slot. While the database is lost, the last known rules count."""
+        """Return the function that describes the life of a slot's machine by the rules in force. While the database
+        does not answer, the function uses the rules that were read last.
+        """
         try:
             now = await backend.run(self._follow, backend.store)
         except Unavailable:

@@ -134,8 +134,8 @@ class Holders:
             self._give_up(row.id, f"{row.phase}: {row.reason}")
 
     def _take_up(self, row: Reservation, until: float) -> None:
-        """Confirm the lease of a job by a renewal. The release of the lease becomes due only after the answer, so that
-        it never overtakes the renewal.
+        """Confirm the lease of a job by a renewal. The release of the lease becomes due at `until`, but only after the
+        answer to the renewal, so that the release never overtakes the renewal.
         """
         self._client.renew(row.id, row.token)
         self._due[row.id] = (until, row.token)

@@ -124,8 +124,8 @@ def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> S
 
 
 def _await_empty(client: Client, holders: Holders, show_now: Callable[[], None]) -> None:
-    """Wait until the scheduler has terminated all machines. The time limit starts again with each change of a slot.
-    Raises DemoError at the time limit.
+    """Wait until the scheduler has terminated all machines, and call `show_now` repeatedly meanwhile. The time limit
+    starts again with each change of a slot. Raises DemoError at the time limit.
     """
     seen: tuple[str, ...] = ()
     until = 0.0
@@ -140,8 +140,8 @@ def _await_empty(client: Client, holders: Holders, show_now: Callable[[], None])
 
 @contextmanager
 def _open_show(console: Console) -> Iterator[Show]:
-    """Yield a function of a picture and a line. On a terminal it shows the picture in place; elsewhere it prints the
-    line, at most once in LINE_SECONDS.
+    """Yield a function that shows the progress of the demo, given as a picture and as a line. On a terminal the
+    function shows the picture in place; elsewhere it prints the line, at most once in LINE_SECONDS.
     """
     if console.is_terminal:
         with Live(console=console, refresh_per_second=8, transient=True) as live:

@@ -31,8 +31,8 @@ class Stretch:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the log from the first submission of the jobs to the last end, if each job began when it was
-        submitted.
+        """Seconds in the log from the first submission of a job to the last end of a job, as if each job began when it
+        was submitted.
         """
         return _span(self.jobs)
 

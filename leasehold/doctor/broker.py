@@ -146,7 +146,7 @@ def look_at_clocks(settings: Settings, seconds: float) -> Iterator[Finding]:
 @contextmanager
 def open_clock(settings: Settings, seconds: float) -> Iterator[Callable[[], float]]:
     """Yield a function that returns the present time: cluster time by the view's Redis, or the wall clock of this host
-    if that Redis does not answer.
+    if no Redis is configured or that Redis does not answer within `seconds`.
     """
     url = settings.view_url
     if url is None:

@@ -66,8 +66,9 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
 
 
 def _read_rules(configuration: Configuration) -> tuple[Rules, bool]:
-    """Return the rules in force with the types and prices of the database, and whether they depend on these. If no
-    rules were applied, or the database cannot be read, the rules are those of this host's file.
+    """Return the rules in force, completed with the types and prices of the database, and whether the rules need such
+    types and prices. If no rules were applied, or the database cannot be read, return the rules of this host's
+    configuration file.
     """
     try:
         with closing(open_store(configuration.settings.database_url)) as store:
@@ -128,7 +129,9 @@ def _find_machine(settings: Settings, states: Sequence[SlotState], pools: Collec
 
 
 def _look_at_starts(pools: dict[str, Pool], settings: Settings, permissions: Permissions) -> Iterator[Finding]:
-    """Yield whether EC2 permits to start a stopped machine, if a pool has a stopped tier, tried with DryRun."""
+    """If a pool has a stopped tier, yield whether EC2 permits to start a stopped machine; else yield nothing. The call
+    is made with DryRun, so that no machine starts.
+    """
     with_tier = {name for name, pool in pools.items() if pool.stopped_slots}
     if not with_tier:
         return
@@ -142,7 +145,9 @@ def _look_at_starts(pools: dict[str, Pool], settings: Settings, permissions: Per
 
 
 def _look_at_stops(pools: dict[str, Pool], settings: Settings, permissions: Permissions) -> Iterator[Finding]:
-    """Yield whether EC2 permits to stop a machine, if a pool has a stopped tier, tried with DryRun."""
+    """If a pool has a stopped tier, yield whether EC2 permits to stop a machine; else yield nothing. The call is made
+    with DryRun, so that no machine stops.
+    """
     with_tier = {name for name, pool in pools.items() if pool.stopped_slots}
     if not with_tier:
         return
@@ -154,7 +159,9 @@ def _look_at_stops(pools: dict[str, Pool], settings: Settings, permissions: Perm
 
 
 def _look_at_terminate(settings: Settings, permissions: Permissions) -> Finding:
-    """Return whether EC2 permits to terminate one machine of this cluster, tried with DryRun."""
+    """Return whether EC2 permits to terminate one machine of this cluster. The call is made with DryRun, so that no
+    machine ends.
+    """
     slot = _find_machine(settings, ["booting", "binding", "ready", "draining"])
     instance = None if slot is None else slot.instance_id
     if instance is None:

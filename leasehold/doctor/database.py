@@ -59,8 +59,8 @@ def _look_at_clock(store: Store) -> Iterator[Finding]:
 
 
 def _look_at_membership(store: Store, configuration: Configuration) -> Finding:
-    """Return whether database and Redis belong to the same cluster. The check only reads: if Redis is empty, it does
-    not record the cluster there.
+    """Return the finding on whether database and Redis belong to the same cluster. The check only reads: if Redis is
+    empty, it does not record the cluster there.
     """
     url, prefix = configuration.settings.view_url, configuration.settings.view.prefix
     if url is None:

@@ -1,4 +1,5 @@
-"""The rules of `leasehold doctor`: each function turns observations into a finding, without I/O and without a clock.
+"""The rules of `leasehold doctor`: each function turns observations into a finding, without I/O and without a clock. A
+function returns the finding `ok` if its docstring names no other finding for the observations.
 
 docs/how-to/operations.md, "The doctor" and "Celery's settings", gives the reasons of each failure.
 """
@@ -136,8 +137,8 @@ def _describe_offset(ahead: float) -> str:
 
 
 def judge_queue(queue: str, waiting: int, seconds: float | None, patience: float) -> Finding:
-    """Return a failure if no worker answered the canary (a test message). `seconds`: time until the answer, None if
-    there was none within `patience` seconds. `waiting`: number of messages in the queue.
+    """Return a failure if no worker of the queue answered the canary (a test message). `seconds`: time until the
+    answer, None if there was none within `patience` seconds. `waiting`: number of messages in the queue.
     """
     check = f"queue {queue}"
     messages = f"{waiting} message{'' if waiting == 1 else 's'} waiting"
@@ -149,10 +150,10 @@ def judge_queue(queue: str, waiting: int, seconds: float | None, patience: float
 
 
 def judge_ticks(age: float | None, interval: float, *, can_write: bool = True) -> Finding:
-    """Return a failure if the last tick is more than three intervals old.
+    """Return a failure if there was no tick yet, or if the last tick is more than three intervals old.
 
-    `age`: seconds since the last tick, None before the first tick. `can_write`: False if the database accepts no
-    writes; then no tick can be committed, even if beat and the workers run.
+    `age`: seconds since the last tick, None before the first tick. `interval`: seconds between two ticks. `can_write`:
+    False if the database accepts no writes; then no tick can be committed, even if beat and the workers run.
     """
     remedy = "Start a beat (python -m tasks.clock) and a worker of the queue ticks."
     if not can_write:
@@ -181,8 +182,9 @@ def judge_schema(current: str | None, head: str | None) -> Finding:
 
 
 def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, written: Mapping[str, Any]) -> Finding:
-    """Return a failure if no rules are in force, and a warning if the file of this host has other rules. `applied`: the
-    rules in force; `written`: the rules in `file`.
+    """Return a failure if no rules are in force, and a warning if the file of this host has other rules. `version`: the
+    number of the rules in force, 0 if none were ever applied. `applied`: the rules in force. `file`: the path of this
+    host's file, None without a file; `written`: the rules in it.
     """
     if not version:
         return failure("rules", "no rules were ever applied", "Run `leasehold apply leasehold.toml`.")
@@ -196,8 +198,8 @@ def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, writ
 
 
 def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:
-    """Return a failure if a setting of Celery could lose or repeat tasks, and a warning for versions that fail with
-    Redis.
+    """Return one finding: a failure if a setting of Celery could lose or repeat tasks, else a warning if the version of
+    `celery` or `kombu` is known to fail with Redis, else that all is well. `conf`: Celery's settings.
 
     docs/how-to/operations.md, "Celery's settings", gives the reasons.
     """
@@ -234,8 +236,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def judge_flower(*, has_password: bool, on_loopback: bool, is_local_stack: bool) -> Finding:
-    """Require a password for Flower, which shows tasks and can stop workers. In a local stack Flower may do without one
-    on loopback.
+    """Return ok if Flower has a password, because Flower shows tasks and can stop workers. Return ok also without a
+    password if Flower belongs to a local stack and listens on loopback. Else return skipped, because Flower does not
+    start then.
     """
     if has_password:
         return ok("flower", "requires a password")

@@ -100,8 +100,8 @@ def make_order(offer: Offer, cluster: ClusterRow) -> LaunchOrder:
 
 
 class TrialLaunch:
-    """One trial launch. `rules`: with the offerings that the market gives. `show` is called with the present phase and
-    its seconds so far, and `report` with each phase that is over.
+    """One trial launch. `rules`: the rules in force, completed with the offerings that satisfy their requirements.
+    `show` is called with the present phase and its seconds so far, and `report` with each phase that is over.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class TrialLaunch:
         self._show, self._report = show, report
         self._pool = rules.pools[order.pool]
         self._request: dict[str, object] | None = None
-        """The request that may have launched a machine."""
+        """The launch request, after which a machine may exist; None: no machine can exist."""
         self._machine: Machine | None = None
         self._is_listed = self._is_gone = False
         self._phases: list[Phase] = []
@@ -129,7 +129,8 @@ class TrialLaunch:
     def run(self) -> None:
         """Launch the machine, wait until it is ready, and end it. A problem is recorded for `describe`.
 
-        If KeyboardInterrupt is raised, the machine is ended before it continues. A second one stops that.
+        If KeyboardInterrupt (Ctrl-C) interrupts this, the machine is ended before the error leaves this method. A
+        second KeyboardInterrupt leaves the method at once, and the machine may still run.
         """
         try:
             self._launch()
@@ -143,7 +144,7 @@ class TrialLaunch:
             self._end()
 
     def describe(self, offer: Offer) -> Trial:
-        """Return the result. `offer`: the one that the order was made from."""
+        """Return the result of the trial. `offer`: the offer from which the order was made."""
         begin, end = self._answered_at, self._ended_at or time.monotonic()
         seconds = 0.0 if begin is None else end - begin
         price = offer.price or None
@@ -198,8 +199,8 @@ class TrialLaunch:
             self._await(lambda machine: self._probe.is_ready(slot, machine, self._rules), "become ready")
 
     def _await(self, is_so: Callable[[Machine], bool], what: str) -> None:
-        """Return as soon as the machine is as wanted. Raise _TrialError if it ends before, or if the time is over that
-        the pool gives a machine to boot.
+        """Return as soon as `is_so` holds for the machine. Raise _TrialError if the machine ends before, or after
+        `boot_timeout` + `binding_timeout` of the pool. `what`: the awaited step, for the message, like "become ready".
         """
         most = self._pool.boot_timeout + self._pool.binding_timeout
         while True:
@@ -282,7 +283,9 @@ class TrialLaunch:
 
     @contextmanager
     def _phase(self, name: PhaseName, describe: Callable[[], str]) -> Iterator[None]:
-        """Measure a phase. If it does not end as it should, it is not reported."""
+        """Measure how long the block within this context takes, and report it as the phase `name`. If the block raises
+        an error, the phase is not reported. `describe` returns what ended the phase.
+        """
         self._present = name, time.monotonic()
         self._show(name, 0.0)
         yield

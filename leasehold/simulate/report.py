@@ -47,7 +47,7 @@ def check_report(path: Path) -> None:
 
 def write_report(path: Path, document: Mapping[str, Any]) -> None:
     """Write the page for this document to `path`. An earlier file is replaced only when the new one is complete. Raises
-    ReportError if that fails; then nothing is left behind.
+    ReportError if that fails: an earlier file then stays as it was, and no partial file is left.
     """
     part = _name_part(path)
     with _explaining(path):

@@ -25,7 +25,7 @@ LEAST_POINTS: Final = 60
 ALL_POINTS: Final = 3000
 """The most points of all simulations for one curve, unless each simulation would have less than LEAST_POINTS."""
 LEAST_LANES: Final = 8
-"""The most drawn slots of one simulation on a page with very many simulations."""
+"""The most slots that are drawn for one simulation on a page with very many simulations."""
 MOST_STEPS: Final = 8000
 """The most single changes of slots on one page. If there are more, periods of equal length are drawn."""
 MOST_LABEL: Final = 200
@@ -35,7 +35,9 @@ MORE_IS_BETTER: Final = ("utilisation",)
 
 
 def describe_trace(runs: Sequence[Run], workload: Workload, *, compared: bool) -> Document:
-    """Return the document of the page for simulations of a workload trace. Each run must have a timeline."""
+    """Return the document of the page for simulations of a workload trace. Each run must have a timeline. `compared`:
+    whether the runs differ in their settings.
+    """
     parts = [
         _describe_run(run.label or "this simulation", run.timeline, _list_figures(run), len(runs))
         for run in runs
@@ -153,8 +155,8 @@ def _describe_lanes(lanes: Lanes, runs: int) -> Document:
 
 
 def _cut(curve: Curve, points: int, end: float, *, peaks: bool = False) -> Document:
-    """Return a curve up to the time `end` with at most this number of points, each the mean of some bins. With `peaks`
-    it has their maxima too.
+    """Return a curve up to the time `end` with at most `points` points, each the mean of some bins. With `peaks`, each
+    point also has the maximum of its bins.
     """
     # The last bin has no duration if the curve ends where the bin begins.
     bins = min(len(curve.means), max(1, ceil(end / curve.width - 1e-9)))
@@ -173,7 +175,9 @@ def _cut(curve: Curve, points: int, end: float, *, peaks: bool = False) -> Docum
 
 
 def _divide(part: Curve, whole: Curve, points: int, end: float) -> Document:
-    """Return the curve of the share `part` / `whole`; None where the whole is 0. Both have the same bins."""
+    """Return the curve of the share `part` / `whole`, as `_cut` does; its value is None where `whole` is 0. Both curves
+    have the same bins.
+    """
     parts, wholes = _cut(part, points, end), _cut(whole, points, end)
     pairs = zip(parts["means"], wholes["means"], strict=True)
     return {**parts, "means": [_round(min(some / all_, 1.0)) if all_ else None for some, all_ in pairs]}
@@ -211,7 +215,9 @@ def _list_scenario_figures(timeline: Timeline, ticks: int) -> list[Document]:
 
 
 def _figure(name: str, text: str, value: float) -> Document:
-    """Return a figure for the page. `better`: -1 if a smaller value is better, 1 if a larger one is, else 0."""
+    """Return one number of the report with its name and its text. The key `better` follows from the name: -1 if a
+    smaller value is better, 1 if a larger one is, 0 if neither.
+    """
     better = -1 if name.startswith(LESS_IS_BETTER) else 1 if name.startswith(MORE_IS_BETTER) else 0
     return {"name": name, "text": text, "value": value, "better": better}
 

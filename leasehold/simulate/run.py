@@ -85,8 +85,8 @@ Begin = Callable[[str, TracePlay], Callable[[], None]]
 
 @contextmanager
 def _open_bars(jobs: int, plays: int) -> Iterator[Begin]:
-    """Yield a function that adds the progress bar of a simulation. This function returns another one, which updates the
-    bar.
+    """Yield a function that adds the progress bar of one simulation and returns a second function, which updates this
+    bar. `jobs`: number of jobs in each simulation; `plays`: number of simulations.
 
     If there are several simulations, one more bar shows the progress of all. Without a terminal no bar is shown.
     """

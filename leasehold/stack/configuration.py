@@ -92,9 +92,10 @@ def configure(
     """Return the configuration of a stack: the values of leasehold.toml, and chosen values for keys that the file does
     not set.
 
-    `directory`: where leasehold.toml is searched. `folder`: where the stack keeps its files. Raises InvalidInputError
-    for a wrong configuration, StackError if no Redis server is installed, and ModuleNotFoundError if the emulator is
-    needed and not installed.
+    `directory`: the folder in which leasehold.toml is searched if neither `config` nor LEASEHOLD_CONFIG names a file.
+    `folder`: where the stack keeps its files. `rules`, `environment`, `emulator`: as for Stack. Raises
+    InvalidInputError for a wrong configuration, StackError if no Redis server is installed, and ModuleNotFoundError if
+    the emulator is needed and not installed.
     """
     named, usual = config or os.environ.get(PATH_VARIABLE), directory / USUAL_PATH
     path = Path(named).absolute() if named else usual if usual.exists() else None
@@ -138,8 +139,9 @@ def configure(
 
 
 def _name_emulator(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of AWS by which this process reads instance types and prices from the emulator, from the
-    environment of the other processes; {} without an emulator.
+    """Return the settings of AWS with which this process reads instance types and prices from the emulator.
+    `environment`: the variables that the other processes get for the emulator; if it is empty, there is no emulator,
+    and {} is returned.
     """
     if not environment:
         return {}

@@ -41,9 +41,9 @@ class StackFolder:
         return self._lock
 
     def lock(self) -> None:
-        """Take the lock of the folder, and remove the rights of other users to it. Raises AlreadyRunningError if a
-        stack runs in the folder, OSError if the folder cannot be written, and UntrustedFolder if a part of it belongs
-        to another user.
+        """Take the lock of the folder, and remove the rights of other users to the folder. Raises AlreadyRunningError
+        if a stack runs in the folder, OSError if the folder cannot be written, and UntrustedFolder if a part of it
+        belongs to another user.
         """
         make_private_folder(self.path)
         self.logs.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Checks whether a part of an embedded stack works: the part must answer."""
+"""Checks whether a part of an embedded stack works. A part works if it answers."""
 
 import socket
 from collections.abc import Callable

@@ -94,7 +94,9 @@ class Supervisor:
             child.clear()
 
     def end_all(self, last: Iterable[str], grace: float = GRACE_SECONDS) -> None:
-        """End all programs. The programs `last` end after the others, which need them until their own end."""
+        """End all programs. The programs `last` end after all other programs, which need them until they have ended. A
+        program that has not ended `grace` seconds after SIGTERM is killed.
+        """
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -1,5 +1,5 @@
 """Counts of the rows of a view: reservations by phase, slots by pool and state, used shares, and what happened since
-the last look. Each changed row costs the same, whatever the number of rows.
+the last look. Counting a changed row takes the same time, whatever the number of rows.
 """
 
 from collections import Counter
@@ -52,9 +52,10 @@ class GoneRow(msgspec.Struct, frozen=True):
 
 
 class PoolCounts(msgspec.Struct):
-    """The slots of one pool. `states`: number of slots by state, without `empty`. `busy`: slots that may have leases
-    and have one. `load`: the used share, from 0 to 1, of the slots that may have leases: that of the most used
-    resource, or of the slots if they have no resources; None without such a slot.
+    """The slots of one pool. `states`: number of slots by state, without `empty`. Only slots in a state that permits
+    leases count for `busy` and `load`. `busy`: the number of these slots that have a lease. `load`: the share of their
+    capacity, from 0 to 1, that leases use, for the resource with the largest share; of slots without resources, the
+    share that have a lease. None: the pool has no such slot.
     """
 
     states: dict[str, int] = {}
@@ -73,7 +74,9 @@ class Happened(NamedTuple):
 
 
 class _Place:
-    """A slot with what is used of it."""
+    """A slot (`row`; None: not known yet), the number of its leases, and the amounts of its resources that the leases
+    use.
+    """
 
     __slots__ = ("leases", "row", "used")
 
@@ -117,7 +120,7 @@ class Counts:
             place.row = row
 
     def drop(self, gone: GoneRow) -> None:
-        """Forget a deleted row."""
+        """Remove a deleted reservation or slot from the counts."""
         if gone.kind == "slots" and (place := self._places.get(gone.id)) is not None:
             # Its leases end with changes of their own.
             place.row = None
@@ -125,7 +128,7 @@ class Counts:
             self._forget(self._reservations.get(gone.id))
 
     def take_happened(self) -> Happened:
-        """Return what happened since the last call."""
+        """Return the numbers of what happened since the last call."""
         found, self._happened = Happened(*self._happened), [0, 0, 0, 0]
         return found
 

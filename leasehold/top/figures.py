@@ -88,8 +88,8 @@ class Reader:
         return self._follower.reads
 
     def read(self) -> Figures:
-        """Return the figures as of now. Raises Unavailable if Redis does not answer; other faults are among the
-        problems.
+        """Return the figures as of now. Raises Unavailable if Redis does not answer. Any other error is a sentence in
+        `Figures.problems`, and the figures that could not be read are missing.
         """
         try:
             return self._read()

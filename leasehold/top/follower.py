@@ -18,10 +18,10 @@ from leasehold.top.counts import Counts, GoneRow, ReservationRow, SlotRow
 ROWS_A_CALL: Final = 1000
 ENTRIES_A_CALL: Final = 200
 LOADS_TRIED: Final = 3
-"""The most attempts to read all rows, if changes are lost meanwhile."""
+"""The most attempts to read all rows, if Redis drops changes during the reading."""
 REST: Final = 20
-"""Without the right to read changes, all rows are read again only after this many times the duration of the last
-reading, so that it takes at most about 5 % of the time.
+"""Without the right to read changes, all rows are read again only after REST times the duration of the last reading, so
+that reading takes at most about 5 % of the time.
 """
 _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     "slots": msgspec.json.Decoder(list[SlotRow]),
@@ -33,7 +33,7 @@ _RESERVATION: Final = msgspec.json.Decoder(ReservationRow)
 
 
 class Follower:
-    """A copy of the counts of a view. `client` must return bytes. Errors of Redis are raised as they are."""
+    """A copy of the counts of a view. `client` must return bytes. Errors of the Redis client are raised unchanged."""
 
     def __init__(self, client: redis.Redis, names: RedisNames) -> None:
         self._redis, self._names = client, names
@@ -111,7 +111,9 @@ class Follower:
             yield cast("bytes", body)
 
     def _catch_up(self, counts: Counts, *, happens: bool) -> bool:
-        """Apply the changes since the last call. Return False if some are not there."""
+        """Apply the changes since the last call to `counts`, and return True. Return False if the view was built again,
+        or if Redis no longer has some of the changes.
+        """
         while True:
             pipeline = self._redis.pipeline(transaction=True)
             pipeline.get(self._names.generation)

@@ -36,7 +36,9 @@ log = get_logger(__name__)
 
 
 class Backend:
-    """The services of one process of the console. `client` and `run` belong to its event loop."""
+    """The services of one process of the console. `client` and `run` may be called on the event loop of the process
+    only.
+    """
 
     def __init__(self, settings: Settings, feed: Feed, store: Store, principals: PrincipalReader) -> None:
         self.settings, self.feed, self.store = settings, feed, store
@@ -45,7 +47,7 @@ class Backend:
         self._clients: OrderedDict[tuple[str, str], LoopClient] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._token_line: tuple[str | None, float] = None, float("-inf")
-        """The content of the key file of `access`, and the monotonic time at which it was read."""
+        """The key line of the settings `access`, and the monotonic time at which its file was read."""
 
     async def client(self, caller: Caller) -> LoopClient:
         """Return the client that signs its requests as the principal of this caller, with the principal's present key.
@@ -70,7 +72,9 @@ class Backend:
         return self._clients[name]
 
     async def run(self, function: Callable[P, R], /, *args: P.args, **keywords: P.kwargs) -> R:
-        """Call a function that reads the database, in a thread. Raises Unavailable while the database is lost."""
+        """Call a function that reads the database, in a thread, and return its result. Raises Unavailable if the
+        database does not answer.
+        """
         try:
             found = await run_in_threadpool(function, *args, **keywords)
         except StoreUnavailableError as error:
@@ -80,11 +84,15 @@ class Backend:
         return found
 
     async def run_plain(self, function: Callable[P, R], /, *args: P.args, **keywords: P.kwargs) -> R:
-        """Call a function that takes long in a thread, so that the event loop serves others meanwhile."""
+        """Call a function that takes long, and return its result. It runs in a thread, so that the event loop serves
+        other requests meanwhile.
+        """
         return await run_in_threadpool(function, *args, **keywords)
 
     async def watch_database(self) -> None:
-        """Check the database every WATCH_SECONDS while a page listens, until this task is cancelled."""
+        """Check every WATCH_SECONDS whether the database answers, until this task is cancelled, so that the status of
+        the feed shows it. The check is made only while a page listens, or until the database answers again.
+        """
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             if self.feed.subscriptions or self.feed.status.database_lost_since is not None:
@@ -121,14 +129,19 @@ class Backend:
             await client.close()
 
     def _find_known_line(self, caller: Caller) -> str | None:
-        """Return what `_find_key_line` returns, or None if that would have to wait."""
+        """Return the key line of this caller (`_find_key_line`) if a copy of it is less than LOOK_SECONDS old. Return
+        None if it must be read from the file or the database first, for which the event loop must not wait.
+        """
         if caller.source == "token":
             line, read_at = self._token_line
             return line if time.monotonic() - read_at < LOOK_SECONDS else None
         return self._find_key_line(caller) if self._principals.is_fresh else None
 
     def _find_key_line(self, caller: Caller) -> str | None:
-        """Return the content of a key file for this caller: that of `access`, else the key in the database."""
+        """Return the key line (`NAME:KEY@CLUSTER`) with which requests of this caller are signed. For the holder of the
+        local stack's token it is the line of the settings `access`; for any other caller it has the key of the caller's
+        principal in the database. Return None for a caller without a principal.
+        """
         if caller.principal is None:
             return None
         access = self.settings.access

@@ -29,7 +29,7 @@ class Caller:
     refusal: str | None = None
 
     def may(self, verb: str) -> bool:
-        """Return whether this caller may use a verb of the queue `reservations`. The worker checks it again."""
+        """Return whether this caller may use a verb of the queue `reservations`. The worker checks the right again."""
         return self.find_refusal(verb) is None
 
     def find_refusal(self, verb: str) -> str | None:
@@ -41,5 +41,5 @@ class Caller:
 
     @property
     def can_look(self) -> bool:
-        """Whether this caller may see the pages and lists: every role that may query reservations."""
+        """Whether this caller may see the pages and lists: its role must permit to query reservations."""
         return self.may("query")

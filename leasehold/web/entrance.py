@@ -32,7 +32,9 @@ class Entrance:
         self._app, self._gate = app, gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it."""
+        """Pass the request to the application if its path needs no caller, or if its caller is known and may send it.
+        Else answer the request here.
+        """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -56,7 +58,9 @@ class Entrance:
         return found
 
     def _answer(self, request: Request, admission: Admission | None, *, is_api: bool) -> Response | None:
-        """Return the answer to a request that may not pass; None after the caller was put into `request.state`."""
+        """Return the answer to a request that may not pass. If the request may pass, put its caller into
+        `request.state` and return None.
+        """
         if not is_api and request.method == "GET" and "token" in request.query_params:
             return self._exchange_token(request)
         if admission is None:
@@ -69,7 +73,9 @@ class Entrance:
         return None
 
     def _exchange_token(self, request: Request) -> Response:
-        """Return a redirect to the same page without the token, with the cookie of a new session."""
+        """Return the answer to a request with a token in its address: a redirect to the same page without the token,
+        with the cookie of a new session. If the token is wrong, the answer leads to the login page.
+        """
         cookie = self._gate.log_in_by_token(request.query_params["token"])
         if cookie is None:
             return self.count_failure(request) or to_login(request, {"failed": "token"})
@@ -90,7 +96,7 @@ class Entrance:
         return to_login(request, {"next": request.url.path} if request.url.path != "/" else {})
 
     def count_failure(self, request: Request) -> Response | None:
-        """Count and log a failed login. Return the answer if this peer failed too often."""
+        """Count and log a failed login. Return the answer (status 429) if this peer failed too often; else None."""
         peer = request.client.host if request.client else "unknown"
         seconds = self._gate.note_failure(request)
         if seconds is None:
@@ -108,7 +114,7 @@ def find_route(request: Request) -> str:
 
 
 def to_login(request: Request, values: Mapping[str, str]) -> Response:
-    """Return a redirect to the login page."""
+    """Return a redirect to the login page. `values`: the fields in the query of its address."""
     where = f"{request.scope.get('root_path', '')}{LOGIN_PATH}"
     return RedirectResponse(f"{where}?{urlencode(values)}" if values else where, 303)
 

@@ -1,4 +1,6 @@
-"""The newest events of the history, for streams of the API and for pages: read and encoded once for all."""
+"""The newest events of the history, for streams of the API and for pages: each event is read and encoded once for all
+of its readers.
+"""
 
 import asyncio
 from collections import deque
@@ -19,7 +21,7 @@ LOOK_SECONDS: Final = 0.5
 """Interval in which the database is read for new events while a stream or a page is open."""
 KEEP_ALIVE_SECONDS: Final = 15.0
 EVENTS_KEPT: Final = 5000
-"""The newest events that are kept encoded, so that each is encoded once for all streams."""
+"""Number of the newest events that are kept in encoded form, so that each event is encoded once for all streams."""
 EVENTS_A_READ: Final = 1000
 
 log = get_logger(__name__)
@@ -33,7 +35,8 @@ def write_event(event: Event) -> dict[str, Any]:
 class EventTail:
     """The newest events of the history, read from the database by one task for all open streams and pages.
 
-    `read` reads events from the database, and raises Unavailable. The object belongs to one event loop.
+    `read` reads events from the database, and raises Unavailable if the database does not answer. The object may be
+    used on one event loop only.
     """
 
     def __init__(self, read: Callable[[EventFilter], Coroutine[Any, Any, list[Event]]]) -> None:
@@ -52,7 +55,7 @@ class EventTail:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Read new events within the block, for the functions that `watch` them. Events that were stored before the
-        block began, or while the database was lost before it, are not passed on.
+        block began, or before the database first answered within the block, are not passed on.
         """
         self._listeners += 1
         starting = asyncio.create_task(self._start())
@@ -98,8 +101,8 @@ class EventTail:
             self._listeners -= 1
 
     async def _read_after(self, position: int, which: EventFilter) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield the number and the encoded form of each matching event after `position`; at the end the number up to
-        which all were read, with an empty text.
+        """Yield the number and the encoded form of each matching event after the number `position`. At the end yield
+        the number up to which all events were read, with an empty text in place of an event.
         """
         while not self._tail or self._tail[0][0].number > position + 1:
             last = self._last
@@ -117,8 +120,8 @@ class EventTail:
         yield max(position, self._last), b""
 
     async def _run(self) -> None:
-        """Start the task that reads new events, unless it runs. Forget the kept events: others may have been stored
-        since the last stream was closed.
+        """Start the task that reads new events, unless the task runs already. Before the start, drop the kept events,
+        because events that this process did not read may have been stored since the last stream was closed.
         """
         if self._task is not None and not self._task.done():
             return

@@ -32,8 +32,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Changed:
-    """The rows that changed after revision `since`, up to `revision`. `ids`: by kind; a slot is listed if a lease on it
-    changed. `is_reset`: the whole view was read again, so every row may have changed and `ids` is empty.
+    """The rows that changed after revision `since`, up to `revision`. `ids`: the ids of these rows, by the kind of the
+    row; a slot is listed too if a lease on it changed. `is_reset`: the whole view was read again, so every row may have
+    changed and `ids` is empty.
     """
 
     since: int
@@ -46,7 +47,7 @@ class Changed:
         return self.ids.get(kind, frozenset())
 
     def joined(self, later: "Changed") -> "Changed":
-        """Return these changes and later ones together."""
+        """Return these changes and the changes `later` together, as one object."""
         kinds = self.ids.keys() | later.ids.keys()
         ids = {kind: self.of(kind) | later.of(kind) for kind in kinds}
         is_reset = self.is_reset or later.is_reset
@@ -55,8 +56,8 @@ class Changed:
 
 @dataclass(frozen=True)
 class FeedStatus:
-    """What the pages may rely on. `is_valid`: the copy of the view is complete and follows Redis. Times are monotonic
-    seconds at which Redis or the database was lost; None: it answers.
+    """Whether the copy of the view can be used. `is_valid`: the copy is complete and follows Redis. `redis_lost_since`,
+    `database_lost_since`: the monotonic time since which Redis or the database does not answer; None: it answers.
     """
 
     is_valid: bool = False
@@ -65,18 +66,20 @@ class FeedStatus:
 
 
 class ViewSource(Protocol):
-    """The part of the ViewCache port that the feed uses (scheduler/ports/view.py)."""
+    """The methods of ViewCache, the store of the view in Redis (scheduler/ports/view.py), that the feed uses."""
 
     def catch_up(self) -> View | None:
-        """Apply the changes since the last call to this process's copy and return it; None if it must be loaded."""
+        """Apply the changes since the last call to this process's copy of the view, and return the copy. Return None if
+        the whole view must be loaded first (`load`).
+        """
 
     def load(self) -> View | None:
         """Read the whole view; None if Redis has no valid view."""
 
 
 Encode = Callable[[Changed], bytes | None]
-"""Returns the event (`encode_event`) for some changes, or None if they do not concern the topic. It is called in the
-thread of the feed, and may read `Feed.view` under `Feed.lock`.
+"""Returns the server-sent event (`encode_event`) for some changes, or None if they do not concern the topic. It is
+called in the thread of the feed, and may read `Feed.view` under `Feed.lock`.
 """
 
 
@@ -164,7 +167,7 @@ class Feed:
     async def refresh(self) -> None:
         """Return when the view has all changes that Redis had at the time of the call; at once if the feed has stopped.
 
-        While Redis is lost, return after the failed attempt: `status` shows it.
+        If Redis does not answer, return after the failed attempt; `status` then shows that.
         """
         if self._ends.is_set():
             return
@@ -199,7 +202,7 @@ class Feed:
                     topic.subscribers.discard(subscriber)
 
     def note_database(self, *, is_lost: bool) -> None:
-        """Record whether the last use of the database failed."""
+        """Record whether the last use of the database failed (`is_lost`), for the status of the feed."""
         with self._guard:
             since = self.status.database_lost_since
             if is_lost == (since is None):

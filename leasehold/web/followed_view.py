@@ -27,12 +27,12 @@ class FollowedView(View):
         super().__init__()
 
     def apply_all(self, changes: Sequence[Change]) -> None:
-        """Apply changes, as View does, and record their ids."""
+        """Apply changes, as View does, and record the ids of the changed rows."""
         for change in changes:
             self.apply(change)
 
     def apply(self, change: Change) -> None:
-        """Apply a change, as View does, and record its id."""
+        """Apply a change, as View does, and record the id of the changed row."""
         with self.guard:
             kind = change.kind if isinstance(change, Gone) else KINDS[type(change)]
             touched = self._find_slots(change)
@@ -53,7 +53,7 @@ class FollowedView(View):
 
     @contextmanager
     def reading(self) -> Iterator["FollowedView"]:
-        """Return this view, which does not change within the block."""
+        """Take the lock of the view and yield the view, which then does not change within the block."""
         with self.guard:
             yield self
 

@@ -8,19 +8,21 @@ import gc
 from typing import Final
 
 CHANGES: Final = 5000
-"""Number of changed rows after which the new ones are put away, too. Until then a full collection takes some
-milliseconds.
+"""Number of changed rows after which the new rows are exempted from collections, too. Until then a full collection
+takes some milliseconds.
 """
 
 
 class GarbageKeeper:
-    """Puts the rows that are known so far into the permanent generation. For one thread."""
+    """Exempts the rows that are known so far from all later collections (`gc.freeze`). Only one thread may use it."""
 
     def __init__(self) -> None:
         self._changes = 0
 
     def note(self, changes: int, *, is_new: bool) -> None:
-        """Record that rows have changed, or that all rows were read (`is_new`), and put them away if they are many."""
+        """Record that `changes` rows have changed, or that all rows were read (`is_new`). Exempt all rows from later
+        collections if all were read, or if at least CHANGES rows changed since the last time.
+        """
         self._changes += changes
         if is_new or self._changes >= CHANGES:
             self._changes = 0

@@ -42,7 +42,9 @@ AccessMode = Literal["open", "warn", "signed"]
 
 @dataclass(frozen=True)
 class Admission:
-    """A caller with the token that its unsafe requests need against forgery; None if they need none."""
+    """A caller that may pass. `csrf`: the token that each of its changing requests must carry, so that no other web
+    site can send one; None: its requests need no token.
+    """
 
     caller: Caller
     csrf: str | None = None
@@ -62,11 +64,13 @@ class Gate:
         self._networks = [ipaddress.ip_network(each) for each in self._console.trusted_proxies or ()]
         self._failures = FailedLogins(principals.monotonic)
         self._ended: dict[str, float] = {}
-        """Nonce of a session that was logged out -> cluster time of its issue."""
+        """Random number of each session that was logged out -> cluster time at which the session began."""
         self.cookie_name = f"leasehold-{self._console.port}"
 
     def refresh(self) -> None:
-        """Read the principals if the copy is old. A lost database is no error here."""
+        """Read the principals from the database if this process's copy is old. If the database does not answer, keep
+        the copy and raise no error.
+        """
         self._read()
 
     def look_again(self) -> None:
@@ -77,22 +81,24 @@ class Gate:
             self.principals.look_again()
 
     def identify(self, request: HTTPConnection) -> Caller | None:
-        """Return the caller of a request, or None if it is unknown."""
+        """Return the caller of a request, or None if the caller is unknown."""
         found = self.admit(request)
         return None if found is None else found.caller
 
     def admit(self, request: HTTPConnection) -> Admission | None:
         """Return the caller of a request with its CSRF token, or None if the caller is unknown.
 
-        Credentials in the header Authorization count before a cookie. Wrong ones are not made good by a cookie. Reads
-        the database at most once a second.
+        Credentials in the header Authorization count before a cookie. If they are wrong, the caller is unknown, even if
+        the request has a valid cookie. The database is read at most once a second.
         """
         if "authorization" in request.headers:
             return self._admit_authorization(request.headers.getlist("authorization"))
         return self._admit_proxy(request) or self._admit_cookie(request.cookies.get(self.cookie_name))
 
     def is_forged(self, request: HTTPConnection, admission: Admission) -> bool:
-        """Return whether an unsafe request lacks the CSRF token of its session."""
+        """Return whether a request that may change something (any method except SAFE_METHODS) lacks the CSRF token of
+        its session. Return False for any other request.
+        """
         if admission.csrf is None or request.scope.get("method") in SAFE_METHODS:
             return False
         given = request.headers.get(CSRF_HEADER, "")
@@ -194,7 +200,9 @@ class Gate:
         return Admission(self._principal_caller(row, "principal"), make_csrf_token(self._bind(known, row.key), value))
 
     def _token_caller(self, known: KnownPrincipals | None) -> Caller:
-        """Return the caller that has the token. It acts as `access.principal` if the commands of this host have one."""
+        """Return the caller that has the token of the local stack. Its requests are signed as the principal
+        `access.principal` if the settings have that principal's key, and not signed otherwise.
+        """
         access, name = self._settings.access, self._signing_principal()
         row = known.principals.get(name) if known is not None and name is not None else None
         role: Role = row.role if row is not None else "operator"
@@ -238,7 +246,9 @@ class Gate:
         return make_binding(cluster_key.encode(), key)
 
     def _now(self, known: KnownPrincipals | None) -> float:
-        """Return cluster time. Without a database the clock of this process must do; its sessions end with it."""
+        """Return cluster time for the age of sessions. If `known` is None, because the database was never read, return
+        the monotonic clock of this process instead: only this process accepts the sessions that begin in that time.
+        """
         monotonic = self.principals.monotonic()
         return monotonic if known is None else known.now(monotonic)
 
@@ -250,8 +260,11 @@ class Gate:
 
 
 def split_basic(text: str) -> tuple[list[str], str]:
-    """Return the possible names and the key in the text of Basic credentials, `NAME:KEY`. A second name is possible if
-    the password is the whole line of a key file: `NAME:NAME:KEY@CLUSTER`.
+    """Return the user names that the text of Basic credentials may mean, and the key: the part after the last colon.
+
+    In `USER:KEY`, the user name is `USER`. If a user enters the whole line of a key file (`USER:KEY@CLUSTER`) as the
+    password, the text is `USER:USER:KEY@CLUSTER`. Names may contain colons, so the user name is then `USER:USER` or
+    `USER`, and both are returned.
     """
     # Names may contain colons. Keys and the identities of clusters contain none.
     name, _, key = text.rpartition(":")

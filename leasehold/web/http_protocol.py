@@ -1,6 +1,6 @@
 """uvicorn's HTTP/1.1 connection, which sends the head of a response together with the begin of its body.
 
-uvicorn writes them one after the other. The second write wakes the reader a second time.
+uvicorn itself writes head and body one after the other, and each write wakes the reader of the connection.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ _HEAD: Final = b"HTTP/1."
 
 
 class JoiningProtocol(H11Protocol):
-    """uvicorn's protocol on a JoiningTransport."""
+    """uvicorn's protocol, which sends its responses through a JoiningTransport."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         """Take the connection. See asyncio.Protocol."""
@@ -31,7 +31,9 @@ class JoiningTransport:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send bytes after those that are kept, or keep them. See asyncio.Transport."""
+        """Send the kept head of a response, if there is one, and then `data`. If no head is kept and `data` begins a
+        response, keep `data` in place of sending it. See asyncio.Transport.
+        """
         if not self._head and data.startswith(_HEAD):
             self._head = data
             self._loop.call_soon(self._flush)

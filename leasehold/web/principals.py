@@ -14,7 +14,7 @@ AGAIN_SECONDS: Final = 0.1
 class PrincipalReader:
     """Reads the principals at most once a second. Safe for threads.
 
-    While the database is lost, the last copy stays in use, because principals cannot be removed meanwhile either.
+    While the database does not answer, the last copy stays in use: no principal can be removed in that time either.
     """
 
     def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -64,13 +64,15 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def make_problem(status: int, detail: str, *, faults: Sequence[Fault] = (), kind: str | None = None) -> Problem:
-    """Return the problem with this status. `kind`: the last part of its type; default: that of the status."""
+    """Return the problem with this HTTP status. `kind`: the last part of the problem's type; None: the usual one for
+    this status. `faults`: the faults of a refused request.
+    """
     name, title = _TITLES.get(status, ("error", _find_phrase(status)))
     return Problem(f"{_URN}{kind or name}", title, status, detail, tuple(map(write_fault, faults)))
 
 
 def describe_error(error: LeaseholdError) -> Problem:
-    """Return the problem for an error of the client."""
+    """Return the problem that reports `error`, an error of the client, with the HTTP status for its class."""
     match error:
         case Refused():
             return make_problem(find_status(error.errors), str(error), faults=error.errors)
@@ -95,12 +97,14 @@ def _add_reason(problem: Problem, error: NotAnswered) -> Problem:
 
 
 def describe_refusal(errors: Sequence[Mapping[str, Any]]) -> Problem:
-    """Return the problem for the faults in the answer of a worker."""
+    """Return the problem that reports a refusal by a worker. `errors`: the faults in the worker's answer."""
     return describe_error(Refused(read_faults(errors)))
 
 
 def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the response that reports a problem. A problem that passes by itself has `Retry-After`."""
+    """Return the response that reports a problem. For a problem that passes by itself (status 429 or 503) the response
+    has the header `Retry-After`.
+    """
     more = dict(headers or {})
     if problem.status in {429, 503}:
         is_overload = problem.type.endswith("overloaded")

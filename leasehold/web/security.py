@@ -32,7 +32,9 @@ _HEADERS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 _OF_PAGES: Final = (*_HEADERS, (b"cache-control", b"no-store"))
-"""Headers of every answer except static files. It must not be stored, because it shows private data."""
+"""Headers of every answer except static files. Such an answer must not be stored by a cache, because it shows private
+data.
+"""
 _OF_STATIC: Final = (*_HEADERS, (b"cache-control", b"no-cache"))
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
@@ -46,7 +48,9 @@ class BodyTooLargeError(Exception):
 
 @dataclass(frozen=True)
 class AllowedHosts:
-    """The values of the header Host that are accepted: those with a port exactly, those without with every port."""
+    """The values of the header Host that are accepted: a name in `exact` with its port only, a name in `names` with
+    every port.
+    """
 
     exact: frozenset[str]
     names: frozenset[str]
@@ -84,7 +88,7 @@ class Security:
         self._app, self._prefix, self._hosts = app, console.prefix, find_allowed_hosts(console)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it."""
+        """Pass the request to the application if it passes all checks; else answer it with the refusal."""
         if scope["type"] != "http":
             # Nothing here uses web sockets.
             await (self._app(scope, receive, send) if scope["type"] == "lifespan" else _close(send))
@@ -111,7 +115,7 @@ class Security:
         return PlainTextResponse(f"leasehold: {text}\n", status)
 
     def _find_refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Return status and reason if the request may not pass."""
+        """Return status and reason if the request may not pass, else None."""
         hosts = headers.getlist("host")
         if scope["path"] == f"{self._prefix}{HEALTH_PATH}":
             return None
@@ -127,10 +131,10 @@ class Security:
 
 
 def is_foreign(method: str, headers: Headers) -> bool:
-    """Return whether a browser sent the request for a page of another origin: a change by its headers Origin or
-    Sec-Fetch-Site, or a read that is no navigation of the user.
+    """Return whether a browser sent the request for a page of another origin, as its headers Sec-Fetch-Site and Origin
+    show. A read is not foreign if the user navigated to it, for example by a link.
 
-    Programs send neither header.
+    A program that is no browser sends neither header, so its requests are not foreign.
     """
     site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
     is_safe = method in _SAFE
@@ -156,7 +160,7 @@ def _add_prefix(scope: Scope, prefix: str) -> Scope:
 
 
 class _LimitedBody:
-    """A `receive` that raises BodyTooLargeError when a body without a length becomes too large."""
+    """An ASGI function `receive` that raises BodyTooLargeError when a body with no declared length gets too large."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive, self._seen = receive, 0
@@ -170,7 +174,7 @@ class _LimitedBody:
 
 
 class _AddHeaders:
-    """A `send` that adds those of these headers that an answer does not have."""
+    """An ASGI function `send` that adds given headers to each answer, except those that the answer has already."""
 
     def __init__(self, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._send, self._headers, self.has_begun = send, headers, False

@@ -11,7 +11,9 @@ import msgspec
 KEEP_ALIVE: Final = b": alive\n\n"
 """A comment, by which both sides notice a dead connection."""
 MOST_WAITING: Final = 64
-"""The most events that wait for a reader. A slower reader is cut off; it connects again and reads everything."""
+"""The most events that wait for a reader. The stream of a slower reader is ended; the reader then connects again and
+reads everything.
+"""
 
 
 def encode_event(name: str, data: object, *, identifier: str | None = None) -> bytes:
@@ -33,7 +35,7 @@ class Subscriber:
         self._ended = False
 
     def put(self, block: bytes) -> None:
-        """Add an event; end the stream if too many wait."""
+        """Add an event. If more than MOST_WAITING events then wait, end the stream."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._add, block)
 
@@ -43,7 +45,7 @@ class Subscriber:
             self._loop.call_soon_threadsafe(self._add, None)
 
     async def read(self, pause_seconds: float, keep_alive: bytes) -> AsyncIterator[bytes]:
-        """Yield the events, and `keep_alive` after each pause without any."""
+        """Yield the events, and `keep_alive` after each `pause_seconds` without an event."""
         while True:
             while self._waiting:
                 yield self._waiting.popleft()

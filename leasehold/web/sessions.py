@@ -1,8 +1,9 @@
 """Sessions of people: signed cookies without a table of sessions, and the tokens against forged requests (CSRF).
 
-A cookie has the source and the name of its caller and its time of issue. Its signature is made with the secret of the
-cluster and with the present key of the caller. So a new key, a removed principal or a new token ends all its sessions,
-and any process of the console accepts the cookies of another one.
+A cookie contains how the person logged in (by the token of a local stack, or as a principal), the name of the person,
+and the time of the login. Its signature is made with the secret of the cluster and with the present key of that
+principal, or with the token. So all sessions of a principal end if the principal is removed or gets a new key, and a
+new token ends the sessions that began with the token. Any process of the console accepts the cookies of another one.
 """
 
 import base64
@@ -25,7 +26,9 @@ _MOST_COOKIE: Final = 2048
 
 @dataclass(frozen=True)
 class Session:
-    """The content of a cookie: the source and name of the caller, and cluster time at the login."""
+    """The content of a cookie. `source`: how the person logged in; `name`: the name of the person; `issued_at`: cluster
+    time of the login.
+    """
 
     source: Source
     name: str
@@ -41,7 +44,9 @@ def issue_cookie(source: Source, name: str, binding: bytes, now: float) -> str:
 
 
 def open_cookie(value: str) -> Session | None:
-    """Return the content of a cookie whose signature is not verified yet, or None if it is no cookie of ours."""
+    """Return the content of a cookie whose signature is not verified yet, or None if it is no cookie of this
+    console.
+    """
     parts = value.split(".")
     if len(value) > _MOST_COOKIE or len(parts) != 3 or parts[0] != _VERSION:  # noqa: PLR2004 - version, body, signature
         return None
@@ -56,7 +61,7 @@ def open_cookie(value: str) -> Session | None:
 
 
 def is_signed(value: str, binding: bytes) -> bool:
-    """Return whether this cookie was signed with this secret."""
+    """Return whether the cookie `value` was signed with the secret `binding`."""
     text, _, signature = value.rpartition(".")
     return hmac.compare_digest(_sign(binding, "session", text).encode(), signature.encode("utf-8", "surrogatepass"))
 

@@ -1,4 +1,4 @@
-"""The file with the random token of a local stack, by which its user opens the console."""
+"""The file with the random token of a local stack, by which the user of the stack opens the console."""
 
 import os
 import re

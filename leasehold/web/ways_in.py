@@ -7,8 +7,8 @@ from workers.settings import Settings, is_loopback
 
 
 def find_refusal(settings: Settings, *, local: bool) -> str | None:
-    """Return why the console must not start with these settings, or None if it may. With `local` (the local stack) the
-    address must be one of loopback.
+    """Return why the console must not start with these settings, or None if it may. With `local` (for a local stack)
+    the console must listen on a loopback address.
     """
     if not local or is_loopback(settings.console.host):
         return None
@@ -26,7 +26,7 @@ def has_way_in(settings: Settings, store: Store) -> bool:
 
 
 def has_principals(store: Store) -> bool:
-    """Return whether the database has a principal that may log in; False while it is unavailable."""
+    """Return whether the database has a principal that may log in; False if the database does not answer."""
     try:
         return any(row.name != WORKER for row in store.find_principals())
     except StoreUnavailableError:

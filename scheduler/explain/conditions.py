@@ -1,5 +1,5 @@
-"""Conditions as text for people: the facts about a slot that its state does not show, what pauses the launches of a
-pool, and what a quota account has and when it can pay again. Source for accounts: qscheduler.
+"""Descriptions for people: (1) the facts about a slot that its state does not show; (2) what pauses the launches of a
+pool; (3) what a quota account has left and when it can pay again. Source for accounts: qscheduler.
 """
 
 from collections.abc import Collection, Iterator
@@ -45,8 +45,8 @@ _REASONS: Final = {
 
 
 def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
-    """Return the conditions of a slot at `now` (seconds since the epoch), each as a short text. Return [] if the slot's
-    state shows everything.
+    """Return the facts about a slot at `now` (seconds since the epoch) that its state does not show, each as a short
+    text. Return [] if there are none. `pool`: the rules of the slot's pool; None: the pool is not configured.
     """
     conditions = [*_describe_way(slot, pool, now), *_describe_loss(slot, pool, now)]
     if pool is not None and slot.state not in INACTIVE and (parts := find_drift(slot, pool.launch_digest)):
@@ -68,7 +68,8 @@ def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
 
 def describe_pool(view: View, rules: Rules, name: str, now: float, kinds: Collection[Kind] | None = None) -> list[str]:
     """Return texts about what pauses the launches of a pool at `now`: one text for each launch back-off, with its
-    reason and its end, and one about the market of the next launch. `kinds`: only back-offs of these kinds.
+    reason and its end, and one text about the market of the next launch if the pool mixes markets. `kinds`: only
+    back-offs of these kinds, and the market only with `capacity` (default: all).
     """
     holds = sorted((each for each in view.holds.values() if each.pool in {name, "*"}), key=lambda each: each.id)
     holds = [each for each in holds if kinds is None or each.kind in kinds]
@@ -182,7 +183,9 @@ _A_MOMENT: Final = 0.001
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """The state of a quota account if it was charged now, and the cost of its running leases."""
+    """A quota account as it would be if it was charged now, and `use`: what its running leases cost per second at each
+    level.
+    """
 
     account: Account
     use: Levels
@@ -191,8 +194,8 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def forecast(view: View, account: Account, now: float) -> Forecast:
-    """Return what the quota account would have if it was charged at `now`, and what its running leases cost per second
-    at each level.
+    """Return the forecast for a quota account: the account as it would be if it was charged at `now`, what its running
+    leases cost per second at each level, and the best level that it can pay for.
     """
     every = (item for leases in view.leases_on.values() for item in leases.items())
     payers = ((lease, view.account_of(view.reservations[owner])) for (owner, _), lease in every)

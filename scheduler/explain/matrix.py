@@ -1,8 +1,9 @@
-"""The conditions of a wait as a matrix: for each condition of a lease whether it is met, and the evidence.
+"""The matrix of conditions for a waiting reservation: for each condition that a lease needs, whether it is met, and a
+sentence of evidence.
 
-The conditions stand in the order of the waiting codes (WAITING_CODES). The code that the plan reports decides for its
-own condition (not met) and for the earlier ones (met, or not applicable). The functions of the planner decide for all
-others, on the state that the plan leaves: with its leases and launches.
+The conditions stand in the order of the waiting codes (WAITING_CODES). The waiting code that the plan reports decides
+two things: the condition of this code is not met, and each earlier condition is met or does not apply. All later
+conditions are tested by the functions of the planner, on the state after the plan, with its leases and launches.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -59,8 +60,8 @@ CODE_OF: Final[dict[str, str | None]] = {
     "free_capacity": "no_capacity",
     "not_declined": None,
 }
-"""By condition, in order: the waiting code of a reservation for which it is the first one that is not met. No code
-names `not_declined`: a declined slot counts as if it did not exist.
+"""Condition -> the waiting code of a reservation for which this condition is the first one that is not met.
+`not_declined` has no code (None): a declined slot counts as if it did not exist.
 """
 HOLDS_OF: Final[dict[str, tuple[Kind, ...]]] = {
     "max_slots": (),
@@ -70,24 +71,26 @@ HOLDS_OF: Final[dict[str, tuple[Kind, ...]]] = {
     "launch_rate": ("throttled",),
     "launch_settings": ("misconfigured", "auth", "unhealthy"),
 }
-"""By condition of a launch: the kinds of launch back-offs that concern it."""
+"""Condition of a launch -> the kinds of launch back-offs that concern the condition."""
 _RANKS: Final = {code: rank for rank, code in enumerate(WAITING_CODES)}
 _Finding = tuple[bool | None, str]
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """One condition of a lease. `met` None: it does not apply, or is not known before an earlier one is met."""
+    """One condition that a lease needs. `met` None: the condition does not apply, or cannot be known before an earlier
+    condition is met.
+    """
 
     name: str
     met: bool | None
     evidence: str
-    """One sentence."""
+    """A sentence with the facts that decide whether the condition is met."""
 
 
 @dataclass(frozen=True)
 class Queued:
     """What the plan reports for a reservation: its waiting code and detail ("" if the next tick serves it), its
-    position in the queue (None if it does not wait), and the number of waiting reservations.
+    position in the queue (None if it does not wait), and `of`, the number of waiting reservations.
     """
 
     code: str = ""
@@ -111,10 +114,9 @@ def list_conditions(
 
 
 def _settle(name: str, found: _Finding, queued: Queued, findings: "Findings") -> Condition:
-    """Return a condition after a comparison with the waiting code that the plan reports.
-
-    The condition that the code names is not met. An earlier condition cannot be what the reservation waits for: where
-    `found` is "not met", it is returned as not known.
+    """Return the condition `name` after `found`, what the planner's functions found, was compared with the waiting code
+    that the plan reports. The condition that the code names is not met. The reservation cannot wait for an earlier
+    condition: if `found` is "not met" for it, its result is "not known".
     """
     met, evidence = found
     if queued.code and name == _find_named(queued, findings):
@@ -130,7 +132,7 @@ def _settle(name: str, found: _Finding, queued: Queued, findings: "Findings") ->
 
 
 def _find_named(queued: Queued, findings: "Findings") -> str:
-    """Return the condition that a waiting code names."""
+    """Return the name of the condition that the waiting code and detail of `queued` mean."""
     if queued.code == "never_fits":
         return "labels" if findings.find("labels")[0] is False else "size"
     if queued.code == "behind_queue":
@@ -140,7 +142,7 @@ def _find_named(queued: Queued, findings: "Findings") -> str:
 
 
 class Findings:
-    """Finds for each condition by the planner's functions whether it is met, and the evidence."""
+    """Finds whether each condition of one reservation is met, and the evidence, by the functions of the planner."""
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits, row: Reservation, queued: Queued) -> None:
         self._cycle, self._limits, self._row, self._queued = cycle, limits, row, queued
@@ -167,13 +169,15 @@ class Findings:
         }
 
     def find(self, name: str) -> _Finding:
-        """Return whether a condition is met (None: it does not apply or is not known), and the evidence."""
+        """Return whether the condition `name` is met (None: it does not apply or is not known), and the evidence."""
         if name in self._finders:
             return self._finders[name]()
         return self._for_pools[name]() if self._demand.pools else (None, "no pool serves it")
 
     def _is_passed(self, name: str) -> bool:
-        """Return whether the plan found a condition met that only the whole plan can find."""
+        """Return whether the plan shows that the condition `name` is met: it reports no waiting code, or the code of a
+        later condition. Used for conditions that only a whole plan can test.
+        """
         code = self._queued.code
         return not code or _RANKS[CODE_OF[name] or ""] < _RANKS[code]
 
@@ -218,8 +222,8 @@ class Findings:
         return met, self._compare("largest slot or offering", self._kinds)
 
     def _compare(self, title: str, kinds: Iterable[tuple[str, Resources | None, Labels]]) -> str:
-        """Return as text what the largest instance requests, and the largest amounts of these kinds of slots that have
-        the labels.
+        """Return a text with what the largest instance requests, and the largest amounts of those slots in `kinds`
+        (pool, resources, labels) that have the required labels. `title` names these amounts.
         """
         need = max(self._needs, key=lambda each: sum(each.given[self._demand.pools[0]].values()))
         asked = need.given[self._demand.pools[0]]
@@ -305,12 +309,16 @@ class Findings:
 
     @cached_property
     def _launch_codes(self) -> list[list[str | None]]:
-        """By different instance: for each launch that could serve it, the code of the reason that prevents it."""
+        """One list for each different instance request, with an entry for each launch that could serve the instance:
+        the code of the reason that prevents the launch, or None.
+        """
         return [[code for *_, code in self._limits.list_choices(self._demand, need)] for need in self._needs]
 
     @cached_property
     def _held(self) -> str:
-        """The code of the reason that prevents one of the launches for a gang that has no room otherwise; "": none."""
+        """The code of the reason that prevents one of the launches which a gang needs in addition to the present slots;
+        "": nothing prevents them, or the reservation has one instance.
+        """
         if len(self._demand.needs) == 1:
             return ""
         trial = TrialLaunch(self._cycle, self._limits, self._demand, [self._cycle.ready, self._cycle.coming])

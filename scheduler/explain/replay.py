@@ -1,4 +1,6 @@
-"""The state of a cycle after a plan: its slots with the leases and launches of the plan, to find what is left."""
+"""The state of a scheduling cycle after a plan: its slots with the leases and launches of the plan, so that conditions
+can be tested on the capacity that is left.
+"""
 
 from scheduler.model.decisions import Assign, Grant, Launch, Placement, Plan
 from scheduler.model.resources import subtract
@@ -14,7 +16,9 @@ from scheduler.policy.scaling.offerings import list_choices
 
 
 def replay(view: View, rules: Rules, now: float, planned: Plan) -> tuple[CycleState, LaunchLimits]:
-    """Return the state of a cycle after the repairs, with the leases and the demanded launches of a plan."""
+    """Return two things: (1) the state of a cycle after its repairs and charges, with the leases that `planned` assigns
+    and grants; (2) its launch limits, with the launches that `planned` makes for demand.
+    """
     cache = PlanCache()
     cache.follow(view)
     cycle, failed_boots = heal(expire(CycleState(view, rules, now, cache)))

@@ -45,7 +45,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     config: Mapping[str, Any] = {}
     """The changed keys of the rules, nested as in the configuration file. Keys that do not change are missing."""
     wait_seconds: float = 0.0
-    """Seconds after which the wait ends by itself; 0 for a change that an operator makes."""
+    """Seconds after which the wait ends without a change; 0 for a change that an operator makes."""
 
 
 class Search:
@@ -130,9 +130,9 @@ class Search:
         return None if self.is_cut_short else make(high)
 
     def find_least_of(self, makers: Iterable[Callable[[int], Suggestion]], most: int) -> Suggestion | None:
-        """Try functions that make a change of a given size. Return the smallest change of the first function that can
-        end the reservation's wait: `make(n)` with the smallest `n` from 1 to `most`. Return None if no function can, or
-        if the time of the search is over.
+        """Try the functions `makers` in order; each makes a change of a given size. Return the smallest change of the
+        first function that can end the reservation's wait: `make(n)` with the smallest `n` from 1 to `most`. Return
+        None if no function can, or if the time of the search is over.
         """
         for make in makers:
             change = self.find_least(make, most)
@@ -231,8 +231,8 @@ def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
 
 
 MOST_OPENERS: Final = 3
-"""The most changes of one kind that are tried as the first of two changes. Each of them needs a search for the second
-one.
+"""The most changes of one kind that are tried as the first change of a pair. Each of them needs a search for the second
+change.
 """
 TOGETHER: Final = "two changes: "
 Candidates = Callable[[Search], Iterable[Suggestion]]
@@ -290,7 +290,9 @@ def _key_of(row: Row) -> tuple[type, str]:
 
 
 def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the dotted path of each key in a partial config, except keys whose value is a table."""
+    """Yield the dotted path, like `scheduler.backfill`, of each changed key in `config`. Keys whose value is a table
+    give the paths of the keys in it.
+    """
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _list_keys(value, f"{path}{key}.")
@@ -301,7 +303,7 @@ def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
 MOST_SLOTS_MORE: Final = 64
 """The most slots that one suggested change adds to a pool."""
 MOST_CANDIDATES: Final = 12
-"""The most changes that are tried of a kind that could have one change for each slot."""
+"""The most changes of one kind that are tried, for kinds that could have one change for each slot."""
 
 
 def list_pools(search: Search) -> list[tuple[str, Pool]]:
@@ -314,7 +316,7 @@ def list_pools(search: Search) -> list[tuple[str, Pool]]:
 
 def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
     """Yield the ready slots of the pools that may serve the reservation of this search, each with its pool. The slots
-    are sorted by pool, then by number.
+    are sorted by the name of the pool, then by number.
     """
     pools = dict(list_pools(search))
     for slot in sorted(search.view.slots.values(), key=lambda each: (each.pool, len(each.id), each.id)):

@@ -19,8 +19,9 @@ class PublicAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A quota account as clients read it. Times are seconds since the epoch, amounts are worker-seconds.
 
     Of two copies of a row, the one with the greater (`version`, `marked_at`) is newer. These two must stay the first
-    fields, because Lua code reads them from the start of the JSON. A deleted account keeps its row with `forgotten`
-    set. If an account with its name is created again, older reservations still have no account.
+    fields, because Lua code reads them from the start of the JSON. A deleted account keeps its row, with `forgotten`
+    set. If a new account gets the same name, reservations that were submitted before the deletion still have no
+    account.
     """
 
     version: int = 0
@@ -92,8 +93,9 @@ AnyAccount = TypeVar("AnyAccount", bound=PublicAccount)
 
 
 def find_account(accounts: Mapping[str, AnyAccount], name: str | None, sequence: int) -> AnyAccount | None:
-    """Return the account with this name for a reservation with this sequence number. Return None if there is no such
-    account, or if it was forgotten after the reservation was submitted.
+    """Return the account `name` that pays for the reservation with this sequence number. Return None if `name` is None,
+    if no such account exists, if the account is deleted (`forgotten`), or if an account with this name was deleted
+    after the reservation was submitted.
     """
     found = accounts.get(name) if name is not None else None
     return None if found is None or found.forgotten or sequence <= found.forgotten_upto else found
@@ -110,8 +112,8 @@ def subtract(left: Levels, right: Levels) -> Levels:
 
 
 def at_level(level: int, amount: float) -> Levels:
-    """Return a tuple of amounts with `amount` at this level and 0 at all other paid levels. For the free level all are
-    0.
+    """Return a tuple of amounts with `amount` at `level` and 0 at all other paid levels. If `level` is the free level,
+    all amounts are 0.
     """
     values = [0.0] * len(PAID)
     if level in PAID:

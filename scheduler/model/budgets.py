@@ -1,6 +1,7 @@
 """Budgets in dollars: what the machines of some pools and accounts may cost in an hour, a day and a month.
 
-Days and months are those of UTC. Spent amounts are read from the cost ledger before a plan; no rule computes them.
+Days and months are those of UTC. The money spent so far is read from the cost ledger before a plan, and the functions
+here receive it as `Spent`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,15 +45,19 @@ class Budget(Document):
 
     @property
     def is_timed(self) -> bool:
-        """Whether what was spent matters, and not only what runs now."""
+        """Whether the budget limits a day or a month, so that the money spent so far matters, and not only the machines
+        that run now.
+        """
         return self.per_day is not None or self.per_month is not None
 
     def may_cover(self, pool: str) -> bool:
-        """Return whether machines of this pool count, whatever account they were launched for."""
+        """Return whether the budget may count machines of this pool. Its `accounts` are not tested."""
         return not self.pools or pool in self.pools
 
     def covers(self, pool: str, account: str) -> bool:
-        """Return whether a machine of this pool counts that was launched for this account ("": for no account)."""
+        """Return whether the budget counts a machine of `pool` that was launched for `account` ("": it was launched for
+        no account).
+        """
         return self.may_cover(pool) and (not self.accounts or account in self.accounts)
 
 
@@ -65,11 +70,11 @@ class Spent(NamedTuple):
 
 NOTHING_SPENT: Final = Spent()
 NO_SPENDING: Final[Mapping[str, Spent]] = MappingProxyType({})
-"""Budget -> what was spent. A budget that is missing has spent nothing."""
+"""A table (name of a budget -> what its machines have cost) without entries: no budget has spent anything."""
 
 
 def find_allowed(budget: Budget, spent: Spent) -> float:
-    """Return the sum of prices per hour that the machines of a budget may have at present; infinity: any.
+    """Return the highest sum of prices per hour that the machines of a budget may have at present; infinity: no limit.
 
     A running machine counts as running for one more hour, also at the end of a day or month: its price for that hour
     must not exceed what is left of the day and of the month. The result is never below 0.
@@ -83,7 +88,9 @@ def find_allowed(budget: Budget, spent: Spent) -> float:
 
 
 def find_next_period(budget: Budget, now: float) -> float:
-    """Return when a budget has a new day or month to spend in; infinity: never, because only what runs matters."""
+    """Return the time (seconds since the epoch) at which the next day begins if the budget has `per_day`, else the next
+    month if it has `per_month`, else infinity.
+    """
     if budget.per_day is not None:
         return begin_of_day(now) + timedelta(days=1).total_seconds()
     return inf if budget.per_month is None else _next_month(now)

@@ -1,8 +1,8 @@
 """The schemas of the requests that producers, holders, operators and hosts send. Workers check each request against the
 schema of its verb before they carry it out.
 
-Fields have the names that scenarios use. The message around a request also has `request` (the request's id) and may
-have `reply_to` (the address for the answer).
+Fields have the names that scenario files use. The message around a request also has `request` (the request's id) and
+may have `reply_to` (the address for the answer).
 """
 
 from contextlib import suppress
@@ -51,8 +51,8 @@ with a colon are refused too, because keys of the view, such as the leader lock,
 
 
 class CallbackDocument(Document):
-    """A Celery task of the producer, and its queue. The task is sent when a lease begins (`on_lease`) or a reservation
-    ends (`on_end`).
+    """A callback: the name of a Celery task of the producer, and the queue to which Leasehold sends the task when a
+    lease begins (`on_lease`) or a reservation ends (`on_end`).
     """
 
     task: Name
@@ -60,7 +60,7 @@ class CallbackDocument(Document):
 
 
 class ComponentDocument(Document):
-    """One component of a reservation."""
+    """One entry of `components` in the document of a `submit` request."""
 
     name: Name
     count: Positive = 1
@@ -70,7 +70,9 @@ class ComponentDocument(Document):
 
 
 def _is_instance(name: str, counts: dict[str, int]) -> bool:
-    """Return whether an instance of a component with several instances has this name: `w.0` if there are two of `w`."""
+    """Return whether `name` is that of an instance of a component with several instances, like `w.0` of a component `w`
+    with the count 2. `counts`: name of a component -> its count.
+    """
     component, _, index = name.rpartition(".")
     count = counts.get(component, 1)
     return count > 1 and index.isdecimal() and str(int(index)) == index and int(index) < count
@@ -100,9 +102,9 @@ class ReservationDocument(Document):
     key_hash: KeyHash | None = None
 
     def check_fields(self) -> None:
-        """Refuse a reservation whose fields contradict each other: it needs either a system or a pool, and with
-        components at least one essential one, and at most MOST_INSTANCES instances with different names. Raises
-        ExpectedError.
+        """Raise ExpectedError if fields contradict each other. A reservation needs a system or a pool, not both. If it
+        has components, it has no `resources` of its own, at least one component is essential, and the components have
+        at most MOST_INSTANCES instances together, each with another name.
         """
         if (self.system is None) == (self.pool is None):
             raise expected("a system or a pool (one of them)", key="system", got=self.system)
@@ -134,8 +136,8 @@ class ReservationDocument(Document):
 
 
 class ReservationReader:
-    """Reads the documents of one list of submitted reservations. Speed: documents that differ only in the fields OWN
-    are checked once. They have the same objects as the values of all other fields, and one `request`.
+    """Reads and checks the reservations of one `submit` request. Speed: reservations that differ only in the fields OWN
+    are checked once, and their documents share the values of all other fields and the stored `request`.
     """
 
     OWN = ("id", "key_hash")
@@ -163,7 +165,9 @@ class ReservationReader:
 
     @staticmethod
     def _copy(known: ReservationDocument, own: dict[str, object]) -> ReservationDocument:
-        """Return a copy with these values of fields, each checked by itself. Raises ExpectedError."""
+        """Return a copy of the document `known` with the values in `own` (field -> value), each checked by the reader
+        of its field. Raises ExpectedError if a value is wrong.
+        """
         fields = ReservationDocument.model_fields
         alike = object.__new__(ReservationDocument)
         values = vars(alike)
@@ -174,14 +178,16 @@ class ReservationReader:
 
 
 MOST_SHARED = 100
-"""The number of different contents after which a ReservationReader compares no more: the list gains nothing by it."""
+"""The most different reservations that a ReservationReader keeps for comparison. After them it checks every reservation
+by itself, because few reservations of such a list are alike.
+"""
 
 Row = TypeVar("Row", Component, Callback, Request)
 
 
 def _copy(document: Document, row: type[Row], **changes: Any) -> Row:
-    """Return a row whose fields have the values of the document's fields of the same names. `changes` replaces some of
-    the values.
+    """Return an instance of the class `row` whose fields have the values of the document's fields of the same names.
+    `changes`: field -> value that replaces the document's value.
     """
     given = vars(document)
     return row(**{name: given[name] for name in row.__struct_fields__} | changes)
@@ -196,7 +202,9 @@ class HolderDocument(Document):
 
 
 class ReasonDocument(HolderDocument):
-    """A request to end a reservation, or one component of it. `reason` is a text for people."""
+    """A request to end a reservation or one component of it (`component` None: the whole reservation). `reason` is a
+    text for people.
+    """
 
     component: Name | None = None
     reason: Text | None = None
@@ -228,7 +236,7 @@ class AbsentDocument(Document):
 
 class IdleDocument(Document):
     """A report that nothing runs on a slot. `as_of`: time of the report, in seconds since the epoch (default: now);
-    `labels`: the new labels of the slot.
+    `labels`: the new labels of the slot (default: no change).
     """
 
     slot: Name
@@ -237,8 +245,8 @@ class IdleDocument(Document):
 
 
 class AccountDocument(AccountKeys):
-    """A request to create a quota account, or to change the fields of one that are given. Without `balance` the balance
-    stays.
+    """A request to create a quota account, or to change those of its fields that the request contains. Without
+    `balance` the balance of an existing account stays.
     """
 
     account: Name
@@ -258,8 +266,8 @@ class SlotDocument(Document):
 
 
 class RegisterDocument(Document):
-    """A request of a host of a static pool to register as a slot. `machine` is an id of the machine, which must not
-    change while it is the same machine.
+    """A request of a host of a static pool to register as a slot. `machine`: an id of the machine. A machine sends the
+    same id each time that it registers, and no other machine has the id.
     """
 
     slot: Name
@@ -271,8 +279,8 @@ class RegisterDocument(Document):
 
 
 class HostDocument(Document):
-    """A request of a host about its slot. `machine` is the id with which it registered; it proves that the slot belongs
-    to it.
+    """A request of a host about its slot. `machine`: the id with which the host registered. It proves that the slot
+    belongs to this host.
     """
 
     slot: Name
@@ -286,7 +294,7 @@ def _table(value: object) -> object:
 
 
 RulesTable = Annotated[Any, Before(_table)]
-"""A document of rules. Whoever receives it reads it by `read_rules`."""
+"""A table of rules. Only its type is checked here: the receiver reads and checks it with `read_rules`."""
 
 
 def _request_id(value: object) -> str:
@@ -296,8 +304,9 @@ def _request_id(value: object) -> str:
 
 
 class ApplyDocument(Document):
-    """A request of an operator that puts rules in force. `expected`: the version of the rules that the sender saw;
-    the request is refused if another version is in force. `source`: what applies the rules, for the history.
+    """A request of an operator that puts rules in force. `expected`: the version of the rules that the sender saw; the
+    request is refused if another version is in force. `source`: name of the program or page that applies the rules,
+    which the history shows.
     """
 
     request: Annotated[str, Before(_request_id)]
@@ -331,8 +340,8 @@ SCHEMAS: dict[str, type[Document]] = {
     "reset_account": AccountNameDocument,
     "forget_account": AccountNameDocument,
 }
-"""The schema of each verb about rows. The Celery task of a verb is `leasehold.reservations.<verb>`. `apply` is not
-one of them: it changes the rules, and its message has no `items`.
+"""Verb -> schema of its requests, for the verbs that change reservations, slots or accounts. The Celery task of a verb
+is `leasehold.reservations.<verb>`. `apply` is missing: it changes the rules, and its message has no `items`.
 """
 
 OPERATOR_VERBS = frozenset(

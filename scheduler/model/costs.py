@@ -1,8 +1,8 @@
 """The cost ledger: what each second of each machine was used for, what it cost, and for which account it was launched.
 
-A slot with a machine has a meter: the interval that is open, with its kind and price. A change of the slot closes the
-interval and opens the next one at the same instant, in the transaction that writes the change. So the intervals of a
-machine follow each other without gap or overlap.
+A slot with a machine has a meter: the interval that is open, with the kind of its use and the price of the machine. A
+change of the slot closes the interval and opens the next one at the same instant, in the transaction that writes the
+change. So the intervals of a machine follow each other without gap or overlap.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,12 +19,14 @@ HOUR: Final = 3600.0
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """One row of the ledger: what machines cost in one hour. `hour`: its begin, in seconds since the epoch."""
+    """One row of the ledger: what the machines with one pool, offering, account and kind of use cost in one hour.
+    `hour`: the begin of the hour, in seconds since the epoch.
+    """
 
     hour: float
     pool: str
     offering: str
-    """Key of the offering; "": the pool has none."""
+    """Key of the offering; "": the pool lists no offerings."""
     account: str
     """The account whose demand caused the launches; "": no account did."""
     kind: CostKind
@@ -32,17 +34,17 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     """Seconds of all machines together."""
     dollars: float
     unpriced: float = 0.0
-    """Those of the seconds whose price is unknown. They are in `seconds`, and cost nothing in `dollars`."""
+    """The part of `seconds` for which no price was known. It adds nothing to `dollars`."""
 
 
 class BookedMachine(msgspec.Struct, frozen=True, gc=False):
-    """A machine without a slot, and the time until which it is booked. Times are seconds since the epoch."""
+    """A machine without a slot, and the time until which the ledger has its costs. Times: seconds since the epoch."""
 
     machine: str
     since: float
     """Begin of the interval that was booked last."""
     until: float
-    """End of this interval. The next one begins here."""
+    """End of the interval that was booked last. The next interval begins here."""
 
 
 METERED: Final = WITH_MACHINE | {"terminating", "stopped"}
@@ -59,9 +61,10 @@ def begin_of_hour(at: float) -> float:
 
 
 def measure(pool: str, meter: Meter, until: float, since: float = 0.0) -> Iterator[Cost]:
-    """Yield the costs of a machine from the begin of its meter to `until`, one for each hour that contains a part.
+    """Yield the costs of a machine of `pool` from the begin of its meter to `until`: one row for each hour of the clock
+    in which a part of this time lies.
 
-    `since`: omit the hours before the one that contains this time.
+    `since`: leave out all hours that end at or before this time.
     """
     start = max(meter.since, begin_of_hour(since))
     while start < until:
@@ -82,14 +85,16 @@ def measure(pool: str, meter: Meter, until: float, since: float = 0.0) -> Iterat
 
 
 def add_costs(costs: Iterable[Cost]) -> list[Cost]:
-    """Return the costs with one row for each key, sorted by key. Rows with the same key are added."""
+    """Return the costs with one row for each key, sorted by key. Rows with the same key are added to one row."""
     found: dict[CostKey, Cost] = {}
     _add_all(found, costs)
     return [found[key] for key in sorted(found)]
 
 
 def book(ledger: dict[CostKey, Cost], costs: Iterable[Cost]) -> None:
-    """Add the costs of one transaction to the rows of a ledger. They are added to each other first, as in SQL."""
+    """Add the costs of one transaction to the rows of a ledger. Costs with the same key are added to each other first,
+    as in SQL, so that both round equally.
+    """
     _add_all(ledger, add_costs(costs))
 
 
@@ -110,9 +115,9 @@ def _add(known: Cost, more: Cost) -> Cost:
 
 
 def find_kind(slot: Slot) -> CostKind | None:
-    """Return what the machine of a slot does at present; None: the slot has no machine that is known.
+    """Return the kind of use of a slot's machine at present; None: the slot has no machine, or no known one.
 
-    A slot that terminates before the cloud answered its launch has no machine, as long as none is found.
+    A slot that terminates before the cloud answered its launch has no known machine until one is found.
     """
     if slot.state not in METERED or (slot.instance_id is None and slot.machine is None):
         return None
@@ -132,8 +137,8 @@ def find_kind(slot: Slot) -> CostKind | None:
 
 
 def find_present_price(slot: Slot) -> float:
-    """Return the price per hour of a slot's machine in its present state, in dollars: that of its storage if it is
-    stopped. 0: it is unknown, or the slot has no machine.
+    """Return the price of a slot's machine in its present state in dollars per hour: the price of its storage if the
+    machine is stopped. 0: the price is unknown, or the slot has no machine.
     """
     if slot.state in INACTIVE:
         return 0.0
@@ -141,9 +146,10 @@ def find_present_price(slot: Slot) -> float:
 
 
 def meter_slots(changed: Iterable[Slot], deleted: Iterable[Slot], now: float) -> tuple[list[Slot], list[Cost]]:
-    """Close the intervals of the ledger that changes of slots end, and open the next ones.
+    """Close the ledger's intervals that end because slots were changed or deleted, and open the next ones.
 
-    Return those of the `changed` slots that get another meter, with that meter, and the costs of the closed intervals.
+    Return two lists: (1) those of the `changed` slots whose meter is replaced, with the new meter; (2) the costs of the
+    closed intervals.
     """
     metered, closed = [], []
     for slot in changed:
@@ -157,10 +163,11 @@ def meter_slots(changed: Iterable[Slot], deleted: Iterable[Slot], now: float) ->
 
 
 def meter_slot(slot: Slot, now: float) -> tuple[Slot, list[Cost]]:
-    """Return the slot with the meter that fits its present fields, and the costs of the interval that this closed.
+    """Return the slot with the meter that fits its present fields, and the costs of the interval that this closes.
 
-    Nothing is closed if kind, offering, account and price stay. An interval never ends before its begin, even if the
-    transaction of its end began earlier than that of its begin: the next one begins where it ends.
+    No interval is closed if kind, offering, account and price are those of the present meter. An interval never ends
+    before it begins, even if the transaction that ends it has an earlier time `now` than the transaction that began it.
+    The next interval begins where this one ends.
     """
     kind, known = find_kind(slot), slot.meter
     at = now if known is None else max(now, known.since)

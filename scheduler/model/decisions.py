@@ -13,8 +13,8 @@ from scheduler.model.waits import Waits
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
-    """The slot that one component instance gets, the epoch of the slot, and the amounts that the instance gets of its
-    resources.
+    """The slot that one component instance gets, the epoch of the slot, and the amounts that the instance gets of the
+    slot's resources.
     """
 
     component: str
@@ -56,7 +56,7 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="restart"
 
 class Assign(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assign", tag_field="do"):
     """Decision to lease slots to all essential instances of a pending reservation. `level`: the level at which its
-    account pays.
+    account pays; None: its queue is not `quota`.
     """
 
     reservation: str
@@ -87,7 +87,7 @@ class Preempt(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="preempt"
 class Relevel(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="relevel", tag_field="do", rename={"source": "from"}
 ):
-    """Decision to change the level at which the account of a running reservation pays for it."""
+    """Decision to change the level at which the account of a running reservation pays for it, from `source` to `to`."""
 
     reservation: str
     source: int
@@ -98,7 +98,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="claim", ta
     """Decision to promise slots to a pending reservation until the elastic instances that are revoked for it have
     ended.
 
-    No other reservation gets these slots meanwhile. `leasehold simulate` does not print claims; it prints the revokes.
+    No other reservation gets these slots meanwhile. `leasehold simulate` does not print claims; it prints the `Revoke`
+    decisions. `level`: as in `Assign`.
     """
 
     reservation: str
@@ -226,7 +227,7 @@ class Terminate(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="termin
 
 
 class Reset(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="reset", tag_field="do"):
-    """Decision to make a slot `empty` that has no machine to terminate."""
+    """Decision that a slot without a machine to terminate becomes `empty`."""
 
     slot: str
     reason: SlotReason
@@ -277,9 +278,9 @@ class Plan(msgspec.Struct, frozen=True):
     """The result of planning one tick: the decisions, the reservations that stay pending, and the time of the next
     planned tick.
 
-    `wake_at`: the next time at which something is due, in seconds since the epoch, or None. `charged`: the ids of the
-    accounts that earn and pay up to the time of the plan. The commit charges them before it writes the decisions, with
-    amounts that it computes from the current rows.
+    `wake_at`: the next time at which something is due, in seconds since the epoch; None: nothing is due. `charged`: the
+    ids of the accounts that earn and pay up to the time of the plan. The commit charges them before it writes the
+    decisions, with amounts that it computes from the current rows.
     """
 
     decisions: tuple[Decision, ...]

@@ -34,13 +34,17 @@ _KEY: Final = "[key]"
 
 
 class Before(NamedTuple):
-    """A check in the annotation of a field. It runs before the value is converted to the type of the field."""
+    """A check in the annotation of a field, `Annotated[TYPE, Before(check)]`. It runs before the value is converted to
+    TYPE.
+    """
 
     check: Read
 
 
 class After(NamedTuple):
-    """A check in the annotation of a field. It runs after the value was converted to the type of the field."""
+    """A check in the annotation of a field, `Annotated[TYPE, After(check)]`. It runs after the value was converted to
+    TYPE.
+    """
 
     check: Read
 
@@ -125,8 +129,8 @@ class Document:
         return read_document(cls, value)
 
     def check_fields(self) -> None:
-        """Raise the error that `expected` or `conflicts` makes if fields contradict each other. Called after all fields
-        were read.
+        """Raise ExpectedError, as `expected` or `conflicts` makes it, if fields contradict each other; else do nothing.
+        The reader calls this method after all fields were read. Subclasses override it.
         """
 
     @property
@@ -149,7 +153,10 @@ class Document:
         exclude_defaults: bool = False,
         exclude_none: bool = False,
     ) -> dict[str, Any]:
-        """Return the document as a table. In mode `json`, tuples become lists and secrets are hidden."""
+        """Return the document as a table. In mode `json`, tuples become lists and secrets are hidden. `include`: only
+        these fields; `exclude`: none of these fields. The last three flags leave out the fields that the input did not
+        contain, that have their default value, or that are None; they hold for nested documents, too.
+        """
         chosen: dict[str, Any] = {
             "exclude_unset": exclude_unset,
             "exclude_defaults": exclude_defaults,
@@ -189,7 +196,8 @@ AnyDocument = TypeVar("AnyDocument", bound=Document)
 
 def read_document(model: type[AnyDocument], value: object, prefix: str = "", *, most: int = MOST_FAULTS) -> AnyDocument:
     """Return `value`, a table from outside, as a document of the class `model`. Raises InvalidInputError with at most
-    `most` faults, one for each path. `prefix`: the path of the table, with which the faults' paths begin.
+    `most` faults, one for each path, if the table has faults. `prefix`: the path of the table, with which the faults'
+    paths begin.
     """
     try:
         return _read_table(model, value)

@@ -88,8 +88,8 @@ def expected(what: str | Callable[[], str], **context: object) -> ExpectedError:
 
 
 def conflicts(faults: Sequence[Fault]) -> ExpectedError:
-    """Return the error for faults that the check of a whole table found. The paths of the faults start
-    at that table.
+    """Return the error for the faults, at least one, that the check of a whole table found. The paths of the faults
+    start at that table.
     """
     return ExpectedError(faults[0].expected, faults)
 

@@ -18,12 +18,16 @@ _SOURCE: Final = re.compile(r"ssm:(/[A-Za-z0-9_.-]+)+|newest:[A-Za-z0-9-]+/[A-Za
 
 
 def is_source(image: str | None) -> bool:
-    """Return whether this is the source of an image, and not the id of one."""
+    """Return whether `image` is the source of an image (`ssm:…` or `newest:…`). Return False for the id of an image,
+    and for None.
+    """
     return image is not None and image.startswith((SSM, NEWEST))
 
 
 def check_image(value: object) -> object:
-    """Return the value of a key that names an image. Raises ExpectedError for a source that is not well-formed."""
+    """Return the value of a key that names an image, unchanged. Raises ExpectedError for a source that is not
+    well-formed.
+    """
     if isinstance(value, str) and is_source(value) and (len(value) > _MOST or not _SOURCE.fullmatch(value)):
         raise expected("ssm:/PATH of a parameter, newest:OWNER/NAME of images, or the id of an image")
     return value

@@ -16,5 +16,5 @@ def _make_table(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)} twice in one table")
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)} appears twice in one table")
     return table

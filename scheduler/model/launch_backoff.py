@@ -21,10 +21,10 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     `auth`: the pool is "*", all pools. For `quota`, `active` is the number of active slots of the pool at the refusal,
     without the refused ones; the pause also ends when fewer slots are active. 0: only the time counts.
 
-    Two kinds do not only depend on the time. `unhealthy`: `streak` is the number of failed boots in a row, and
-    `subject` describes the last one; launches pause when `streak` reaches the pool's `unhealthy_after`. `strangers`:
-    `active` is the number of running machines with the pool's tags that have no slot. They count towards `max_slots`
-    until `until`, which moves on when they are seen again.
+    Two kinds depend on more than the time. `unhealthy`: `streak` is the number of failed boots in a row, and `subject`
+    describes the last one; launches pause when `streak` reaches the pool's `unhealthy_after`. `strangers`: `active` is
+    the number of running machines with the pool's tags that have no slot. They count towards `max_slots` until `until`,
+    which moves on when they are seen again.
     """
 
     version: int = 0

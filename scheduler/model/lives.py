@@ -71,7 +71,7 @@ class ReplacementRules(Document):
 
     @property
     def is_on(self) -> bool:
-        """Whether any of the rules may replace a machine."""
+        """Whether any of the rules is set, so that machines may be replaced."""
         return bool(self.max_age or self.drift == "replace" or self.min_saving)
 
     def count_allowed(self, active: int) -> int:
@@ -82,9 +82,9 @@ class ReplacementRules(Document):
 
 
 def digest_launch(ec2: Ec2Rules) -> str:
-    """Return the launch digest of a pool's EC2 rules: the hash of each part by which machines may differ, as
-    `PART:HASH PART:HASH …`. Equal rules give equal digests; the order of subnets and groups does not count.
-    An image whose id is not known yet is no part of it.
+    """Return the launch digest of a pool's EC2 rules: the hash of each part by which machines may differ, as `PART:HASH
+    PART:HASH …`. Equal rules give equal digests; the order of subnets and groups does not count. An image whose id is
+    not known yet is left out.
     """
     parts: dict[str, object] = {
         "template": [ec2.launch_template, ec2.launch_template_version],
@@ -102,7 +102,8 @@ def _hash(part: object) -> str:
 
 
 def find_drift(slot: Slot, digest: str) -> tuple[str, ...]:
-    """Return the parts in which the slot's machine differs from what a pool with this launch digest launches now.
+    """Return the names of the parts (`image`, `tags` and so on) in which the slot's machine differs from what a pool
+    with this launch digest launches now; () if it does not differ.
 
     A machine without a digest (adopted, or launched by a version that stored none) does not differ. A part that only
     one of the digests has, because another version made it, does not differ either.
@@ -119,10 +120,10 @@ def _split(digest: str) -> Mapping[str, str]:
 
 
 def find_end_of_life(slot: Slot, rules: ReplacementRules) -> float:
-    """Return the time from which on the slot's machine is too old under these rules, which have a `max_age`.
-
-    The jitter is a function of the id and the epoch of the slot: it is the same in each plan. Without a time of launch,
-    the age counts from the slot's present state.
+    """Return the time from which on the slot's machine is too old: its launch plus `max_age` of `rules` (which must be
+    set), less the jitter. The jitter, at most the share `max_age_jitter` of `max_age`, follows from the id and the
+    epoch of the slot, so that it is the same in each plan. If no time of launch is known, the age counts from the time
+    at which the slot entered its present state.
     """
     launched_at = slot.since if slot.launched_at is None else slot.launched_at
     jitter = crc32(f"{slot.id}/{slot.epoch}".encode()) / _CRCS

@@ -76,11 +76,13 @@ class Offering(Document):
     def check_fields(self) -> None:
         """Refuse an offering that has both a type and requirements. Raises ExpectedError."""
         if self.require is not None and self.type is not None:
-            raise expected("nothing beside require", key="type", got=self.type)
+            raise expected("no `type` beside `require`", key="type", got=self.type)
 
     @property
     def is_for_sale(self) -> bool:
-        """Whether a launch may choose this offering. Requirements without a type cannot be launched."""
+        """Whether a launch may choose this offering. An offering with `require` stands for many types and is not itself
+        launched: False.
+        """
         return self.require is None
 
     @property
@@ -99,7 +101,7 @@ class UnsoldOffering(Offering):
 
     @property
     def is_for_sale(self) -> bool:
-        """Whether a launch may choose this offering: no."""
+        """Whether a launch may choose this offering: always False."""
         return False
 
 

@@ -23,7 +23,7 @@ class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
     cpus: float
     memory_mib: float
     architectures: tuple[str, ...]
-    """Architectures that the type can run, the first one being its own."""
+    """Architectures whose programs the type can run. The first one is the architecture of the type."""
     is_current: bool = True
     accelerators: int = 0
     """Number of GPUs or other accelerators."""
@@ -50,7 +50,9 @@ class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of a machine of this type that other types may have, too."""
+        """The labels of a machine of this type, without those that name the type: machines of other types may have the
+        same.
+        """
         found = {"architecture": self.architectures[0]}
         return found | ({"accelerator": self.accelerator} if self.accelerator else {})
 
@@ -121,8 +123,8 @@ class StoredMarket(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     def find_price(self, kind: str, market: Market, zones: Iterable[str] = ()) -> Price | None:
-        """Return the lowest price of an instance type in a market, within these zones (none: in any zone). Return None
-        if the table has no such price.
+        """Return the lowest stored price of the instance type `kind` in a market, within these zones (no zones given:
+        in any zone). Return None if no such price is stored.
         """
         wanted = tuple(zones)
         known = self._prices_of.get((kind, market), ())

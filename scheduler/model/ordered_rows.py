@@ -1,4 +1,6 @@
-"""Slots and reservations of a view that stay in order while rows come and leave, so that no tick sorts them."""
+"""Two collections of a view's rows, slots and expiring reservations, which keep their order while rows are added and
+removed, so that no tick sorts them.
+"""
 
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -51,7 +53,7 @@ class OrderedSlots:
 class ExpiryQueue:
     """The reservations with an `expires_at`, in a heap, so that no tick examines those whose time has not come.
 
-    A renewed reservation leaves a stale entry behind, which is dropped when it comes up.
+    A renewed reservation leaves a stale entry behind, which is dropped when it reaches the top of the heap.
     """
 
     def __init__(self, most_stale: int = MOST_STALE) -> None:
@@ -73,9 +75,10 @@ class ExpiryQueue:
             heapify(self._heap)
 
     def find_due(self, now: float) -> tuple[list[Reservation], float | None]:
-        """Return the reservations with now >= `expires_at`, and the first `expires_at` after `now` (None: no such).
+        """Return two things: (1) the reservations with `expires_at` <= `now`; (2) the first `expires_at` after `now`
+        (None: there is none).
 
-        The queue contains the same reservations afterwards.
+        The reservations found stay in the queue.
         """
         due: dict[str, Reservation] = {}
         while self._heap and (self._heap[0][0] <= now or self._is_stale(self._heap[0])):

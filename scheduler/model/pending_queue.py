@@ -7,40 +7,45 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
-from operator import attrgetter
+from operator import attrgetter, le
 from typing import Any, Final
 
 from scheduler.model.reservations import Reservation, Shape
 
 Groups = tuple[list[list[Reservation]], list[int]]
 GroupKey = tuple[str | None, Shape]
-"""What the reservations of a group have in common: the name of their account, and their shape."""
+"""The key of a group of pending reservations: the name of their account, and their shape."""
 QueueChange = tuple[Reservation, Shape, bool]
-"""A reservation that entered (True) or left the queue, with its shape. A new row of a pending reservation does both."""
+"""One change of the queue: a reservation, its shape, and whether it entered (True) or left (False) the queue. A new row
+of a pending reservation makes two changes: the old row leaves, and the new row enters.
+"""
 MOST_SINGLE_CHANGES: Final = 64
-"""The most changes that are made in a list one by one; for more of them, the list is filtered and sorted once."""
+"""Up to this number of changes, rows are inserted and deleted one by one. For more changes, the list of rows is
+filtered and sorted once, which takes less time then.
+"""
 LARGEST_SHARE: Final = 8
-"""Rows that have left are taken out at the latest when they are more than one in this number."""
+"""Removed rows are deleted from the columns at the latest when they are more than 1 / LARGEST_SHARE of the rows."""
 LEAST_LOG: Final = 10_000
-"""The log keeps at least this many changes, and at least as many as reservations wait."""
+"""The log of a PendingQueue keeps at least this number of changes, and at least one for each pending reservation."""
 
 _age = attrgetter("created_at", "sequence")
 
 
 class AgedRows:
-    """Rows in order of age: by time of creation, then in order of submission.
+    """Reservations in order of age (by time of creation, then in order of submission), with values for each of them in
+    further columns.
 
-    The first column contains the rows, and all columns have the same length. A row that is younger than all others is
-    appended at once. Other changes are made when the rows are read.
+    The first column contains the rows of the reservations, and all columns have the same length. A row that is younger
+    than all others is appended at once. Other changes are collected, and made when the columns are read.
     """
 
     __slots__ = ("_came", "_gone", "_has_unread", "columns")
 
     def __init__(self, *columns: list[Any]) -> None:
-        """Begin with these columns, which are in order and belong to this object from now on."""
+        """Begin with these columns, whose rows must be in order of age. The lists belong to this object from now on."""
         self.columns = columns
         self._came: tuple[list[Any], ...] = tuple([] for _ in columns)
-        """Columns of rows that belong between others."""
+        """Columns of the added rows that are not the youngest, and are not inserted into `columns` yet."""
         self._gone: list[Reservation] = []
         """Rows that have left and are still in the columns, once for each time that they left."""
 
@@ -54,7 +59,7 @@ class AgedRows:
         return rows
 
     def add(self, *values: Any) -> None:
-        """Add a row, with its values for the other columns."""
+        """Add a row. `values`: the row, then its value for each further column."""
         rows = self.columns[0]
         columns = self._came if rows and _is_older(values[0], rows[-1]) else self.columns
         for column, value in zip(columns, values, strict=True):
@@ -78,13 +83,15 @@ class AgedRows:
             self.read()
 
     def find_oldest(self, accept: Callable[[Reservation], bool]) -> Reservation | None:
-        """Return the oldest row that `accept` accepts, also of those that have left."""
+        """Return the oldest row that `accept` accepts; None: it accepts none. `accept` is also called with removed rows
+        that are still in the columns.
+        """
         came = filter(accept, self._came[0])
         found = (next(filter(accept, self.columns[0]), None), min(came, key=_age, default=None))
         return min((each for each in found if each is not None), key=_age, default=None)
 
     def read(self) -> tuple[list[Any], ...]:
-        """Return the columns. Callers must not change them."""
+        """Make the collected changes, and return the columns. Callers must not change them."""
         if self._came[0] or self._gone:
             if len(self._came[0]) + len(self._gone) <= MOST_SINGLE_CHANGES:
                 self._change_each()
@@ -144,7 +151,7 @@ class PendingQueue:
     def __init__(self) -> None:
         self._rows = AgedRows([], [], [])
         self._groups: dict[GroupKey, AgedRows] | None = None
-        """The reservations by group; None until groups are read for the first time."""
+        """Key of a group -> its reservations; None until groups are read for the first time."""
         self._changed: dict[GroupKey, AgedRows] = {}
         """The groups that changed since empty groups were last removed."""
         self._numbered: Groups | None = None
@@ -165,13 +172,13 @@ class PendingQueue:
         if self._groups is not None:
             self._find_group(reservation, shape).add(reservation)
 
-    def add_all(self, reservations: Sequence[Reservation], shapes: Sequence[Shape]) -> None:
-        """Add many reservations, with the shapes of their requests."""
+    def add_all(self, reservations: Sequence[Reservation], ids: Sequence[str], shapes: Sequence[Shape]) -> None:
+        """Add many reservations, with their ids and the shapes of their requests."""
         if self._is_followed or self._groups is not None:
             for reservation, shape in zip(reservations, shapes, strict=True):
                 self.add(reservation, shape)
             return
-        self._rows.add_all(reservations, [each.id for each in reservations], shapes)
+        self._rows.add_all(reservations, ids, shapes)
         self._count += len(reservations)
         self._numbered = None
 
@@ -191,23 +198,28 @@ class PendingQueue:
         return rows, ids, shapes
 
     def find_oldest(self, accept: Callable[[Reservation], bool]) -> Reservation | None:
-        """Return the oldest reservation that `accept` accepts. It is also called with rows that have left."""
+        """Return the oldest reservation that `accept` accepts; None: it accepts none. `accept` is also called with rows
+        that have left the queue lately.
+        """
         return self._rows.find_oldest(accept)
 
     def follow(self) -> int:
-        """Return the position in the log, which `changes_since` accepts later. The log begins with the first call."""
+        """Return the present end of the log of changes, a position which `changes_since` accepts later. Changes are
+        logged from the first call on.
+        """
         self._is_followed = True
         return self._log_start + len(self._log)
 
     def changes_since(self, position: int) -> Sequence[QueueChange] | None:
-        """Return the changes after a position, oldest first; None if the log does not reach back so far."""
+        """Return the changes of the queue after a position in the log, oldest first; None if the log does not reach
+        back so far.
+        """
         return self._log[position - self._log_start :] if position >= self._log_start else None
 
     def groups(self) -> Mapping[GroupKey, AgedRows]:
-        """Return the groups that have reservations. The result changes with the queue; callers must not change it.
-
-        Cost: the number of groups that changed since the last call. The rows of a group are put in order when they are
-        read.
+        """Return the groups that have reservations. The result changes with the queue; callers must not change it. The
+        cost of a call grows with the number of groups that changed since the last call. The rows of a group are put in
+        order when they are read.
         """
         if self._groups is None:
             self._groups = self._make_groups(self._list_keys())
@@ -218,10 +230,10 @@ class PendingQueue:
         return self._groups
 
     def group(self) -> Groups:
-        """Return the pending reservations grouped by account name and shape, and the group number of each reservation.
-
-        Each group is in order of age. Groups are in the order of their oldest reservations, and the numbers in the
-        order of `list`. The result is made again only after a change of the queue; callers must not change it.
+        """Return two lists: (1) the groups of pending reservations with the same account name and shape, each in order
+        of age; (2) for each reservation, in the order of `list`, the index of its group in the first list. Groups are
+        in the order of their oldest reservations. The result is made again only after a change of the queue; callers
+        must not change it.
         """
         if self._numbered is None:
             keys = self._list_keys()
@@ -244,7 +256,7 @@ class PendingQueue:
         return {key: AgedRows(members) for key, members in found.items()}
 
     def _find_group(self, reservation: Reservation, shape: Shape) -> AgedRows:
-        """Return the group of a reservation, which changes now."""
+        """Return the group of a reservation, a new one if there is none, and record that the group changes now."""
         assert self._groups is not None, "groups exist once they were read"  # noqa: S101
         key = (reservation.request.account, shape)
         group = self._groups.get(key)
@@ -267,11 +279,11 @@ class PendingQueue:
 def _are_in_order(rows: Sequence[Reservation]) -> bool:
     """Return whether both `created_at` and `sequence` ascend in these rows; the rows are in order of age then.
 
-    False does not prove that they are in no such order.
+    After False, the rows may still be in order of age: `sequence` decides only between equal `created_at`.
     """
-    # Speed: a sorted list is sorted and compared without a step of Python for each row.
+    # Speed: no step of Python for each row, and an end at the first row that is not in order.
     ages, numbers = [row.created_at for row in rows], [row.sequence for row in rows]
-    return ages == sorted(ages) and numbers == sorted(numbers)
+    return all(map(le, ages, ages[1:])) and all(map(le, numbers, numbers[1:]))
 
 
 def _is_older(row: Reservation, other: Reservation) -> bool:

@@ -33,7 +33,7 @@ MOST_SLOTS: Final = 1_000_000
 _MARKETS: Final = 2
 """Number of markets: spot and on-demand."""
 HOURS_OF_MONTH: Final = 730
-"""Hours of an average month, by which a price per month is a price per hour."""
+"""Hours of an average month. A price per month divided by them is a price per hour."""
 
 
 def _share_above_none(value: object) -> object:
@@ -68,7 +68,7 @@ class MarketRules(Document):
     whose on-demand price is unknown has no such limit.
     """
     on_demand_base: Count = 0
-    """Number of slots that have to be on-demand before the pool launches other ones; 0 = none."""
+    """Number of slots that are on-demand in any case, before `on_demand_share` or the price decides; 0 = none."""
     on_demand_share: Share | None = None
     """Share of the slots above `on_demand_base` that is on-demand, rounded up to whole slots; the others are spot.
     Default: the price decides.
@@ -116,7 +116,7 @@ class Pool(Document):
     launch_for_elastic: bool = False
     """Whether a machine is launched if only elastic instances need it."""
     default_resources: ResourceMap = {}
-    """Resources of a component that requests none."""
+    """Amount of each resource that a component does not request itself."""
     idle_scale_down: Seconds = 300.0
     """Time without leases after which a slot is terminated."""
     reservation_ttl: Seconds = 0.0
@@ -144,9 +144,13 @@ class Pool(Document):
     quota.
     """
     self_end_after: Seconds = 1800.0
-    """Time after which the boot script's watchdog powers the machine off if its file was not touched; 0 = off."""
+    """Time after which the watchdog in the boot script powers the machine off if no program touched the file
+    `/run/leasehold/alive`; 0 = off.
+    """
     max_uses: Count = 0
-    """Number of leases after which a machine is replaced; 0 = no limit."""
+    """Number of leases after which a machine is replaced, and a static host drains until it registers again; 0 = no
+    limit.
+    """
     recycle_unclean: bool = False
     """Whether a slot is replaced when a lease on it ended without a release by its holder."""
     on_demand_after: Count = 0
@@ -181,8 +185,8 @@ class Pool(Document):
     """Limits that hold at certain times. If several windows set a key at one time, the last one listed counts."""
 
     def check_fields(self) -> None:
-        """Refuse a pool whose keys contradict each other: its limits on slots, or two equal offerings. Raises
-        ExpectedError.
+        """Raise ExpectedError if keys of the pool contradict each other: limits on slots, keys that a static pool
+        cannot have, the mix of markets, or two equal offerings.
         """
         if faults := list(_pool_conflicts(self)):
             raise conflicts(faults)
@@ -216,12 +220,16 @@ class Pool(Document):
 
     @cached_property
     def launch_digest(self) -> str:
-        """The hashes of the template, image, user data, network and tags from which machines are launched now."""
+        """The hashes of the template, image, user data, network, machine settings and tags from which machines are
+        launched now, as `digest_launch` writes them.
+        """
         return digest_launch(self.ec2)
 
     @cached_property
     def takes_prices(self) -> bool:
-        """Whether offerings without a price of their own get that of the table, and are not launched without one."""
+        """Whether an offering without a configured price gets its price from the table of prices, and is not launched
+        if the table has none.
+        """
         return self.market.prices or any(each.require is not None for each in self.offerings)
 
     @cached_property
@@ -232,7 +240,9 @@ class Pool(Document):
 
     @cached_property
     def zones(self) -> tuple[str, ...]:
-        """The zones of the pool's subnets, sorted; () if a subnet without a zone, or none, is configured."""
+        """The zones of the pool's subnets, sorted; () if a subnet is configured without a zone, or if no subnet is
+        configured.
+        """
         named = [entry.rpartition(":")[0] for entry in self.ec2.subnets]
         return tuple(sorted(set(named))) if all(named) else ()
 
@@ -243,7 +253,7 @@ class Pool(Document):
 
 
 def has_price(offering: Offering) -> bool:
-    """Return whether the price of an offering was set by hand."""
+    """Return whether the configuration sets the price of an offering."""
     return "price" in offering.model_fields_set
 
 
@@ -328,8 +338,8 @@ def slot_ids(name: str, pool: Pool) -> Iterable[str]:
 
 
 def find_pool_of_number(slot_id: str, most: Mapping[str, int]) -> str | None:
-    """Return the pool of a slot with the id `POOL-1` to `POOL-N`; None: it has another id. `most`: pool -> its N. Hosts
-    of a static pool may register under these ids.
+    """Return the pool of a slot whose id is `POOL-1` to `POOL-N`; None: the slot has another id. `most`: pool -> N, the
+    number of its slots. Hosts of a static pool may register under such ids, too.
     """
     name, _, digits = slot_id.rpartition("-")
     is_number = digits.isdecimal() and len(digits) <= len(str(most.get(name, 0)))

@@ -1,15 +1,16 @@
-"""Which rows of a view were written lately, in groups of rows with the same time mark.
+"""The rows that were written lately and that a view has applied, in groups of rows with the same time of writing
+(`marked_at`).
 
-A look for lost publishes asks the database for the recently written rows in the same groups. A group that the view has
-as a whole costs one comparison, and only the rows of other groups are read one by one.
+To find changes that never reached the view, the scheduler asks the database for the same groups. A group of which the
+view has all rows costs one comparison. Only of the other groups are the rows read one by one.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 KEPT_SECONDS: Final = 60.0
-"""Rows whose time mark is older than the newest one by more than this (at most twice this) are forgotten. Longer than
-a look goes back while ticks are on time; earlier rows are read one by one.
+"""Seconds before the newest write for which written rows are kept (at most twice this). A search for lost changes does
+not go back that far while ticks are on time; the rows of earlier writes are read one by one.
 """
 
 Key = int | str
@@ -17,8 +18,8 @@ Key = int | str
 
 
 class RecentWrites:
-    """The keys and versions of the rows that a view has applied lately, by kind of row and time mark. Ended
-    reservations, which the view drops, are included.
+    """The rows that a view has applied lately: kind of row -> time of writing -> key -> version. Ended reservations,
+    which the view drops, are included.
     """
 
     def __init__(self) -> None:
@@ -26,7 +27,9 @@ class RecentWrites:
         self._oldest = self._newest = float("-inf")
 
     def note(self, kind: str, key: Key, version: int, mark: float) -> None:
-        """Note that the view has applied this version of a row, written at `mark`."""
+        """Record that the view has applied this version of a row of this kind. `mark`: the row's time of writing,
+        `marked_at`.
+        """
         try:
             self._groups[kind][mark][key] = version
         except KeyError:
@@ -34,16 +37,19 @@ class RecentWrites:
                 self._groups.setdefault(kind, {})[mark] = {key: version}
                 self._forget_old(mark)
 
-    def note_all(self, kind: str, rows: Collection[tuple[Key, int, float]]) -> None:
-        """Note many rows, each as (key, version, mark), as `note` does with one of them."""
-        self._forget_old(max(mark for _, _, mark in rows))
+    def note_all(self, kind: str, keys: Sequence[Key], versions: Sequence[int], marks: Sequence[float]) -> None:
+        """Record many applied rows of one kind, as `note` records one. The sequences are parallel: the key, the version
+        and the time mark of each row.
+        """
+        self._forget_old(max(marks))
         groups, oldest = self._groups.setdefault(kind, {}), self._oldest
-        for key, version, mark in rows:
-            group = groups.get(mark)
-            if group is not None:
-                group[key] = version
-            elif mark >= oldest:
-                groups[mark] = {key: version}
+        for mark, key, version in zip(marks, keys, versions, strict=True):
+            if mark >= oldest:
+                group = groups.get(mark)
+                if group is None:
+                    groups[mark] = {key: version}
+                else:
+                    group[key] = version
 
     def forget(self, kind: str, key: Key, mark: float) -> None:
         """Forget a row that was deleted from the view."""
@@ -53,7 +59,8 @@ class RecentWrites:
         """Return whether the view has applied the rows with these keys, written at `mark`, whose versions have the sum
         `versions`.
 
-        No version in the view is newer than that in the database, so that equal sums are sums of equal versions.
+        Because no version in the view is newer than the version in the database, equal sums mean that all versions are
+        equal.
         """
         group = self._groups.get(kind, {}).get(mark)
         if group is None:

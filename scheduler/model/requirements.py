@@ -17,13 +17,13 @@ MOST: Final = "max"
 
 
 def _span(value: object) -> object:
-    """Return a table with a least and a greatest amount. Raises ExpectedError for another key, or if the table accepts
-    no amount.
+    """Return a table with a least (`min`) and a greatest (`max`) amount, unchanged. Raises ExpectedError for another
+    key, or if `max` is below `min`.
     """
     if isinstance(value, dict):
         for key in value:
             if key not in {LEAST, MOST}:
-                raise expected(f"{LEAST} or {MOST} as key", got=str(key))
+                raise expected(f"the key {LEAST} or {MOST}", got=str(key))
         least, most = value.get(LEAST, 0), value.get(MOST)
         if is_number(least) and is_number(most) and most < least:
             raise expected(f"at least {LEAST} ({least:g})", key=MOST, got=most)
@@ -71,10 +71,11 @@ class Requirements(Document):
     """Patterns of types that are not accepted, like `t*` or `*.nano`."""
 
     def describe(self, kind: InstanceType) -> tuple[dict[str, float], dict[str, str]]:
-        """Return the resources and the labels of a machine of this type, as far as these requirements name them.
+        """Return the resources and the labels of a machine of this type. The size of local disks is a resource only if
+        `local_disk_gib` has a `min`, and the names of type and family are labels only if `type_labels` is set.
 
         A machine may take the place of another one only if it has the same labels and at least the same resources. So
-        what was not required is left out.
+        properties that are not required are left out.
         """
         disk = {"local_disk_gib": kind.local_disk_gib} if self.local_disk_gib.get(LEAST) else {}
         return kind.resources | disk, kind.labels | (kind.type_labels if self.type_labels else {})

@@ -4,9 +4,10 @@ A view may contain a million reservations. Their rows cannot form reference cycl
 collector from scanning them.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from types import MappingProxyType
+from typing import Any, Final, Literal, overload
 
 import msgspec
 
@@ -60,7 +61,7 @@ class Shape:
 
 
 class Instances(Sequence[Instance]):
-    """The instances of some components of a request. They are created when the first one is read.
+    """The instances of some components of a request. The `Instance` objects are created when the first one is read.
 
     For most waiting gangs, a tick needs only the number of instances. Creating 10,000 instances would take as long as
     the rest of the tick.
@@ -248,7 +249,7 @@ def list_instances(request: Request, kind: ComponentKind) -> Instances:
 
 
 def name_components(request: Request, kind: ComponentKind) -> dict[str, Component]:
-    """Return the component of each instance of one kind, by the name of the instance."""
+    """Return a table (name of an instance -> its component) of the instances of all components of one kind."""
     return {each.name: each.component for each in list_instances(request, kind)}
 
 
@@ -262,7 +263,7 @@ def shape_key(request: Request) -> Hashable:
 
 
 def make_shape(request: Request) -> Shape:
-    """Return the shape of a request: those of its parts that decide where it can run."""
+    """Return the shape of a request: a new object with the parts of the request that decide where it can run."""
     return Shape(
         system=request.system,
         pool=request.pool,
@@ -275,8 +276,8 @@ def make_shape(request: Request) -> Shape:
 
 
 def usable_cores(lease: Lease) -> float | None:
-    """Return the number of CPUs of its slot that a lease may use at present. Return None if the lease requested no CPUs
-    and no number was set.
+    """Return the number of CPUs of its slot that a lease may use at present: `cores` if it is set, else the CPUs that
+    the lease requested, else None.
     """
     return lease.resources.get("cpus") if lease.cores is None else lease.cores
 
@@ -326,28 +327,37 @@ def may_restart(reservation: PublicReservation) -> bool:
     return reservation.phase == "failed" and reservation.request.restart_policy == "on_failure"
 
 
+NO_DETAILS: Final[Mapping[str, Any]] = MappingProxyType({})
+"""No further details of an event."""
+
+
 def move_reservation(
-    reservation: Reservation, to: Phase, cause: Cause, now: float, **changes: Any
+    reservation: Reservation,
+    to: Phase,
+    cause: Cause,
+    now: float,
+    details: Mapping[str, Any] = NO_DETAILS,
+    *,
+    reason: str | None = None,
+    **changes: Any,
 ) -> tuple[Reservation, Event]:
     """Return the reservation after a change of its phase, and the event about the change.
 
-    `changes` are new values of fields. Two keys are special: `reason` is stored in the row and in the event; `details`
-    has further details for the event. Raises IllegalMoveError if RESERVATION_MOVES does not permit the change for this
-    cause.
+    `details`: further details for the event. `reason` is stored in the row and in the event. `changes` are new values
+    of fields. Raises IllegalMoveError if RESERVATION_MOVES does not permit the change for this cause.
     """
     check_move(RESERVATION_MOVES, "reservation", reservation.id, (reservation.phase, to), cause)
-    details: dict[str, Any] = changes.pop("details", {})
-    changes.setdefault("reason", None)
     if to in ENDED:
         changes.setdefault("finished_at", now)
-    moved = msgspec.structs.replace(reservation, phase=to, changed_at=now, **changes)
+    moved = msgspec.structs.replace(reservation, phase=to, changed_at=now, reason=reason, **changes)
     detail: dict[str, Any] = {"from": reservation.phase}
-    if moved.reason:
-        detail["reason"] = moved.reason
+    if reason:
+        detail["reason"] = reason
     if to == "leased" and not reservation.token:
         # Only for the first lease: a reservation that was leased before has a token.
         detail["waited"] = max(0.0, now - reservation.created_at)
     if moved.leases:
         detail["slots"] = [lease.slot for lease in moved.leases]
-    event = Event(at=now, name=f"reservation_{to}", cause=cause, reservation=reservation.id, detail=detail | details)
+    detail.update(details)
+    event = Event(at=now, name=f"reservation_{to}", cause=cause, reservation=reservation.id, detail=detail)
     return moved, event

@@ -38,8 +38,9 @@ def subtract_all(left: Resources, requests: Sequence[Resources]) -> dict[str, fl
     for name, amount in left.items():
         used: float = 0
         for request in requests:
-            used += request.get(name, 0)
-        result[name] = max(0, amount - used)
+            if name in request:  # speed: `get` and `max` take longer
+                used += request[name]
+        result[name] = left_over if (left_over := amount - used) > 0 else 0
     return result
 
 

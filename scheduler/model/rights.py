@@ -74,7 +74,7 @@ def find_place_fault(principal: Principal | None, current: Reservation, slot: st
     """Return a fault if this principal may not confirm that the reservation runs on the slot, else None.
 
     A confirmation on a slot where the reservation has no lease ends leases of other reservations. Only an operator may
-    send one.
+    send such a confirmation.
     """
     held = {lease.slot for lease in current.leases if lease.state != "claimed"}
     if principal is None or principal.role == "operator" or slot is None or slot in held:

@@ -22,8 +22,8 @@ Path = tuple[str, ...]
 
 
 class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One key of the rules whose value differs between two versions. `before` or `after` None: the key has no value
-    there.
+    """One key of the rules whose value differs between two versions. `before` or `after` None: the key has no value in
+    that version.
     """
 
     path: str

@@ -42,7 +42,9 @@ class SchedulerKeys(Document):
     fewest leases.
     """
     elastic: Literal["yielding", "flexible", "malleable", "rigid"] = "yielding"
-    """How instances of elastic components are granted and taken back; without effect on other reservations."""
+    """`rigid`: elastic instances are placed together with the essential ones; `malleable`: later, and never taken back
+    for another reservation; `flexible`: taken back if the use of the pool grows; `yielding`: for any better use.
+    """
     backfill: bool = True
     """Whether later reservations may be placed although an earlier one does not fit."""
     starvation_guard: Seconds = 3600.0
@@ -62,7 +64,9 @@ class SchedulerKeys(Document):
     max_unconfirmed: Count = 0
     """Number of unconfirmed assignments in a row after which a reservation fails; 0 = no limit."""
     adoption_timeout: Seconds = 60.0
-    """Maximum time after a restart for which no unconfirmed lease is taken back while an adopted machine is silent."""
+    """Maximum time for which no unconfirmed lease is taken back while an adopted machine is silent, for example after a
+    restart of the scheduler.
+    """
     confirm_timeout: Seconds = 0.0
     """Time after which a lease that its holder has not confirmed is taken back; 0 = off."""
     charge_by: Literal["lease", "dominant_share", "price"] = "lease"
@@ -139,8 +143,8 @@ DEFAULT_PRIORITY: Final = 1.0
 
 
 def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[str, str]:
-    """Return field -> warning for each value of a request that is not the default and that the queue's type does not
-    use.
+    """Return a table (field -> warning) of the values in a request that are not the default and that a queue of the
+    type `queue` does not use.
     """
     given = {"priority": priority not in {0.0, DEFAULT_PRIORITY}, "account": account is not None}
     return {
@@ -151,14 +155,16 @@ def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[st
 
 
 class Route(NamedTuple):
-    """What follows for a reservation from the pool or the system that it requests."""
+    """The queue, the settings and the pools of a reservation, which follow from the pool or the system that it
+    requests.
+    """
 
     queue: str
-    """Name of its queue: a system with settings of its own, else ""."""
+    """Name of the reservation's queue: its system if the system has settings of its own, else ""."""
     settings: SchedulerKeys
     """The scheduler settings of this queue."""
     pools: tuple[str, ...]
-    """Names of the pools that may serve it, in the configured order."""
+    """Names of the pools that may serve the reservation, in the configured order."""
 
 
 class Rules(Document):
@@ -176,27 +182,27 @@ class Rules(Document):
     """The budgets in dollars by name."""
 
     def check_fields(self) -> None:
-        """Refuse more slots than MOST_SLOTS, and budgets that name unknown pools or that are below the cost of
-        `min_slots`. Raises ExpectedError.
+        """Raise ExpectedError if the pools have more slots than MOST_SLOTS together, or if a budget names an unknown
+        pool or is below the cost of `min_slots`.
         """
         if faults := [*list_slot_faults(self.pools), *list_budget_faults(self.budgets, self.pools)]:
             raise conflicts(faults)
 
     @property
     def spending(self) -> Mapping[str, Spent]:
-        """What was spent of each budget, as `with_spending` set it; it is no part of the document."""
+        """Name of a budget -> what its machines have cost, as `with_spending` set it. No field of the document."""
         found: Mapping[str, Spent] = self.__dict__.get("_spending", NO_SPENDING)
         return found
 
     def with_spending(self, spending: Mapping[str, Spent]) -> Self:
-        """Return the same rules with what was spent of each budget."""
+        """Return a copy of the rules with this `spending`: name of a budget -> what its machines have cost."""
         copy = self.model_copy(update={})
         copy.__dict__["_spending"] = spending
         return copy
 
     @cached_property
     def limited_accounts(self) -> frozenset[str]:
-        """The accounts that a budget limits alone or with other accounts."""
+        """The accounts that are named by a budget which prevents launches."""
         return frozenset(name for each in self.budgets.values() if each.is_limit for name in each.accounts)
 
     @cached_property
@@ -216,8 +222,8 @@ class Rules(Document):
 
     @cached_property
     def _settings_of_system(self) -> dict[str, SchedulerKeys]:
-        """System -> its settings, for systems that have settings of their own: the common settings, overridden by those
-        of the system.
+        """System -> its settings, for each system that has settings of its own: the common settings, overridden by
+        those of the system.
         """
         return {
             name: self.scheduler.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
@@ -251,7 +257,9 @@ class Rules(Document):
     def list_ignored(
         self, pool: str | None, system: str | None, *, priority: float, account: str | None
     ) -> dict[str, str]:
-        """Return `find_ignored` for the queue of reservations for this pool or system."""
+        """Return a table (field -> warning), as `find_ignored` does, with an entry for each of the given values that
+        the queue of reservations for this pool or system does not use.
+        """
         return find_ignored(self.settings_of(pool, system).queue, priority=priority, account=account)
 
     def settings_of_queue(self, queue: str) -> SchedulerKeys:
@@ -309,7 +317,9 @@ def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float
 
 
 def list_deadlines_of_lease(terms: Terms, rules: Rules, now: float) -> tuple[float | None, float | None]:
-    """Return when a lease that begins now expires, and by when its holder has to confirm it; None: never."""
+    """Return two times: when a lease that begins at `now` expires (None: never), and by when its holder has to confirm
+    it (None: no limit).
+    """
     confirm_timeout = rules.settings_of(terms.pool, terms.system).confirm_timeout
     return expiry_of_lease(terms, rules, now), now + confirm_timeout if confirm_timeout else None
 
@@ -322,8 +332,8 @@ def expiry_when_renewed(reservation: Reservation, rules: Rules, now: float) -> f
 
 
 def _own_ttl(request: Request | Terms, pool: Pool | None) -> float | None:
-    """Return the ttl (seconds) of a reservation's pending and of its leased phase: None if neither the request nor its
-    first pool has one, 0.0 for never.
+    """Return the ttl in seconds that holds both while a reservation is pending and while it is leased. 0.0: it never
+    expires. None: neither the request nor its first pool sets such a ttl.
     """
     if request.ttl is not None:
         return request.ttl
@@ -354,7 +364,7 @@ def merge_rules(rules: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
 
 
 def list_image_sources(rules: Rules) -> dict[str, str]:
-    """Return the sources of images that the rules name, each with the path of the first key that has it."""
+    """Return the sources of images in the rules: source -> path of the first key that names it."""
     found: dict[str, str] = {}
     for name, pool in rules.pools.items():
         if pool.ec2.image is not None and is_source(pool.ec2.image):
@@ -363,7 +373,9 @@ def list_image_sources(rules: Rules) -> dict[str, str]:
 
 
 def with_images(rules: Rules, images: Mapping[str, str]) -> Rules:
-    """Return the rules with ids in place of the sources of images. A source that `images` lacks stays."""
+    """Return the rules with the ids of images in place of their sources. `images`: source -> id. A source that `images`
+    lacks stays.
+    """
     changed: dict[str, Any] = {}
     for name, pool in rules.pools.items():
         if (image := images.get(pool.ec2.image or "")) is not None:

@@ -12,7 +12,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.schedules import OVERRIDES, list_open
 
 _Open = tuple[tuple[str, tuple[int, ...]], ...]
-"""By pool with schedules: the indexes of the schedules whose windows are open."""
+"""One entry for each pool with schedules: (pool, the indexes of its schedules whose windows are open)."""
 
 
 class InForce(NamedTuple):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FIELDS: Final = 5
 _FIRST: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""An instant after which a cron expression has to fire, so that it is accepted."""
+"""An instant after which a cron expression must fire at least once; else it is refused."""
 _A_CRON: Final = 'a cron expression of five fields that fires, like "0 8 * * MON-FRI"'
 _MOST_WINDOWS: Final = 1500
 """Maximum number of windows of one schedule that are examined for overlaps and changes of the clock."""
@@ -91,9 +91,11 @@ class Schedule(Document):
     """The pool's `replacement.disruption_budget` in the windows; default: as outside of them."""
 
     def check_fields(self) -> None:
-        """Refuse a schedule without an end of its windows, with two, or that sets nothing. Raises ExpectedError."""
+        """Raise ExpectedError for a schedule that has neither or both of `duration` and `until`, that sets no limit, or
+        whose `min_slots` is above its `max_slots`.
+        """
         if (self.duration is None) == (self.until is None):
-            raise expected("either a duration or an until", key="duration", got=self.duration)
+            raise expected("either `duration` or `until`", key="duration", got=self.duration)
         if self.duration == 0:
             raise expected("a duration > 0", key="duration", got=0)
         if all(getattr(self, key) is None for key in OVERRIDES):
@@ -110,7 +112,7 @@ class Window(NamedTuple):
 
 
 def find_window(schedule: Schedule, now: float) -> Window | None:
-    """Return the window of a schedule that is open at `now`; if none is, the next one; None if there is none.
+    """Return the window of a schedule that is open at `now`, else the next window, else None.
 
     Windows that overlap or touch each other are open without a break; each ends at its own end.
     """
@@ -189,14 +191,17 @@ def find_overlap(schedule: Schedule, other: Schedule, now: float) -> float | Non
 
 
 def find_own_overlap(schedule: Schedule, now: float) -> float | None:
-    """Return the first start of a window, in the year after `now`, at which the window before is still open."""
+    """Return the first start of a window, in the year after `now`, at which the previous window is still open; None if
+    there is none.
+    """
     pairs = pairwise(_list_a_year(schedule, now))
     return next((later.start for earlier, later in pairs if later.start < earlier.end), None)
 
 
 def find_clock_change(schedule: Schedule, now: float) -> Window | None:
-    """Return the first window of the year after `now` in which the clock of the time zone is changed, if the schedule
-    has a `duration`: that window ends at another time of day than others.
+    """Return the first window of the year after `now` in which the clock of the time zone is changed; None if there is
+    none. Such a window of a schedule with a `duration` ends at another time of day than its other windows. A schedule
+    without a `duration` has no such window.
     """
     if schedule.duration is None:
         return None

@@ -1,5 +1,5 @@
-"""The rows of slots. A slot has at most one machine at a time. It is reused: each launch on a slot
-begins a new epoch.
+"""The rows of slots. A slot has at most one machine at a time. The slot is reused: each launch on a slot begins a new
+epoch.
 """
 
 from collections.abc import Iterable
@@ -60,7 +60,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter(msgspec.Struct, frozen=True, gc=False):
-    """The open interval of a slot's machine. `since`: its begin, in seconds since the epoch."""
+    """The open interval of the cost ledger for a slot's machine: what the machine does, and its price. `since`: the
+    begin of the interval, in seconds since the epoch.
+    """
 
     since: float
     kind: CostKind
@@ -72,7 +74,7 @@ class Meter(msgspec.Struct, frozen=True, gc=False):
 
 
 class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The row of a slot, as clients read it. Times are seconds since the epoch; None if the event has not happened.
+    """The row of a slot, as clients read it. Times are seconds since the epoch; a time is None if it has not come yet.
 
     `version` counts the writes that changed more than a time stamp; `marked_at` is the time of the last write of any
     kind. Of two copies of a row, the one with the greater (`version`, `marked_at`) is newer. These two must stay the
@@ -169,8 +171,8 @@ class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
     launched_for: str | None = None
     """The account whose demand caused the launch; None: no account did, or the machine was not launched for demand."""
     power: Literal["start", "stop"] | None = None
-    """What was decided about the machine and is not confirmed by the cloud yet: `stop` in the state `stopped`, `start`
-    in the state `booting`. It is stored before the cloud is called. None: nothing is to be confirmed.
+    """The decision about the machine that the cloud has not confirmed yet: `stop` in the state `stopped`, `start` in
+    the state `booting`. It is stored before the cloud is called. None: nothing is to be confirmed.
     """
     storage_price: float | None = None
     """Price of the storage of a stopped machine in dollars per hour; None: it is unknown."""
@@ -190,7 +192,7 @@ def slot_order(slot_id: str) -> tuple[str, int, str]:
 
 
 def list_batches(slots: Iterable[Slot]) -> list[str]:
-    """Return the ids of the batches of launches to which these slots belong, each once, in their order."""
+    """Return the ids of the batches of launches to which these slots belong, each once, in the order of the slots."""
     return list(dict.fromkeys(slot.batch for slot in slots if slot.batch is not None))
 
 

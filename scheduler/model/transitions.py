@@ -173,5 +173,5 @@ def check_move(edges: Edges, kind: str, name: str, move: tuple[str, str], cause:
     """Raise IllegalMoveError unless the table `edges` permits the change `move` (from, to) for this cause. `kind` and
     `name` describe the row in the error.
     """
-    if cause not in edges.get(move, {}):
+    if cause not in edges.get(move, ()):
         raise IllegalMoveError(kind, name, *move, cause)

@@ -13,7 +13,9 @@ Reason = tuple[str, str]
 MOST_NAMES: Final = 128
 """The most reservations in one block."""
 MOST_MISSES: Final = 32
-"""The most blocks that are not found again one after the other, before the rest of the queue is cut into new blocks."""
+"""If more than this number of known blocks in a row are not found in the queue, the rest of the queue is cut into new
+blocks.
+"""
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -25,16 +27,19 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class WaitBlock:
-    """A part of the queue. A block never changes, so that consumers may keep by identity what they found for it.
+    """A part of the waiting reservations: at most MOST_NAMES, in queue order. A block never changes, so that a reader
+    may keep what it computed for a block while the object is the same.
 
-    A block from which few reservations have left shares its names and reasons with the block before, and knows which of
-    them stay. Speed: a copy of 128 names writes into the memory of each of them, and so does its end.
+    If few reservations leave a block, the new block shares the names and reasons of the old one, and marks those that
+    stay. Speed: to copy 128 names, and to free the copy, writes into the memory of each name.
     """
 
     __slots__ = ("_names", "_reasons", "_stays")
 
     def __init__(self, names: Sequence[str], reasons: Sequence[Reason], stays: bytes | None = None) -> None:
-        """`stays`: one byte for each of `names`, 0 for those that have left; None: all are in the block."""
+        """`stays`: one byte for each of `names`, which is 0 if the reservation is not in the block; None: all are in
+        it.
+        """
         self._names, self._reasons, self._stays = tuple(names), tuple(reasons), stays
 
     @property
@@ -44,7 +49,7 @@ class WaitBlock:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """The reason of each reservation."""
+        """Why each reservation waits, in the order of `names`."""
         return self._reasons if self._stays is None else tuple(compress(self._reasons, self._stays))
 
     def __len__(self) -> int:
@@ -81,7 +86,7 @@ class Waits:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """The reason of each reservation."""
+        """Why each reservation waits, in the order of `names`."""
         if self._reasons is None:
             self._reasons = tuple(chain.from_iterable(each.reasons for each in self._blocks or ()))
         return self._reasons
@@ -107,12 +112,12 @@ class Waits:
         return zip(self.names, self.reasons, strict=True)
 
     def cut(self, known: Sequence[WaitBlock] = ()) -> tuple[WaitBlock, ...]:
-        """Return the blocks of the queue. `known`: blocks of an earlier plan; those that the queue still contains
-        unchanged are used again.
+        """Return the waiting reservations as blocks. `known`: blocks of an earlier plan; blocks whose reservations
+        still wait unchanged are used again.
 
-        The queue is cut once; later calls return the same blocks.
+        The queue is cut once; later calls return the same blocks and do not use `known`.
 
-        Cost: names and reasons are compared by slices, without a step of Python for each name.
+        Speed: names and reasons are compared by slices, without a step of Python for each name.
         """
         if self._blocks is None:
             blocks = tuple(self._align(known))
@@ -124,7 +129,9 @@ class Waits:
         return self._blocks
 
     def _align(self, known: Sequence[WaitBlock]) -> Iterator[WaitBlock]:
-        """Yield the blocks of the queue: those known blocks that it still contains unchanged, and new ones between."""
+        """Yield the blocks of the queue: those blocks of `known` that the queue still contains unchanged, and new
+        blocks for the reservations between them.
+        """
         names, reasons = self.names, self.reasons
         done, misses = 0, 0
         for block in known:
@@ -151,4 +158,4 @@ class Waits:
 
 
 NO_WAITS: Final = Waits()
-"""No reservation waits."""
+"""The empty `Waits`: no reservation waits."""

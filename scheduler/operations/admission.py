@@ -3,7 +3,7 @@
 A reservation is refused only after an exact count, but counting rows is slow, so a process avoids most counts.
 Reservations are inserted one transaction after the other and numbered by `sequence`. So the last count plus the number
 of reservations inserted since then is an upper bound. If this bound exceeds the limit, the reservations inserted since
-then are counted, and all pending ones only if they exceed it still.
+then are counted. If the bound still exceeds the limit, all pending reservations are counted.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -30,12 +30,12 @@ FULL_SECONDS: Final = 1.0
 """Seconds for which a count of pending reservations is used again after it led to a refusal."""
 MOST_KNOWN: Final = 10_000
 """The most principals and accounts for which one process keeps a count of pending reservations, and the most kinds of
-requests of which it keeps that they fit.
+requests for which it remembers that they fit on a slot.
 """
 
 
 class Payer(msgspec.Struct, frozen=True):
-    """A principal (sender of requests) or a quota account: one to which limits on pending reservations apply."""
+    """A principal (sender of requests) or a quota account, to which limits on pending reservations apply."""
 
     kind: str
     """`principal` or `account`."""
@@ -53,13 +53,17 @@ class Payer(msgspec.Struct, frozen=True):
         return Pending(limits.pending_per_account, limits.instances_per_account)
 
     def count(self, transaction: Transaction) -> Pending:
-        """Count the pending reservations of this principal or account, and their instances, in the database."""
+        """Count the pending reservations of this principal or account, and their instances, in the database. Return
+        both counts.
+        """
         if self.kind == "principal":
             return transaction.count_pending_of_principal(self.name)
         return transaction.count_pending_of_account(self.name or "")
 
     def count_inserted(self, transaction: Transaction, after: int, upto: int) -> Pending:
-        """Count the reservations of this principal or account whose number is above `after` and at most `upto`."""
+        """Count the reservations of this principal or account whose `sequence` is above `after` and at most `upto`, and
+        their instances. Return both counts.
+        """
         place = 0 if self.kind == "principal" else 1
         found = transaction.count_inserted(after, upto).items()
         return reduce(_add, (count for names, count in found if names[place] == self.name), _NONE)
@@ -67,8 +71,8 @@ class Payer(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Count:
-    """An exact count of the pending reservations of a principal or account, and the reservations that were inserted for
-    it since then.
+    """An exact count of the pending reservations of a principal or account (`pending`), and counts of the reservations
+    that were inserted for it after that count.
     """
 
     pending: Pending
@@ -82,7 +86,7 @@ class _Count:
     """Reservations that this process has inserted after `sequence`."""
 
     def bound(self, sequence: int) -> Pending:
-        """Return an upper bound of the pending reservations and instances when `sequence` is the number of the newest
+        """Return an upper bound of the pending reservations and instances. `sequence`: the number of the newest
         reservation.
 
         Reservations that other processes have inserted after `self.sequence` may belong to this principal or account.
@@ -98,8 +102,8 @@ class _Count:
         return sequence - self.sequence <= self.pending.reservations + self.later.reservations
 
     def add(self, inserted: Pending, sequence: int) -> None:
-        """Add all reservations that were inserted for the principal or account after `self.sequence`, up to
-        `sequence`.
+        """Add the reservations that were inserted for the principal or account after `self.sequence`, up to `sequence`.
+        `inserted`: their count.
         """
         self.later, self.sequence, self.own = _add(self.later, inserted), sequence, _NONE
 
@@ -115,9 +119,9 @@ class Admission:
     def admit(
         self, transaction: Transaction, limits: LimitRules, rows: Sequence[Reservation]
     ) -> dict[str, InvalidInputError]:
-        """Return, by id, the error for each new reservation in `rows` that would exceed a limit on pending
-        reservations. Reservations that are stored already are never refused. Call it before the transaction locks any
-        row.
+        """Return the errors, by reservation id, of those new reservations in `rows` that would exceed a limit on
+        pending reservations; {} if all are admitted. Reservations that are stored already are never refused. Call it
+        before the transaction locks any row.
         """
         asked: dict[Payer, Pending] = {}
         smallest: dict[Payer, int] = {}
@@ -197,7 +201,7 @@ class Admission:
 
 
 def _group(rows: Iterable[Reservation]) -> Iterable[list[Reservation]]:
-    """Return the rows in groups that have the same principal and the same account."""
+    """Return the rows in groups. All rows of a group have the same principal and the same account."""
     groups: dict[tuple[str | None, str | None], list[Reservation]] = {}
     for row in rows:
         groups.setdefault((row.principal, row.request.account), []).append(row)
@@ -226,8 +230,8 @@ def _fits(limits: Pending, pending: Pending, wanted: Pending) -> bool:
 
 
 def _find_fault(limits: LimitRules, payer: Payer, pending: Pending, wanted: Pending) -> Fault | None:
-    """Return the fault if a principal or account with `pending` reservations would exceed one of its limits by `wanted`
-    more ones, else None.
+    """Return a fault if a principal or account that has `pending` reservations would exceed one of its limits with
+    `wanted` additional ones. Return None if it would not.
     """
     most = payer.limits(limits)
     if not _fits(Pending(most.reservations), pending, wanted):
@@ -242,8 +246,8 @@ def _find_fault(limits: LimitRules, payer: Payer, pending: Pending, wanted: Pend
 
 
 def find_excess(word: ReservationDocument, limits: LimitRules) -> Fault | None:
-    """Return the fault if a submitted reservation has too many instances, components or labels for a single one, else
-    None.
+    """Return a fault if a submitted reservation has more instances, components or labels than the limits allow for a
+    single one. Return None if it has not.
     """
     components = word.components
     instances = sum(each.count for each in components)
@@ -260,15 +264,15 @@ def find_excess(word: ReservationDocument, limits: LimitRules) -> Fault | None:
 
 
 KNOWN_SECONDS: Final = 10.0
-"""Maximum age in seconds of slots that were read earlier and show that a request fits. That a request fits on no slot
-is always decided on slots that are read now.
+"""Maximum age in seconds of slots that were read earlier, if they are used to decide that a request fits. The decision
+that a request fits on no slot always uses slots that are read for it.
 """
 
 
 @dataclass
 class KnownSlots:
-    """One slot of each kind, as this process has read them last. One slot of a kind is enough to decide whether any
-    slot could hold a request.
+    """The slots that this process has read last, to decide whether a request fits on any slot. Only one slot of each
+    kind is kept, because equal slots give equal answers.
     """
 
     slots: Sequence[Slot] = ()
@@ -276,12 +280,15 @@ class KnownSlots:
     _fitting: set[Hashable] = field(default_factory=set)
     """Kinds of requests that were found to fit."""
     _found_with: tuple[Rules | None, float | None] = None, None
-    """With which rules, and with slots of which time, `_fitting` was found. None: without slots, so it has no end."""
+    """The rules with which, and the time of the slots on which, the kinds in `_fitting` were found to fit. The time is
+    None if the rules alone showed it; then it stays valid.
+    """
 
     def fitting(self, rules: Rules) -> set[Hashable]:
-        """Return the kinds of requests that are known to fit under these rules, as a set that the caller extends.
+        """Return the kinds of requests that are known to fit under these rules, as a set to which the caller adds more.
 
-        The set is emptied when the rules change, when slots are read again, and when they are no longer young.
+        The set is emptied when the rules change, when slots are read again, and when the slots are older than
+        KNOWN_SECONDS.
         """
         present = rules, self.read_at if self.is_young() else None
         if self._found_with[0] is not rules or self._found_with[1] != present[1] or len(self._fitting) >= MOST_KNOWN:
@@ -306,11 +313,11 @@ def _kind_of(slot: Slot) -> tuple[object, ...]:
 
 
 def foresee_misfits(store: Store, known: KnownSlots, rules: Rules, rows: Iterable[Reservation]) -> dict[str, Reason]:
-    """Return, by id, the waiting code and sentence for each new reservation that no slot or offering could hold, even
-    an empty one.
+    """Return, by id, the waiting code and sentence of each new reservation that no slot or offering could hold, even an
+    empty one. Reservations that fit are missing.
 
-    The known slots are tried first if they are young. The slots are read from the database only if a reservation fits
-    no known slot and no offering.
+    The known slots are tried first if they are not older than KNOWN_SECONDS. The slots are read from the database only
+    if a reservation fits no known slot and no offering.
     """
     asked = list(rows)
     found = find_misfits(asked, known.slots if known.is_young() else (), rules)

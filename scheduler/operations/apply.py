@@ -24,13 +24,13 @@ from scheduler.policy.quota.accounting import stop
 from scheduler.ports import Transaction
 
 RULES_CHANGED = "rules_changed"
-"""Name of the event that the rules changed. It has their `version`, and the `source` that applied them
-if it is known.
+"""Name of the event that the rules changed. The event has their new `version`, and the `source` that applied them if it
+is known.
 """
 
 
 class RulesChangedError(Exception):
-    """Raised when other rules have been put in force since a change of the rules was decided. Nothing was written.
+    """Raised when the rules in force are no longer the version that a change of the rules expects. Nothing was written.
 
     `version`: the version that is in force.
     """
@@ -54,9 +54,10 @@ def apply_rules(
     """Check a document of rules, store it as the rules in force, and create, change or delete the slots and accounts
     that it concerns. Return (version, whether anything changed).
 
-    Applying the same document again changes nothing. `source`: what applies the rules, for the history. `expected`: the
-    version of the rules in force when the change was decided. `images`: see `write_rules`. Raises InvalidInputError,
-    RulesChangedError or ForeignClusterError; then nothing was written.
+    Applying the same document again changes nothing. `prefix`: the path of the document, for the messages about faults.
+    `source`: the name of the sender or file that applies the rules, for the history. `expected`: the version that must
+    be in force now; None: any. `images`: the ids of images by their source; a source that is missing keeps its id.
+    Raises InvalidInputError, RulesChangedError or ForeignClusterError; then nothing was written.
     """
     rules = read_rules(dict(document), prefix)
     check_requirements(ports.store, rules, prefix)
@@ -70,7 +71,9 @@ def apply_rules(
 
 
 class Applied(NamedTuple):
-    """The result of `write_rules`: the version in force, and the changes to announce; None if nothing changed."""
+    """The result of `write_rules`. `version`: the version in force; `change_set`: the changes to announce, None if
+    nothing changed.
+    """
 
     version: int
     change_set: ChangeSet | None
@@ -97,9 +100,10 @@ def write_rules(
     principal: Principal | None = None,
     images: Mapping[str, str] | None = None,
 ) -> Applied:
-    """Do the part of `apply_rules` that belongs into its transaction. `rules`: the rules in `document`, which were
-    checked. `principal`: the sender of the request, whose name the event gets. `images`: ids of images by their source
-    in the rules; a source that is missing keeps its id. Raises RulesChangedError.
+    """Store the rules in a transaction that the caller commits, as `apply_rules` describes, and return what was
+    applied. `rules`: the checked rules of `document`. `principal`: the sender of the request, whose name the event
+    gets; None: there is none. `images`: ids of images by their source in the rules; a source that is missing keeps its
+    id. Raises RulesChangedError if another version than `expected` is in force.
     """
     stored = transaction.load_rules()
     if expected is not None and stored.version != expected:
@@ -142,9 +146,10 @@ def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
 def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, rules: Rules) -> None:
     """Change the quota accounts to what their tables in the new rules contain.
 
-    An account whose table is new or changed gets its settings, and its balance if the balance in the table is new or
-    changed. An account whose table was removed is forgotten. If an operator changed a setting by a command, it stays
-    until the table changes. When quota scheduling is switched on, accounts earn from now on.
+    If the table of an account is new or changed, the account gets the settings of the table. It gets the balance of the
+    table only if that is new or changed. An account whose table was removed is forgotten (deleted). A setting that an
+    operator changed by a command stays until the table changes. When quota scheduling is switched on, accounts earn
+    from now on.
     """
     work.accounts.update((account.id, account) for account in accounts)
     if rules.has_quota and not before.has_quota:
@@ -163,8 +168,8 @@ def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, r
 
 
 def fit_leases(work: UnitOfWork, before: Rules, rules: Rules) -> None:
-    """Begin or end the charging of the loaded reservations' leases where the new rules change their queue to or from
-    `quota`. The level of a lease stays.
+    """Begin or end the charging of leases of the loaded reservations, where the new rules change the queue of a
+    reservation to `quota` or from `quota`. The level of a lease stays.
 
     Source: qscheduler, whose rules apply under `queue: quota` only.
     """
@@ -180,8 +185,8 @@ def fit_leases(work: UnitOfWork, before: Rules, rules: Rules) -> None:
 
 
 def _list_quota_systems(rules: Rules) -> tuple[bool, set[str]]:
-    """Return whether `quota` is the common queue type (`scheduler.queue`), and the systems whose own settings differ
-    from that: with another queue type if it is, with `quota` if it is not.
+    """Return two things: whether `quota` is the common queue type (`scheduler.queue`), and the names of the exceptions.
+    These are the systems that have `quota` although it is not the common type, or another type although it is.
     """
     is_common = rules.scheduler.queue == "quota"
     own = {name: rules.settings_of(None, name).queue == "quota" for name in rules.scheduler.system}

@@ -1,4 +1,4 @@
-"""What one transaction changed, for the announcement that follows its commit."""
+"""The change set: what one transaction changed, for the announcement that follows its commit."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -10,8 +10,8 @@ from scheduler.model.view import Gone, Row
 from scheduler.ports import OutboxMessage
 
 STOP_DONE: Final = "slot_stop_done"
-"""Name of the event that the cloud reports the machine of a stopped slot as stopped. The state of the slot does not
-change; from now on its machine may be started.
+"""Name of the event that the machine of a stopped slot has stopped, as the cloud reports. The state of the slot stays
+`stopped`; from now on its machine may be started.
 """
 
 
@@ -26,7 +26,9 @@ class ChangeSet:
     slots: dict[str, Slot] = field(default_factory=dict)
     """By id: all slots that the transaction loaded, changed or not."""
     hosts: list[Slot] = field(default_factory=list)
-    """The changed slots of static hosts. Changes of time marks such as `last_seen` do not count."""
+    """The changed slots of static hosts. A slot of which only time marks such as `last_seen` changed is not among
+    them.
+    """
     spent: dict[str, Levels] = field(default_factory=dict)
     """Account id -> what the account paid in this transaction for the use of leases, by level."""
     is_change: bool = False
@@ -34,5 +36,5 @@ class ChangeSet:
 
     @property
     def turned_slots(self) -> bool:
-        """Return whether a slot became ready, empty or stopped in this transaction: then a tick should run at once."""
+        """Return whether a slot became ready, empty or stopped in this transaction. Then a tick should run at once."""
         return any(event.name in {"slot_ready", "slot_empty", "slot_stopped", STOP_DONE} for event in self.events)

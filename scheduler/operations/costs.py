@@ -14,21 +14,23 @@ WAYS: Final[tuple[By, ...]] = get_args(By)
 
 
 class CostSum(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machines of one pool, account, offering or kind have cost, in dollars. `name` "": no account, or no
-    offering.
+    """What the machines of one pool, account, offering or kind have cost, in dollars. `name`: the pool, account,
+    offering or kind; "" for costs without an account or offering. `seconds`: the time of the machines.
     """
 
     name: str
     dollars: float
     seconds: float
     unpriced_seconds: float
-    """Those of the seconds whose price is unknown."""
+    """The part of `seconds` for which the price is unknown, so that it costs 0 dollars."""
     dollars_by_kind: dict[CostKind, float]
     seconds_by_kind: dict[CostKind, float]
 
 
 def sum_by(costs: Iterable[Cost], by: By) -> list[CostSum]:
-    """Return the sums of these costs, the highest cost first. Offerings are named with their pools: `POOL/OFFERING`."""
+    """Return the sums of these costs by pool, account, offering or kind (`by`), the highest cost first. Offerings are
+    named with their pools: `POOL/OFFERING`.
+    """
     groups: dict[str, list[Cost]] = defaultdict(list)
     for cost in costs:
         groups[f"{cost.pool}/{cost.offering}" if by == "offering" else getattr(cost, by)].append(cost)
@@ -37,7 +39,7 @@ def sum_by(costs: Iterable[Cost], by: By) -> list[CostSum]:
 
 
 def add_up(costs: Iterable[Cost]) -> CostSum:
-    """Return the sum of all these costs."""
+    """Return the sum of all these costs, with an empty name."""
     return _add_up("", list(costs))
 
 

@@ -30,10 +30,11 @@ def end_reservation(
     clean: bool = True,
     **changes: Any,
 ) -> Reservation:
-    """Move a reservation to a phase in which it has ended, end its leases and update their slots. Return the new row.
+    """Move a reservation to `phase`, in which it has ended, end its leases and update their slots. Return the new row.
     The reservation keeps its last token.
 
-    `clean`: whether the holder cleaned up its slots; this has an effect only for the phase `released`.
+    `reason`: why the phase changed; None: no reason is stored. `changes`: other fields of the new row. `clean`: whether
+    the holder cleaned up its slots; this has an effect only for the phase `released`.
     """
     ended = work.move_reservation(
         _without_declined_instances(current),
@@ -50,7 +51,7 @@ def end_reservation(
 
 def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, **changes: Any) -> Reservation:
     """Return a reservation to the queue at its old position, end its leases and update their slots. Return the new row.
-    Its ttl starts again, by the rule for pending reservations.
+    The ttl of the reservation starts again, as for a pending reservation. `changes`: other fields of the new row.
     """
     changes.setdefault("unconfirmed", current.unconfirmed if current.confirmed_at is None else 0)
     returned = work.move_reservation(
@@ -73,7 +74,7 @@ def revoke(
     work: UnitOfWork, current: Reservation, reason: str, by: float, leases: Iterable[Lease], **changes: Any
 ) -> None:
     """Move a reservation to the phase `revoking`: its holder must give all leases back until the time `by`. `leases`:
-    the reservation's leases with their cost up to now.
+    the reservation's leases with their cost up to now. `changes`: other fields of the new row.
     """
     revoking = tuple(msgspec.structs.replace(lease, state="revoking", revoke_by=by) for lease in leases)
     work.move_reservation(
@@ -106,9 +107,9 @@ def held_of(current: Reservation) -> list[Lease]:
 
 
 def _without_declined_instances(current: Reservation) -> Reservation:
-    """Return a leased or revoking reservation without its list of declined instances, because the list does not apply
-    to the next lease. Return any other reservation unchanged: its list contains slots, which its next lease must not
-    use.
+    """Return a leased or revoking reservation without its list `declined`: there the list names instances of the
+    present lease and does not apply to the next one. Return a reservation in any other state unchanged: there the list
+    names slots that its next lease must not use.
     """
     is_of_lease = current.declined and current.phase in {"leased", "revoking"}
     return msgspec.structs.replace(current, declined=()) if is_of_lease else current
@@ -124,8 +125,9 @@ def end_instances(
     clean: bool,
     **changes: Any,
 ) -> Reservation:
-    """End the leases of these elastic instances and update their slots. Return the new row of the reservation, which
-    keeps its other leases. `clean`: whether the holder cleaned up the slots.
+    """End `leases`, which are leases of elastic instances, and update their slots. Return the new row of the
+    reservation, which keeps its other leases. `clean`: whether the holder cleaned up the slots. `changes`: other fields
+    of the new row.
     """
     ended = {each.component for each in leases}
     others = tuple(each for each in current.leases if each.component not in ended)
@@ -140,15 +142,15 @@ def end_instances(
 
 
 def count_restarts(current: Reservation, died: Iterable[str]) -> Reservation:
-    """Return the reservation with one more restart counted for each instance in `died`."""
+    """Return the reservation with one more restart for each instance in `died` (names of instances)."""
     counts = Counter(current.component_restarts)
     counts.update(died)
     return msgspec.structs.replace(current, component_restarts=dict(counts) or None)
 
 
 def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, died: Sequence[str]) -> Reservation:
-    """Move a reservation to `failed` because its instances `died` were lost. Their restarts are counted if the restart
-    policy will restart the reservation.
+    """Move a reservation to the phase `failed`, because its instances `died` (names) were lost. Return its new row. If
+    the restart policy will restart the reservation, their restarts are counted.
     """
     details = {"died": list(died)} if died else {}
     if may_restart_again(current, rules):
@@ -167,8 +169,8 @@ def add_instance_event(work: UnitOfWork, name: str, reservation: str, lease: Lea
 
 
 def _free_slots(work: UnitOfWork, rules: Rules, current: Reservation, *, clean: bool) -> None:
-    """Update the slots of a reservation whose leases have ended. Unless `clean`, those in pools with the rule
-    `recycle_unclean` will be drained.
+    """Update the slots of a reservation whose leases have ended. Unless `clean`, slots of pools with the rule
+    `recycle_unclean` are marked to be drained.
     """
     work.free_slots(current)
     for lease in () if clean else held_of(current):
@@ -176,8 +178,8 @@ def _free_slots(work: UnitOfWork, rules: Rules, current: Reservation, *, clean: 
 
 
 def note_unclean(work: UnitOfWork, rules: Rules, lease: Lease) -> None:
-    """Have the slot of a lease that its holder did not clean up drained, if the rule `recycle_unclean` of its pool is
-    set.
+    """Mark the slot of a lease to be drained, because the holder did not clean it up. Do nothing if the rule
+    `recycle_unclean` of its pool is not set.
     """
     slot, pool = work.slots.get(lease.slot), None
     if slot is not None and slot.epoch == lease.epoch and slot.state == "ready":

@@ -24,8 +24,8 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
 SEARCH_SECONDS: Final = 1.5
-"""Seconds after which a search for the smallest change tries no further change. This is less than the timeout of a
-client.
+"""Seconds after which the search for the smallest change that would end a wait tries no other change. A client's
+timeout is longer.
 """
 
 
@@ -67,7 +67,7 @@ def explain_wait(
     view: View, rules: Rules, row: Reservation, now: float, has_time: Callable[[], bool] = lambda: True
 ) -> dict[str, Any]:
     """Return why a pending reservation waits: the part of the answer of `explain` that concerns pending reservations.
-    `has_time`: a function that returns whether the search for a change may go on.
+    `has_time`: a function that returns False when the search for a change has to stop.
     """
     cache = PlanCache()
     with PausedGC():
@@ -101,10 +101,11 @@ def _describe_payer(view: View, rules: Rules, row: Reservation, now: float) -> s
 
 
 def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]:
-    """Return the conditions of all slots and pools, or of those of one pool, as texts for people: for example that a
-    slot is cordoned, or that launches are paused.
+    """Return the conditions of all slots and pools, or of those of one pool, as sentences: for example that a slot is
+    cordoned, or that launches are paused.
 
-    The result has `slots` and `pools`, each a table of id -> texts. Those without a condition are missing.
+    The result has the keys `slots` and `pools`, each a dict of id -> sentences. Slots and pools without a condition are
+    missing.
     """
     now = ports.store.now()
     rules = ports.rules_at(now).rules

@@ -1,8 +1,8 @@
-"""Decide which heartbeats of static hosts count. See docs/reference/protocol.md, "Hosts".
+"""Decides which heartbeats of static hosts count. See docs/reference/protocol.md, "Hosts".
 
 A signed heartbeat is signed with the key of the principal that has the name of the slot and the role `host`. It has a
-counter that increases, and the row of the slot has the highest counter so far. A heartbeat with an old counter is a
-copy and does not count.
+counter that increases, and the row of the slot has the highest counter so far. A heartbeat with a counter that is not
+higher is a copy and does not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,16 +18,16 @@ from scheduler.ports import Heard, Meter, Store, StoredPrincipal
 
 AccessMode = Literal["open", "warn", "signed"]
 SAME_BEAT_SECONDS = 0.25
-"""Two readings of one heartbeat give slightly different times of arrival. If the times differ by more seconds than
-this, there were two heartbeats.
+"""The most seconds by which the computed times of arrival of one heartbeat differ when it is read twice. A larger
+difference shows two heartbeats.
 """
 REFUSED = "leasehold_heartbeats_refused_total"
 
 
 @dataclass
 class HostKeys:
-    """The keys of the principals of hosts, as this process has read them last. `mode`: `signed` means that unsigned
-    heartbeats do not count.
+    """The principals of hosts with their keys, as this process has read them last. `mode`: if it is `signed`, unsigned
+    heartbeats do not count. `version`: the version of the principals that were read.
     """
 
     mode: AccessMode = "open"
@@ -52,8 +52,8 @@ class HostKeys:
 
 
 def judge_heartbeats(keys: HostKeys, store: Store, meter: Meter, hosts: Sequence[Slot], heard: Heard) -> Heard:
-    """Return `heard` without the heartbeats that do not count, because they are unsigned, wrongly signed or copied.
-    These are counted in the metrics by reason.
+    """Return `heard` without the heartbeats that do not count, because they are unsigned, wrongly signed or copied. The
+    heartbeats that do not count are counted in the metrics by reason.
     """
     if heard.signed:
         keys.refresh(store)
@@ -76,7 +76,7 @@ def judge_heartbeats(keys: HostKeys, store: Store, meter: Meter, hosts: Sequence
 
 def _find_reason(keys: HostKeys, slot: Slot, beat: Heartbeat | None, at: float) -> str | None:
     """Return why the heartbeat of a slot, which arrived at the time `at`, does not count: `unsigned`, `signature` or
-    `copy`. Return None if it counts.
+    `copy`. Return None if it counts. `beat` None: the heartbeat has no counter and signature.
     """
     if beat is None or beat.counter is None:
         return "unsigned" if keys.mode == "signed" else None

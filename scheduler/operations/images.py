@@ -1,4 +1,6 @@
-"""Find the images that the rules name by a source, and store their ids with the rules."""
+"""Looks up the images that the rules name by a source (such as an SSM parameter), and stores their ids with the
+rules.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -10,20 +12,23 @@ from scheduler.operations.ports import Ports
 from scheduler.ports import CloudError, Images
 
 SOURCE = "images"
-"""What the history of the rules names as the origin of a version that only has other images."""
+"""The origin that the history of the rules shows for a version in which only the ids of images changed."""
 
 
 class Found(NamedTuple):
-    """The ids of images by source, and the errors of those sources that could not be looked up now."""
+    """The result of a look-up of images. `images`: source -> id of the image; `errors`: source -> error, if the source
+    could not be looked up now.
+    """
 
     images: dict[str, str]
     errors: dict[str, CloudError]
 
 
 def find_images(images: Images, rules: Rules, prefix: str = "") -> Found:
-    """Look up each source of an image that the rules name. `prefix`: the path of the rules, for the faults.
+    """Look up each source of an image that the rules name, and return the ids. `prefix`: the path of the rules, for the
+    messages about faults.
 
-    Raises InvalidInputError with a line for each source that has no image. Other errors of the cloud are returned.
+    Raises InvalidInputError with a line for each source that has no image. Other errors of the cloud are in the result.
     """
     found, faults = Found({}, {}), []
     for source, key in list_image_sources(rules).items():
@@ -32,7 +37,7 @@ def find_images(images: Images, rules: Rules, prefix: str = "") -> Found:
         except CloudError as error:
             if error.category == "not_found":
                 path = f"{prefix}.{key}" if prefix else key
-                faults.append(Fault(path, f"the source of an image that is there ({error.code})", show(source)))
+                faults.append(Fault(path, f"the source of an image that exists ({error.code})", show(source)))
             found.errors[source] = error
     if faults:
         raise InvalidInputError(faults)
@@ -40,7 +45,9 @@ def find_images(images: Images, rules: Rules, prefix: str = "") -> Found:
 
 
 class Refreshed(NamedTuple):
-    """The result of `refresh_images`: source -> id of the images that changed, and source -> error as text."""
+    """The result of `refresh_images`. `changed`: source -> new id, for each image that changed; `failed`: source ->
+    text of the error.
+    """
 
     changed: dict[str, str]
     failed: dict[str, str]
@@ -48,7 +55,8 @@ class Refreshed(NamedTuple):
 
 def refresh_images(ports: Ports, images: Images) -> Refreshed:
     """Look up the sources of images in the rules in force. If an image changed, store the ids as a new version of the
-    rules, with the same document. A source that cannot be looked up keeps its image.
+    rules, with the same document. If a source cannot be looked up, its image stays. Return what changed and what could
+    not be looked up.
 
     Sources are looked up outside of any transaction. If other rules came into force meanwhile, nothing is stored.
     """

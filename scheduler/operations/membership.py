@@ -1,5 +1,5 @@
-"""Checks that database, Redis and EC2 machines belong to one cluster, and that the database is not an older state of
-it.
+"""The check of the membership: whether database, Redis and EC2 machines belong to one cluster, and whether the database
+is an older state of this cluster.
 """
 
 from collections.abc import Callable, Iterable
@@ -45,8 +45,9 @@ class MembershipCheck:
         self.compare(ports.store, ports.record)
 
     def compare(self, store: ClusterSource[ClusterNumbers], record: ClusterRecord | None) -> None:
-        """Check that database and Redis belong to one cluster, unless a check has just succeeded. For processes without
-        Ports, such as the metrics process. Raises the errors of `ensure`.
+        """Check that database and Redis belong to one cluster, unless a check has just succeeded. For processes that
+        have no Ports, such as the metrics process. `record` None: there is no Redis to compare. Raises the errors of
+        `ensure`.
         """
         if self._checked_at is not None and 0 <= self._clock() - self._checked_at < CHECK_SECONDS:
             return
@@ -67,8 +68,8 @@ def check_membership(ports: "Ports") -> ClusterRow:
 
 
 def compare_membership(store: ClusterSource[Row], record: ClusterRecord | None) -> Row:
-    """Check that `store` and `record` (the cluster record in Redis) belong to one cluster. Return the database's row
-    about the cluster. Raises ForeignClusterError or DatabaseWentBackError.
+    """Check that `store` and `record` (the cluster record in Redis; None: there is none) belong to one cluster. Return
+    the database's row about the cluster. Raises ForeignClusterError or DatabaseWentBackError.
     """
     row = _compare(store, record)
     store.accept_restores(row.restores)
@@ -118,8 +119,8 @@ def _refuse_foreign(row: ClusterNumbers, identity: str) -> None:
 
 
 def split_foreign(machines: Iterable[Machine], identity: str) -> tuple[list[Machine], list[Machine]]:
-    """Divide EC2 machines into those of this cluster and those of other clusters. Machines without an identity tag
-    count as this cluster's.
+    """Divide EC2 machines into two lists: the machines of the cluster `identity`, and the machines of other clusters.
+    Machines without an identity tag are in the first list.
     """
     ours: list[Machine] = []
     foreign: list[Machine] = []
@@ -129,7 +130,7 @@ def split_foreign(machines: Iterable[Machine], identity: str) -> tuple[list[Mach
 
 
 def refuse_foreign_machines(machines: Iterable[Machine], identity: str) -> None:
-    """Raise ForeignMachineError if `machines`, the EC2 machines of other clusters, is not empty."""
+    """Raise ForeignMachineError if `machines`, the EC2 machines of other clusters than `identity`, is not empty."""
     first = next(iter(machines), None)
     if first is not None:
         raise ForeignMachineError(

@@ -1,4 +1,6 @@
-"""Rows and events as JSON values for holders: the notice of an event, and the row in the answer to a query."""
+"""Builds the JSON values that holders get about a reservation: the notice of an event, and the row in the answer to a
+query.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +32,7 @@ def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, 
 
 def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
     """Return a reservation as JSON values, without the hash of its key. Each lease also has the instance id, address,
-    type and zone of its machine, while the slot still has this machine.
+    type and zone of its machine, if the slot still has this machine.
     """
     row: dict[str, Any] = msgspec.to_builtins(reservation)
     del row["key_hash"]

@@ -4,7 +4,7 @@ import gc
 from typing import Final
 
 MANY: Final = 100_000
-"""Number of new objects from which a collection would take a considerable time."""
+"""The number of new objects above which a collection of garbage would take a considerable time."""
 
 
 class PausedGC:
@@ -32,10 +32,12 @@ class PausedGC:
 
 
 def put_many_away() -> None:
-    """Move all objects to the permanent generation, if many were made while the collector was paused.
+    """Move all objects to the permanent generation of Python's garbage collector, if many were made while the collector
+    was paused.
 
-    Otherwise the next allocation after the pause starts a collection, which looks at all new objects. Reference counts
-    free the objects as before. Cycles of references that are among them are never freed, so call this rarely.
+    Otherwise the next allocation after the pause starts a collection, which looks at all new objects. Objects in the
+    permanent generation are freed by their reference counts as before, but cycles of references among them are never
+    freed. So call this function rarely.
     """
     if gc.get_count()[0] >= MANY:
         gc.freeze()

@@ -43,10 +43,10 @@ from scheduler.ports import (
 _NOTICED = frozenset(
     {
         *(f"reservation_{phase}" for phase in PHASES),
-        *("reservation_moved", "reservation_granted", "reservation_revoked", CORES),
+        *("reservation_moved", "reservation_granted", "reservation_revoked"),
     }
 )
-"""Names of the events after which a notice is published on the channel of their reservation."""
+"""Names of the events after which a notice is published on the channel of their reservation, beside CORES."""
 
 TO_LEASE: Final = "leasehold_time_to_lease_seconds"
 TO_STATE: Final = {"slot_binding": "leasehold_boot_seconds", "slot_ready": "leasehold_time_to_ready_seconds"}
@@ -59,8 +59,8 @@ LOST: Final = frozenset({"gone", "lost"})
 
 @dataclass
 class Ports:
-    """The adapters (database, Redis, EC2, queues) that operations use. They are created once and passed to every
-    operation.
+    """The adapters (database, Redis, EC2, queues) that operations use, and values that a process keeps between
+    operations. One object is created for a process and passed to every operation.
     """
 
     store: Store
@@ -88,8 +88,8 @@ class Ports:
     host_keys: HostKeys = field(default_factory=HostKeys)
     admission: Admission = field(default_factory=Admission)
     together: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Function that returns a context manager, in which publishes, notices and kicks of this thread may be delayed: all
-    are sent at its end, in their order and in one round trip.
+    """A function that returns a context manager. Within it, publishes, notices and kicks of this thread may be delayed
+    until its end. Then all are sent in their order, in one round trip.
     """
     is_observed: bool = True
     """Whether anything reads notices, hints to hosts and metrics. False in a simulation, which makes none of them."""
@@ -97,20 +97,22 @@ class Ports:
     """Whether a tick limits its work for one principal. False in a simulation, where each tick plans everything."""
 
     def rules(self, version: RulesVersion | None = None) -> Rules:
-        """Return the rules as applied, without the values of schedules. See `stored_rules`."""
+        """Return the rules as applied, without the changed values of open schedules. `version`: as for
+        `stored_rules`.
+        """
         return self.stored_rules(version).rules
 
     def rules_at(self, now: float, version: RulesVersion | None = None) -> InForce:
         """Return the rules with the values that schedules put in force at `now` (cluster time), and the cluster time at
-        which other values may come into force. `version`: see `stored_rules`.
+        which other values may come into force. `version`: as for `stored_rules`.
         """
         found = self.in_force.find(self.rules(version), now + self.time_zero)
         return found._replace(until=found.until - self.time_zero)
 
     def stored_rules(self, version: RulesVersion | None = None) -> StoredRules:
-        """Return the rules as applied with their version, and with the types and prices of the market in place of
-        requirements. They are read from the database only if their version, or that of a market that they use, has
-        changed. `version`: the present versions, if the caller has just read them.
+        """Return the rules as applied, with their version. Requirements in them are replaced by instance types and
+        prices of the market. The rules are read from the database only if their version, or that of a market that they
+        use, has changed. `version`: the present versions, if the caller has just read them; None: they are read.
         """
         present = self.store.rules_versions() if version is None else version
         cached = self.rules_cache
@@ -132,10 +134,10 @@ class Ports:
 
 def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
     """Announce a committed change: publish its rows to the view, then send slow work, notices and callbacks. `kick`:
-    also request a tick, last.
+    also request a tick, as the last step.
 
     The process may die at any point of this. The periodic tick repairs the view, and `recover` sends slow work
-    (launches, terminations) and callbacks again. Notices and requested ticks are only hints.
+    (launches, terminations) and callbacks again. Notices and requested ticks are only hints, and may be lost.
     """
     changes: Sequence[Change] = [*change_set.rows, *change_set.gone]
     has_more = bool(change_set.outgoing or any(event.slot for event in change_set.events))
@@ -177,11 +179,11 @@ def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
 def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
     """Publish a notice for each reservation whose phase or leases a committed change has changed.
 
-    A reservation gets one notice, about its last event. A new limit of CPUs counts only if nothing else happened to the
-    reservation.
+    A reservation gets one notice, about its last event. The event of a new CPU limit is used only if it is the only
+    event of the reservation.
     """
-    noticed = [event for event in change_set.events if event.name in _NOTICED]
-    noticed.sort(key=lambda event: event.name != CORES)
+    limits = [event for event in change_set.events if event.name == CORES]
+    noticed = limits + [event for event in change_set.events if event.name in _NOTICED]
     rows = {row.id: row for row in change_set.rows if isinstance(row, Reservation)}
     last = {event.reservation: event for event in noticed if event.reservation in rows}
     if last:
@@ -191,15 +193,15 @@ def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
 
 
 def hint_to_hosts(ports: Ports, slots: Iterable[Slot]) -> None:
-    """Send a hint to the hosts of these slots, so that they ask for their leases."""
+    """Send a hint to the host of each of these slots, so that the host asks for its leases."""
     hints = {slot.id: {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned} for slot in slots}
     if hints:
         ports.notifier.push(hints)
 
 
 def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:
-    """Send callbacks to the producers' queues, and delete those that the broker accepted from the outbox. The periodic
-    task `recover` sends the rest again.
+    """Send callbacks to the producers' queues. Delete each callback that the broker accepted from the outbox; the
+    periodic task `recover` sends the others again.
     """
     taken = []
     for each in outgoing:
@@ -229,8 +231,8 @@ def _count_boots(meter: Meter, change_set: ChangeSet) -> None:
 
 
 def _outcome_of(event: Event, state: str) -> str | None:
-    """Return the outcome for the metrics if the event ended the boot of a machine, else None. `state`: the state of the
-    slot before the event.
+    """Return the outcome, as a label of metrics, if the event ended the boot of a machine; else return None. `state`:
+    the state of the slot before the event.
     """
     if state not in BOOTING:
         return None
@@ -263,8 +265,8 @@ def _observe_times(meter: Meter, change_set: ChangeSet) -> None:
 
 
 def _count_spending(meter: Meter, change_set: ChangeSet) -> None:
-    """Count in the metrics what accounts paid for leases. For each preemption also count which account gained a slot
-    and which account lost it.
+    """Count in the metrics what accounts paid for leases. Also count each preemption, both for the account that gained
+    a slot and for the account that lost it.
     """
     for account, spent in change_set.spent.items():
         for level in PAID:

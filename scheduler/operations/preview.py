@@ -1,4 +1,6 @@
-"""Preview rules: what the next tick would do under a document that is not in force yet, and what would be lost."""
+"""Preview of rules: what the next tick would do under a document that is not in force yet, and which leases, machines
+and balances would be lost.
+"""
 
 from collections.abc import Container, Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
@@ -36,8 +38,8 @@ _HOPELESS: Final = frozenset({"never_fits", "no_pool"})
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot that would lose its machine because of new rules. `action`: the slot would drain (its leases continue
-    until they end), or its machine would be terminated.
+    """A slot that would lose its machine because of new rules. `action`: the name of the decision of the next tick,
+    `drain` (the leases on the slot continue until they end) or `terminate`.
     """
 
     slot: str
@@ -58,8 +60,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota account that would lose balance because of new rules. `after`: its balance then; None: it would be
-    forgotten.
+    """A quota account that would lose balance because of new rules. `before`: its balance now; `after`: its balance
+    under the new rules; None: the account would be forgotten (deleted).
     """
 
     account: str
@@ -68,7 +70,9 @@ class AccountLoss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unservable(msgspec.Struct, frozen=True, kw_only=True):
-    """A pending reservation that no slot or offering could hold under the new rules, even an empty one."""
+    """A pending reservation that no slot or offering could hold under the new rules, even an empty one. `code` and
+    `detail`: its waiting code, and the sentence for it.
+    """
 
     reservation: str
     code: str
@@ -76,7 +80,10 @@ class Unservable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """What new rules would change, and what the next tick would do because of them. Nothing was written."""
+    """What new rules would change, and what the next tick would do because of them. `changes`: the changed keys of the
+    rules. `departures`: slots that would lose their machines. `endings`: reservations that would lose leases.
+    `accounts`: accounts that would lose balance. `unservable`: pending reservations that could not be served any more.
+    """
 
     version: int
     """The version of the rules that are in force."""
@@ -111,8 +118,9 @@ class Rehearsal(NamedTuple):
 def preview_rules(
     store: Store, document: Mapping[str, Any], *, prefix: str = "", images: Mapping[str, str] | None = None
 ) -> Preview:
-    """Return what would happen if this document became the rules in force, with these ids of images. Nothing is locked
-    or written. Raises InvalidInputError for an invalid document.
+    """Return what would happen if this document became the rules in force. `images`: the ids of images by their source,
+    where they are to differ from the stored ids. `prefix`: the path of the document, for the messages about faults.
+    Nothing is locked or written. Raises InvalidInputError for an invalid document.
     """
     rules, stored = _read_resolved(store, document, prefix), _load_stored(store)
     rules = with_images(rules, found := stored.images | dict(images or {}))
@@ -122,7 +130,9 @@ def preview_rules(
 
 
 def rehearse_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Rehearsal:
-    """Return the same as `preview_rules`, with both plans. If the document is in force already, both are one plan."""
+    """Return the preview of this document, as `preview_rules` does, together with the two plans that it compares. If
+    the document is in force already, both are the same plan.
+    """
     rules, stored = _read_resolved(store, document, prefix), _load_stored(store)
     if stored.version and stored.document == document:
         with PausedGC():
@@ -166,9 +176,7 @@ def _rehearse(store: Store, stored: StoredRules, document: Mapping[str, Any], ru
 
 
 class _NoTransaction:
-    """A stand-in for the transaction of a unit of work. With it, changes are only collected: no rows are loaded or
-    written.
-    """
+    """A stand-in for the transaction of a unit of work that only collects changes: no rows can be loaded or written."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -215,7 +223,9 @@ def _list_departures(view: View, before: Plan, after: Plan) -> tuple[Departure, 
 
 
 def _endings_of(planned: Plan) -> dict[str, Ending]:
-    """Return, by reservation id, the first decision of a plan that ends the reservation or one of its leases."""
+    """Return, by reservation id, the first decision of a plan that ends the reservation or one of its leases.
+    Reservations without such a decision are missing.
+    """
     found: dict[str, Ending] = {}
     for decision in planned.decisions:
         match decision:

@@ -1,5 +1,5 @@
-"""Commands about principals (senders of messages, each with a role and a key): add one, replace its key, remove it.
-Each change appends an event.
+"""Commands about principals (senders of messages, each with a role and a key): add a principal, replace its key, or
+remove it. Each change appends an event.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.ports import Store, StoredPrincipal, Transaction
 
 GRACE_SECONDS: Final = 3600.0
-"""Seconds for which the previous key of a principal is still accepted after its key was replaced; the default."""
+"""Default of the seconds for which the previous key of a principal is still accepted after its key was replaced."""
 
 
 class NewPrincipal(Document):
-    """The schema of a new principal: its name, role and accounts. Only a producer may have accounts."""
+    """The document of a new principal: its name, role and accounts. Only a producer may have accounts."""
 
     name: Name
     role: Literal["producer", "operator", "host", "reader"]
@@ -28,12 +28,12 @@ class NewPrincipal(Document):
 
 @repeated_if_overtaken
 def add_principal(store: Store, document: Mapping[str, Any]) -> StoredPrincipal:
-    """Store a new principal (a sender of messages) with a random key. Raises InvalidInputError for invalid fields or a
-    name that exists already.
+    """Store a new principal (a sender of messages) with a random key, and return it. Raises InvalidInputError for
+    invalid fields or a name that exists already.
     """
     given = read_document(NewPrincipal, document)
     if given.accounts and given.role != "producer":
-        raise InvalidInputError([Fault("accounts", "none for a role other than producer", show(given.accounts))])
+        raise InvalidInputError([Fault("accounts", "no accounts for a role other than producer", show(given.accounts))])
     with store.transaction() as transaction:
         if given.name in transaction.load_principals():
             raise InvalidInputError([Fault("name", "a name that no principal has", show(given.name))])
@@ -64,7 +64,7 @@ def rotate_principal(store: Store, name: str, grace_seconds: float = GRACE_SECON
 @repeated_if_overtaken
 def remove_principal(store: Store, name: str) -> StoredPrincipal:
     """Delete a principal and return it. From then on messages with its signature are refused. Raises InvalidInputError
-    for an unknown name, and for the principal of the cluster's own processes.
+    for an unknown name, and for the principal of the cluster's own workers.
     """
     if name == WORKER:
         raise InvalidInputError([Fault("name", "a principal other than that of the workers", show(name))])

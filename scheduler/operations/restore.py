@@ -1,5 +1,5 @@
-"""Restore: after a backup of the database was put in place, increase terms and fencing tokens, and correct what the
-backup does not know.
+"""Restore: after a backup of the database was put in place, increase terms and fencing tokens, and correct what has
+changed since the backup, as Redis and EC2 show it.
 
 The steps may be interrupted anywhere and repeated: terms and tokens are increased once more, and everything else is
 compared again.
@@ -25,8 +25,8 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, ForeignMachineError, Remembered
 
 JUMP: Final = 10**10
-"""By how much a restore increases the leader's term and the fencing token: more than can have been used since the
-highest known ones.
+"""The number by which a restore increases the leader's term and the fencing token. It is more than can have been used
+since the highest known ones.
 """
 NUMBERS_A_SECOND: Final = 10**4
 """After a restore, terms and tokens are at least this number times the seconds since the epoch. So two restores of one
@@ -37,7 +37,9 @@ MOST_TRUSTED: Final = 2**52
 MOST_NUMBER: Final = 2**53
 """Terms and tokens stay below this number, because JSON readers of other languages store numbers as floats."""
 RESTORED: Final = "restored"
-"""Name of the event that a backup was restored, and the reason of reservations that the restore changed."""
+"""Name of the event that a backup was restored. It is also the reason of the phase of reservations that the restore
+changed.
+"""
 CHUNK: Final = 500
 """The most reservations that a restore changes in one transaction."""
 
@@ -45,11 +47,13 @@ Progress = Callable[[str], object]
 
 
 class LostReservation(msgspec.Struct, frozen=True, kw_only=True):
-    """A reservation that Redis has and the restored database does not have."""
+    """A reservation that Redis has and the restored database does not have. `outcome`: whether the restore stored it as
+    cancelled, or as pending again.
+    """
 
     id: str
     phase: str
-    """The last phase of the reservation that Redis knows."""
+    """The last phase of the reservation, according to Redis."""
     account: str | None
     principal: str | None
     token: int
@@ -59,7 +63,9 @@ class LostReservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a restore: the reservations and machines that it changed."""
+    """The result of a restore: the new numbers, and the reservations and machines that it changed. `lost`: the
+    reservations that only Redis had.
+    """
 
     identity: str
     restores: int
@@ -81,18 +87,20 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_jump(known: Iterable[int], now: float) -> int:
-    """Return a term or token above all `known` ones and above all that can have been used since. Raises ValueError if
-    no number below MOST_NUMBER is left.
+    """Return a term or token that is higher than all `known` ones and than all that can have been used since. `now`:
+    the present time. Raises ValueError if no number below MOST_NUMBER is left.
     """
     target = max(max(number for number in (0, *known) if number < MOST_TRUSTED) + JUMP, int(now) * NUMBERS_A_SECOND)
     if target >= MOST_NUMBER:
-        raise ValueError(f"no term or token below 2**53 is left for another restore: the clock reads {now:.0f}")
+        raise ValueError(
+            f"no term or token below 2**53 is left for another restore: the clock is at {now:.0f} s since the epoch"
+        )
     return target
 
 
 def list_machines(ports: Ports) -> tuple[list[Machine], str | None]:
-    """Return the EC2 machines with the cluster's tags, and None. If they cannot be listed, return [] and the text of
-    the error.
+    """Return (the EC2 machines with the cluster's tags, None). If they cannot be listed, return ([], the text of the
+    error).
     """
     try:
         return list(ports.fleet.sweep()), None
@@ -162,7 +170,7 @@ def _jump(ports: Ports, remembered: Remembered, machines: Sequence[Machine]) -> 
 def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: bool) -> list[LostReservation]:
     """Insert the reservations that Redis has and the database does not have, as pending or as cancelled. Return them.
 
-    So everything that waits for one of them gets an answer, and their tokens stay known.
+    Then the programs that wait for such a reservation get an answer, and its token stays known.
     """
     alive = sorted((row for row in kept.values() if not is_over(row)), key=lambda row: row.sequence)
     found: list[LostReservation] = []
@@ -217,8 +225,9 @@ def _describe_lost(row: Reservation, *, is_waiting: bool) -> LostReservation:
 
 
 def _settle_known(ports: Ports, kept: Mapping[str, Reservation]) -> tuple[list[str], list[str], list[str]]:
-    """Correct the active reservations of the database of which Redis has a later state. Return three lists of ids:
-    reservations that were ended, returned to the queue, and whose holders were notified that their lease is over.
+    """Correct the active reservations of the database for which Redis has a later state. Return three lists of ids: (1)
+    reservations that were ended, (2) reservations that were returned to the queue, (3) reservations whose holders were
+    notified that their lease is over.
     """
     ended: list[str] = []
     requeued: list[str] = []
@@ -268,9 +277,9 @@ def _settle_one(
 
 def _settle_machines(ports: Ports, fault: str | None) -> tuple[Reconciled | None, str | None]:
     """Empty the slots whose EC2 machines are gone. Adopt or terminate the machines that no slot has, whatever their
-    age. Return what was done, and the error if there was one.
+    age. Return (what was done, the text of the error); each is None if there is none.
 
-    `fault`: why EC2 cannot be reached; then nothing is done.
+    `fault`: why EC2 cannot be reached; then nothing is done. None: it can be reached.
     """
     if fault is not None:
         return None, fault

@@ -1,4 +1,4 @@
-"""The history of the rules: which versions were applied, when, by what, and with which changes."""
+"""The history of the rules: which versions were applied, when, by what source, and with which changes."""
 
 from collections.abc import Sequence
 from typing import Any

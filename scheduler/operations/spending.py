@@ -1,4 +1,4 @@
-"""What was spent of each budget, read from the cost ledger for the rules of a tick."""
+"""The amounts that were spent of each budget. They are read from the cost ledger and added to the rules of a tick."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -14,11 +14,16 @@ from scheduler.model.transitions import UNPAID
 from scheduler.ports import PoolCost, Store
 
 REFRESH_SECONDS: Final = 30.0
-"""Seconds after which a tick reads the spent amounts again. Machines spend little of an hour's price in this time."""
+"""Seconds after which a tick reads the spent amounts again. In this time, machines spend only a small part of their
+price of an hour.
+"""
 
 
 class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What was spent of one budget, in dollars. `running`: the prices per hour of its active machines."""
+    """What was spent of one budget, in dollars. `running`: the sum of the prices per hour of the active machines that
+    the budget covers. `day`, `month`: the amounts spent since the present day and month began, in UTC. `per_hour`,
+    `per_day`, `per_month`: the limits; None: no limit.
+    """
 
     budget: str
     action: str
@@ -31,7 +36,7 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exceeded(self) -> tuple[str, ...]:
-        """The keys of the limits that are exceeded."""
+        """The names of the limits that are exceeded: `per_hour`, `per_day`, `per_month`."""
         pairs = {
             "per_hour": (self.running, self.per_hour),
             "per_day": (self.day, self.per_day),
@@ -51,7 +56,9 @@ def read_spending(store: Store, rules: Rules, now: float) -> dict[str, Spent]:
 
 
 def add_spending(store: Store, rules: Rules, now: float) -> Rules:
-    """Return the rules with what was spent of each budget; the same rules if none needs it."""
+    """Return the rules with the amounts that were spent of each budget. If no budget has a limit for a day or month,
+    return the rules unchanged.
+    """
     spending = read_spending(store, rules, now)
     return rules.with_spending(spending) if spending else rules
 
@@ -61,7 +68,7 @@ def _add(budget: Budget, costs: Iterable[PoolCost]) -> float:
 
 
 def describe_budgets(rules: Rules, slots: Collection[Slot]) -> list[BudgetStatus]:
-    """Return the status of each budget. `rules`: with the spent amounts; `slots`: all slots."""
+    """Return the status of each budget. `rules`: rules that contain the spent amounts; `slots`: all slots."""
     active = [slot for slot in slots if slot.state not in UNPAID and slot.price]
     return [
         BudgetStatus(
@@ -80,7 +87,9 @@ def describe_budgets(rules: Rules, slots: Collection[Slot]) -> list[BudgetStatus
 
 @dataclass
 class SpendingReader:
-    """The spent amounts that one process has read last, and the rules with them."""
+    """Reads the spent amounts for the ticks of one process, and keeps the last amounts and the rules that contain
+    them.
+    """
 
     status: list[BudgetStatus] = field(default_factory=list)
     """The status of each budget when the amounts were read."""
@@ -91,10 +100,10 @@ class SpendingReader:
     def follow(
         self, store: Store, rules: Rules, slots: Collection[Slot], now: float
     ) -> tuple[Rules, list[BudgetStatus]]:
-        """Return the rules with the spent amounts, and the budgets that were exceeded since the last call.
+        """Return (the rules with the spent amounts, the budgets that were exceeded since the last call).
 
-        The amounts are read again after REFRESH_SECONDS, on a new day, and for new rules. If they are the same, the
-        rules are the same object, so that plans that are kept for it stay valid.
+        The amounts are read again after REFRESH_SECONDS, on a new day, and for new rules. If the amounts have not
+        changed, the rules are the same object, so that plans that are kept for this object stay valid.
         """
         if not rules.budgets:
             self._base, self.status = None, []

@@ -4,7 +4,7 @@ Each change of state is made here: it is checked against the tables of legal mov
 written before `flush`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,7 +14,7 @@ from scheduler.model.costs import meter_slots
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.principals import Principal
-from scheduler.model.reservations import Lease, Reservation, move_reservation
+from scheduler.model.reservations import NO_DETAILS, Lease, Reservation, move_reservation
 from scheduler.model.slots import Slot, move_slot, without_machine
 from scheduler.model.transitions import ENDED, HOLDING, LEASE_MOVES, Cause, Phase, SlotState, check_move
 from scheduler.model.view import Row
@@ -28,8 +28,8 @@ Changed = TypeVar("Changed", Slot, Reservation)
 
 
 class UnitOfWork:
-    """The rows of one transaction, as read in it, and the changes to them. The copies of rows in a plan are never used
-    here.
+    """The rows of one transaction, as the transaction has read them, and the changes to them. Operations change only
+    these rows, and never the copies of rows on which a plan was made, because the copies may be outdated.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class UnitOfWork:
         self._changed: dict[tuple[type, str], Row] = {}
         self._marked: dict[tuple[type, str], Row] = {}
         self._parted: dict[str, float] = {}
-        """Machine of a slot that became empty -> the time of this."""
+        """Machine -> the time at which the slot of the machine became empty in this transaction."""
         self._deleted: list[Row] = []
         self._events: list[Event] = []
 
@@ -86,10 +86,10 @@ class UnitOfWork:
         """Lock and read rows by id: these reservations, the slots of their leases, these slots, and these accounts.
         Also read all leases on the slots.
 
-        `parts`: reservations of which only the leases on `slots` change; leases on their other slots are read on
-        demand. `payers`: load the accounts of all these reservations (default: only of reservations with charged
-        leases). `holders`: also load the reservations that have leases on `slots`. `whole`: load all slots and all
-        accounts.
+        `parts`: reservations of which only the leases on `slots` change; the leases of other reservations on their
+        other slots are read only when they are needed. `payers`: load the accounts of all these reservations (default:
+        only of reservations with charged leases). `holders`: also load the reservations that have leases on `slots`.
+        `whole`: load all slots and all accounts.
 
         Call it once in a transaction, because all transactions lock reservations before slots, and slots before
         accounts. Raises ConflictError if another transaction gave a lease on one of `slots` meanwhile.
@@ -115,7 +115,7 @@ class UnitOfWork:
         paying = [
             row
             for row in self.reservations.values()
-            if payers or any(lease.charged_at is not None for lease in row.leases)
+            if payers or (row.leases and any(lease.charged_at is not None for lease in row.leases))
         ]
         names = {*accounts, *(row.request.account for row in paying if row.request.account is not None)}
         if whole:
@@ -128,8 +128,8 @@ class UnitOfWork:
         return [each for leases in self.transaction.load_leases(slots).values() for each in leases] if slots else []
 
     def count_submitted(self) -> None:
-        """Set `submitted` to the number of the newest reservation. No other transaction can submit reservations until
-        this one ends. Call it first in the transaction.
+        """Set `submitted` to the `sequence` of the newest reservation. No other transaction can submit reservations
+        until this one ends. Call it first in the transaction.
         """
         self.submitted = self.transaction.last_sequence()
 
@@ -140,7 +140,9 @@ class UnitOfWork:
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def is_there(self, lease: Lease) -> bool:
-        """Return whether the slot of a lease still has the leased machine, in a state in which slots have leases."""
+        """Return whether the lease is still on a machine: its slot has the epoch of the lease, and is in a state in
+        which slots have leases.
+        """
         slot = self.slots.get(lease.slot)
         return slot is not None and slot.epoch == lease.epoch and slot.state in HOLDING
 
@@ -160,14 +162,16 @@ class UnitOfWork:
             self._marked.pop(key, None)
 
     def put_slots(self, rows: Sequence[Slot]) -> None:
-        """Stage changed slots, as `put` does with one after the other. Speed: a gang changes many slots."""
-        self.slots.update([(row.id, row) for row in rows])
-        self._changed.update([((Slot, row.id), row) for row in rows])
+        """Stage changed slots, as `put` does with each of them. Speed: a gang changes many slots."""
+        for row in rows:
+            self.slots[row.id] = self._changed[Slot, row.id] = row
         for row in rows if self._marked else ():
             self._marked.pop((Slot, row.id), None)
 
     def change(self, row: Changed, **fields: Any) -> Changed:
-        """Stage a row with these fields, and return it. A row that has them already is not staged."""
+        """Stage the row with these fields changed, and return it. If the row has these values already, nothing is
+        staged.
+        """
         changed = msgspec.structs.replace(row, **fields)
         if changed != row:
             self.put(changed)
@@ -201,8 +205,8 @@ class UnitOfWork:
         self._events.append(self.sign(event))
 
     def sign(self, event: Event) -> Event:
-        """Return the event with the name of the sender of the request that is carried out; unchanged if there is no
-        sender.
+        """Return the event with the name of the sender of the request that is carried out. Return it unchanged if there
+        is no sender.
         """
         return event if self.principal is None else msgspec.structs.replace(event, principal=self.sender)
 
@@ -228,14 +232,17 @@ class UnitOfWork:
         self.add_event(event)
         return moved
 
-    def move_reservation(self, reservation: Reservation, to: Phase, **changes: Any) -> Reservation:
+    def move_reservation(
+        self, reservation: Reservation, to: Phase, details: Mapping[str, Any] = NO_DETAILS, **changes: Any
+    ) -> Reservation:
         """Change the phase of a reservation; stage its row and the event. Return the new row. Raises IllegalMoveError
-        if the move is forbidden.
+        if the move is forbidden. `details`: further details of the event.
         """
-        changes["details"] = {**changes.get("details", {}), **self._origin}  # speed: `add_event` would copy the event
-        moved, event = move_reservation(reservation, to, self.cause, self.now, **changes)  # promise: table-of-moves
+        details = {**details, **self._origin} if details else self._origin  # speed: `add_event` would copy the event
+        # promise: table-of-moves
+        moved, event = move_reservation(reservation, to, self.cause, self.now, details, **changes)
         self.put(moved)
-        self._events.append(self.sign(event))
+        self._events.append(event if self.principal is None else self.sign(event))
         return moved
 
     def free_slots(self, reservation: Reservation) -> None:
@@ -328,7 +335,7 @@ class UnitOfWork:
         found = []
         for event in self._events:
             row = self.reservations.get(event.reservation or "")
-            if row is None:
+            if row is None or (row.request.on_lease is None and row.request.on_end is None):
                 continue
             phase = event.name.removeprefix("reservation_")
             callback = row.request.on_lease if phase == "leased" else row.request.on_end if phase in ENDED else None

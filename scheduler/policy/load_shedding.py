@@ -16,7 +16,9 @@ waiting.
 _FIRST: Final = QUERIES | {"register"}
 _LAST: Final = OPERATOR_VERBS | {"renew", "release", "confirm", "fail", "surrender", "decline", "suspend", "leave"}
 TIMES_LONGER: Final = (1, 5, 15)
-"""By rank of a request (`find_rank`): how many times `longest` (see `find_retry`) it may wait before it is refused."""
+"""For the ranks 0, 1 and 2 of a request (`find_rank`): how many times as long as `longest` (see `find_retry`) the
+request may wait; else it is refused.
+"""
 SHORTEST_RETRY: Final = 1.0
 LONGEST_RETRY: Final = 30.0
 _USUAL_SECONDS: Final = 0.01

@@ -67,8 +67,8 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
 
 
 def _keep(cycle: CycleState, outcome: Plan) -> Plan:
-    """Store the plan for the next cycle if it has no decisions, and return the plan in each case. It is kept until a
-    deadline of its own or the next protection of the starvation guard.
+    """Store the plan for the next cycle if it has no decisions, and return the plan in each case. The stored plan is
+    valid until the next deadline, or until the starvation guard begins to protect a further reservation.
     """
     rules, now = cycle.rules, cycle.now
     next_protection = inf if outcome.decisions else find_next_protection(cycle.view, rules, now)

@@ -1,8 +1,9 @@
 """The planner's cache: facts about one view that are used again in the next cycle.
 
 The caller of `plan()` owns the cache and keeps it together with the view. All of its content can be computed from the
-rows of the view, except `turns`: the reservations that the work budget let try. A cycle in which few rows changed
-examines few slots. A cycle in which no row changed and no deadline was reached returns the plan of the last cycle.
+rows of the view, except `turns`, which records the reservations that the work budget has allowed to be tried. A cycle
+in which few rows changed examines few slots. A cycle in which no row changed and no deadline was reached returns the
+plan of the last cycle.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -20,15 +21,15 @@ from scheduler.policy.capacity.slot_info import CachedSlot
 Payer = Hashable
 """The principal or the account whose work budget pays for a reservation."""
 Turns = dict[Payer, set[str]]
-"""By payer: the reservations that were tried in the present round. A round of a payer ends when the work budget has let
-all of its reservations try once.
+"""Payer -> ids of the reservations that were tried in the present round. A round of a payer ends when the work budget
+has let all of its reservations try once.
 """
 
 Memory = TypeVar("Memory")
 
 
 def list_touched(view: View, since: int) -> Iterator[str]:
-    """Yield the slots whose row or whose leases changed after the revision `since` of the view."""
+    """Yield the ids of the slots whose row or whose leases changed after the revision `since` of the view."""
     for name, revision in reversed(view.touched.items()):
         if revision <= since:
             return
@@ -54,7 +55,7 @@ class KeptCycle(Protocol):
         """Return the plan of a later tick at `now`; None if only a new cycle can find it."""
 
     def tidy(self) -> None:
-        """Remove entries that changes of the view have made useless from the kept state."""
+        """Remove from the kept state the entries that changes of the view have made useless."""
 
     def close(self) -> None:
         """Drop references between objects, so that they are freed at once. Do not use the kept cycle afterwards."""
@@ -66,8 +67,8 @@ KeepCycle = Callable[[tuple[WaitBlock, ...]], KeptCycle | None]
 Its argument: the waiting reservations of an earlier plan, in blocks.
 """
 LEAST_KEPT: Final = 500
-"""Least number of slots and pending reservations together from which on a cycle is kept. A smaller one is quickly
-planned again.
+"""A cycle is kept only if the view has at least this number of slots and pending reservations together. A smaller view
+is planned again in little time.
 """
 
 
@@ -82,23 +83,25 @@ class PlanCache:
         self._cycle: KeptCycle | None = None
         self._keep_cycle: KeepCycle | None = None
         self._blocks: tuple[WaitBlock, ...] = ()
-        """The blocks of the last plan of which the cycle was kept."""
+        """The blocks of waiting reservations of the last plan whose cycle was kept."""
         self.turns: Turns = {}
         self.slots: dict[str, CachedSlot] = {}
-        """By slot id: the facts that follow from the slot's row and its leases alone."""
+        """Slot id -> the facts that follow from the slot's row and its leases alone."""
         self._memories: dict[type, Any] = {}
         self._view: View | None = None
         self._revision = 0
         self._slots_at = 0
-        """The revision of the view up to which `slots` contains no outdated facts. A kept cycle sets those of changed
-        slots itself, so they are dropped only before a full cycle.
+        """The revision of the view up to which `slots` contains no outdated facts. A kept cycle renews the facts of
+        changed slots itself, so outdated facts are dropped only before a full cycle.
         """
         self._kept: _KeptPlan | None = None
         self._unshared: dict[str, None] | None = None
         self._shared_under: Rules | None = None
 
     def follow(self, view: View) -> None:
-        """Drop the cached facts that changes of the view since the last call have made wrong. `find_plan` does it."""
+        """Drop the cached facts that changes of the view since the last call have made wrong. `find_plan` calls this
+        method.
+        """
         if view is not self._view:
             self.turns, self.slots, self._unshared = {}, {}, None
             self._view, self._kept, self._memories = view, None, {}
@@ -138,8 +141,8 @@ class PlanCache:
     def list_unshared(self, view: View, rules: Rules) -> dict[str, None]:
         """Return the slots on which the leases' limits of spare cores have to be computed again.
 
-        These are the slots with leases of which a row, or the rules, changed since the limits were last found right.
-        The caller removes a slot once its limits are right.
+        These are the slots with leases whose row or leases changed since their limits were last found right; after a
+        change of the rules, all slots with leases. The caller removes a slot once its limits are right.
         """
         if self._unshared is None or self._shared_under is not rules:
             self._shared_under, self._unshared = rules, dict.fromkeys(view.leases_on)
@@ -184,7 +187,7 @@ class PlanCache:
         return self.keep(rules, now, outcome, cycle.next_protection)
 
     def offer(self, view: View, keep_cycle: KeepCycle) -> None:
-        """Store the function that can keep the last cycle. `prepare` calls it."""
+        """Store the function that can keep the last cycle, unless the view is small. `prepare` calls the function."""
         if len(view.slots) + len(view.waiters) >= self._least_kept:
             self._keep_cycle = keep_cycle
 

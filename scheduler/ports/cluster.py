@@ -36,9 +36,9 @@ class DatabaseWentBackError(StoreUnavailableError):
 
 
 class LeaderTerm(msgspec.Struct, frozen=True):
-    """One leadership: the number of the term and the process that leads. Each new leader gets a higher term.
+    """One leadership: the number of the term and the process (`holder`) that leads. Each new leader gets a higher term.
     `ticked_at`: time at which the last tick was committed; 0 = never. `tick`: number of the present tick in the term,
-    from 1; 0 outside of a tick. It is not stored.
+    from 1; 0 outside of a tick. `tick` is not stored.
     """
 
     term: int
@@ -48,14 +48,18 @@ class LeaderTerm(msgspec.Struct, frozen=True):
 
 
 class ClusterNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """What shows that a database belongs to a cluster, and that it is not an older state of it."""
+    """The numbers in the database's row about its cluster. `identity` shows which cluster the database belongs to;
+    `term`, `token` and `restores` show whether the database went back to an older state of that cluster.
+    """
 
     identity: str
     term: int
     token: int
     """The highest fencing token that was given to a lease."""
     restores: int
-    """How often a restore replaced the contents of this database, plus how often one let term and token jump."""
+    """The number of restores of a backup: those that replaced the contents of this database, and those after which
+    `term` and `token` were set to higher numbers.
+    """
 
     def refuse_older(self, term: int, token: int, source: str) -> None:
         """Raise DatabaseWentBackError if `source` (such as Redis) has seen a higher term or token than this row has."""
@@ -73,24 +77,29 @@ class ClusterRow(ClusterNumbers, frozen=True, kw_only=True):
     """Cluster time in seconds since the epoch."""
     principals_version: int
     reference_offset: float = 0.0
-    """Cluster time minus the database's own clock, in seconds. It makes up for the jumps of this clock."""
+    """Cluster time minus the database's own clock, in seconds. If the database's clock jumps, this offset is corrected,
+    so that cluster time does not jump.
+    """
     leader_term: LeaderTerm = LeaderTerm(0, "")
     rules_version: int = 0
     """Version of the scheduling rules in force; 0 before the first rules."""
     market_version: int = 0
-    """Version of the catalogue of instance types and of the prices; 0 before the first ones."""
+    """Version of the catalogue of instance types and of the prices; 0 before the first catalogue or price was stored.
+    """
 
 
 Row_co = TypeVar("Row_co", bound=ClusterNumbers, covariant=True)
 
 
 class ClusterSource(Protocol[Row_co]):
-    """What the check of the membership needs of a database. Each Store is one; a process that only checks the
-    membership needs no more.
+    """The methods of a database with which a process checks that the database belongs to its cluster and is no older
+    state of it. Every Store has these methods; a process that only makes this check needs no Store.
     """
 
     def read_cluster(self) -> Row_co:
         """Return the row about the cluster. Raises the errors of `Store.read_cluster`."""
 
     def accept_restores(self, restores: int) -> None:
-        """Note that the check of the membership has accepted a database with this number of restores. See Store."""
+        """Note that the caller has checked the database when it had this number of restores. A Store then lets
+        transactions write until the number changes.
+        """

@@ -66,11 +66,15 @@ class BatchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the machines are of use only together. Then the cloud is to launch all or none of them, where it can."""
     cluster_id: str = ""
     highest: str = ""
-    """The identity of the cluster, and the highest leader term and fencing token. See LaunchOrder."""
+    """`cluster_id`: identity of the cluster. `highest`: the highest leader term and fencing token when the request was
+    stored, as `TERM.TOKEN`. Both are "" if they are not known.
+    """
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason for which the cloud launched fewer machines than a batch asked for."""
+    """A reason for which the cloud launched fewer machines than a batch asked for. `category` and `code`: those of the
+    cloud's error, as in CloudError.
+    """
 
     offering: str | None
     """Key of the offering that is refused; None in a pool that lists no offerings."""
@@ -105,8 +109,10 @@ class Fleet(Protocol):
         """
 
     def freeze_batch(self, order: BatchOrder, rules: Rules) -> dict[str, Any]:
-        """Return the complete request for the machines of a batch as JSON values, without calling the cloud. See
-        `freeze`.
+        """Return the complete request for the machines of a batch as JSON values, without calling the cloud. Equal
+        orders and rules give equal requests.
+
+        Raises CloudError (misconfigured) if the pool's rules lack something that a launch needs.
         """
 
     def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
@@ -117,8 +123,8 @@ class Fleet(Protocol):
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
         """Return machines by id. Ids that the cloud does not know, or does not know yet, are missing in the result.
 
-        `checked`: those of the machines of which the result of the cloud's own status checks is needed; None: all. The
-        other ones have None as `healthy`.
+        `checked`: the ids of the machines for which the result of the cloud's own status checks is needed; None: all.
+        Every other machine has None as `healthy`.
         """
 
     def find_launch(self, launch_id: str) -> list[Machine]:
@@ -148,10 +154,14 @@ class Fleet(Protocol):
 
 
 class Images(Protocol):
-    """The port that finds the image which a source in the rules names now (see `model.images`)."""
+    """The port that looks up images which the rules name not by id but by a source: an SSM parameter, or a pattern for
+    the newest image of an owner (see `model.images`).
+    """
 
     def find(self, source: str) -> str:
-        """Return the id of the image. Raises CloudError; its category is `not_found` if there is no such image."""
+        """Return the id of the image that `source` names now. Raises CloudError; its category is `not_found` if there
+        is no such image.
+        """
 
 
 class Probe(Protocol):
@@ -167,8 +177,8 @@ INTERRUPTION_SECONDS = 120.0
 
 
 NoticeKind = Literal["interruption", "rebalance", "maintenance", "state"]
-"""The machine will be interrupted; its risk of interruption has risen; the cloud will stop, restart or retire it at a
-known time; it changed its state.
+"""What a notice announces. interruption: the machine will be interrupted. rebalance: its risk of interruption has
+risen. maintenance: the cloud will stop, restart or retire it at a known time. state: it changed its state.
 """
 
 
@@ -180,13 +190,15 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Time at which the cloud sent the notice, in seconds since the epoch by the cloud's clock."""
     state: str | None = None
-    """Of a notice of the kind `state`: the new state of the machine, in the cloud's words."""
+    """The new state of the machine, as the cloud names it, in a notice of the kind `state`; else None."""
     code: str | None = None
-    """Of a notice of the kind `maintenance`: what the cloud will do, in its words."""
+    """What the cloud will do, as the cloud names it, in a notice of the kind `maintenance`; else None."""
     begins_at: float | None = None
-    """Of a notice of the kind `maintenance`: when it begins, in seconds since the epoch; None: unknown."""
+    """When the maintenance begins, in seconds since the epoch, in a notice of the kind `maintenance`; None: unknown."""
     ends_at: float | None = None
-    """Of a notice of the kind `maintenance`: when it is over; None: unknown."""
+    """When the maintenance is over, in seconds since the epoch, in a notice of the kind `maintenance`; None:
+    unknown.
+    """
 
     @property
     def gone_at(self) -> float:

@@ -25,11 +25,12 @@ class CostWriter(Protocol):
         """
 
     def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
-        """Return for each of these machines the time from which it is not booked yet, and store that it is booked until
-        now. The caller books this interval in the same transaction, so that no interval is booked twice.
+        """Return for each of these machines the time from which its costs are not booked yet, and store that they are
+        booked until now. The caller books the costs of this interval in the same transaction, so that no interval is
+        booked twice.
 
-        `born`: machine -> begin of its life, which counts for a machine that was not stored before. Call it after the
-        rows of other kinds were locked. A machine's row stays locked until the end of the transaction.
+        `born`: machine -> begin of its life, which is the result for a machine that was not stored before. Call this
+        method after the rows of other kinds were locked. A machine's row stays locked until the end of the transaction.
         """
 
 
@@ -39,8 +40,8 @@ class CostLedger(Protocol):
     def read_costs(self, since: float = 0.0) -> list[Cost]:
         """Return the costs of the hour that contains `since` and of all later hours, sorted by key, one for each key.
 
-        They contain what is booked, and what the machines of all slots have cost from their last booking until now.
-        Both are of one moment. Locks nothing.
+        A cost is the sum of what is booked, and of what the machines of slots have cost from their last booking until
+        now. Both parts are of one moment. Locks nothing.
         """
 
     def sum_costs(self, since: float) -> list[PoolCost]:
@@ -50,4 +51,6 @@ class CostLedger(Protocol):
         """Delete the costs of hours that began before `before`. Return the number of deleted rows."""
 
     def prune_booked_machines(self, before: float) -> int:
-        """Delete the rows of machines without a slot that were not booked since `before`. Return their number."""
+        """Delete the stored times until which machines without a slot are booked, if such a time is before `before`.
+        Return the number of deleted rows.
+        """

@@ -10,8 +10,9 @@ from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarke
 
 
 class RulesVersion(msgspec.Struct, frozen=True):
-    """What the rules that are in force depend on: the version of their document, and the version of the market, whose
-    types and prices replace requirements.
+    """The versions of what the rules in force are made from. `document`: the version of the document that was applied.
+    `market`: the version of the catalogue and prices, from which offerings with requirements get their instance types
+    and prices.
     """
 
     document: int
@@ -34,16 +35,18 @@ class MarketWrites(Protocol):
         """Insert or replace changes of prices, by `PriceChange.key`."""
 
     def count_market_change(self) -> None:
-        """Increase the version of the market by one, because a type or an amount changed. No other transaction changes
-        the version until this one ends.
+        """Increase the version of the market by one, because an instance type or the amount of a price changed. No
+        other transaction changes the version until this one ends.
         """
 
 
 class MarketReads(Protocol):
-    """The reads of a store that show what could be bought. They lock nothing."""
+    """The methods of a store that read the facts on which launches depend: versions, instance types, prices and launch
+    back-offs. They lock nothing.
+    """
 
     def rules_versions(self) -> RulesVersion:
-        """Return the version of the scheduling rules in force with that of the market, by one cheap query."""
+        """Return the version of the scheduling rules in force and the version of the market, by one cheap query."""
 
     def load_market(self) -> StoredMarket:
         """Return the catalogue of instance types, sorted by name, and all prices, sorted by key, of one moment."""
@@ -53,27 +56,32 @@ class MarketReads(Protocol):
 
 
 class PriceHistory(Protocol):
-    """The methods of a store about the changes of prices in the past. They lock nothing but the deleted rows."""
+    """The methods of a store that read and prune the history of prices. They lock nothing except the rows that they
+    delete.
+    """
 
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
-        """Return the changes of the prices of these instance types, sorted by key."""
+        """Return the stored price changes of these instance types, sorted by key."""
 
     def prune_price_changes(self, before: float) -> int:
-        """Delete the changes in hours that began before `before`. Return the number of deleted rows."""
+        """Delete the price changes of hours that began before `before`. Return the number of deleted rows."""
 
 
 class MarketSource(Protocol):
     """The port to EC2's catalogue and prices. Every method calls EC2 and may raise CloudError."""
 
     def read_types(self, seen_at: float) -> list[InstanceType]:
-        """Return all instance types that EC2 offers in the region, with their zones. `seen_at`: the present time."""
+        """Return all instance types that EC2 offers in the region, with their zones. `seen_at`: the present time, which
+        the result records.
+        """
 
     def read_spot_prices(self, types: Sequence[str], zones: Sequence[str], seen_at: float) -> list[Price]:
-        """Return the present spot price of each of these instance types in each of these zones (none: in every zone of
-        the region). A pair that EC2 has no price for is missing.
+        """Return the present spot price of each of these instance types in each of these zones. If `zones` is empty: in
+        every zone of the region. A pair of type and zone that EC2 has no price for is missing. `seen_at`: the present
+        time, which the result records.
         """
 
     def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
         """Return the on-demand price of each of these instance types in the region, from AWS's price list. A type
-        without exactly one price is missing.
+        without exactly one price is missing. `seen_at`: the present time, which the result records.
         """

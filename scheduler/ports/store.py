@@ -50,8 +50,8 @@ class Transaction(CostWriter, MarketWrites, Protocol):
     loads all rows of a kind in one call. Numbers of events are assigned last, at the commit.
 
     A write raises StaleWriteError if the stored row has another version than the given one, or, for version 0, if the
-    row exists. After a StaleWriteError or DeposedError the whole transaction is lost: a caller that catches the error
-    gets it again at the end of the block.
+    row exists. After a StaleWriteError or DeposedError the transaction is never committed: a caller that catches the
+    error gets it again at the end of the block.
     """
 
     def now(self) -> float:
@@ -62,8 +62,8 @@ class Transaction(CostWriter, MarketWrites, Protocol):
     def rules_version(self) -> int:
         """Return the version of the scheduling rules in force when the transaction began. Needs no statement.
 
-        After `note_tick` it is the version in force then, and no other transaction changes the rules before this
-        one ends.
+        After `note_tick`, return the version that was in force at that call; no other transaction changes the rules
+        before this one ends.
         """
 
     def take_term(self, holder: str) -> LeaderTerm:
@@ -113,27 +113,27 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Count the pending reservations of this principal, or those of all unsigned requests if it is None. Locks
-        nothing.
+        """Count the pending reservations of this principal, and their instances. None: those that unsigned requests
+        have submitted. Locks nothing.
         """
 
     def count_pending_of_account(self, account: str) -> Pending:
-        """Count the pending reservations of this account. Locks nothing."""
+        """Count the pending reservations of this account, and their instances. Locks nothing."""
 
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
-        """Count the reservations whose `sequence` is above `after` and at most `upto`, in whatever phase they are, by
-        principal and account. Locks nothing.
+        """Count the reservations whose `sequence` is above `after` and at most `upto`, in whatever phase they are.
+        Return the counts by (principal, account). Locks nothing.
 
-        Speed: this reads no other reservations. The counts of pending ones read all that are pending.
+        Speed: this reads only the reservations in the range, but the other counts read all pending reservations.
         """
 
     def load_leases(self, slots: Iterable[str], without: Container[str] = ()) -> dict[str, list[tuple[str, Lease]]]:
         """Return the leases on each of these slots (in any epoch) as pairs (reservation id, lease), sorted by
-        reservation id. Leases of one reservation are in the order of the reservation. Leases of the reservations in
-        `without` are missing.
+        reservation id. The leases of one reservation are in the order that they have in the reservation. Leases of the
+        reservations in `without` are missing.
 
-        The reservations are not locked. The leases on a locked slot cannot become more or fewer, because a transaction
-        that gives or ends a lease locks the slot first.
+        The reservations are not locked. But no lease on a locked slot can be added or ended by another transaction,
+        because a transaction that gives or ends a lease locks the slot first.
         """
 
     def list_holders(self) -> list[str]:
@@ -157,19 +157,21 @@ class Transaction(CostWriter, MarketWrites, Protocol):
 
         A slot, hold or account with version 0 is inserted. It gets a higher version than any deleted row of its id,
         because the view keeps tombstones of deleted rows, which replace older rows. A reservation is written with all
-        its leases, except the fields that never change: `request`, `sequence` and `created_at`. Raises StaleWriteError.
+        its leases, except its fields that never change: `request`, `sequence` and `created_at`. Raises StaleWriteError
+        if a stored row has another version than the given one.
         """
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
         """Write only those fields of rows that change no state (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`,
-        `sent_at`, `not_before`, `attempts`), and set `marked_at` to now. The version stays. Return the rows.
+        `sent_at`, `not_before`, `attempts`), and set `marked_at` to now. The version of a row stays the same. Return
+        the rows.
 
         Raises StaleWriteError for a row that was deleted or has another version.
         """
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
-        """Delete rows that were read in this transaction. Return their tombstones, which delete them in the view.
-        Raises StaleWriteError.
+        """Delete rows that were read in this transaction. Return their tombstones, which delete the rows in the view.
+        Raises StaleWriteError if a stored row has another version than the given one.
         """
 
     def next_tokens(self, count: int, likely: int = 0) -> range:
@@ -215,8 +217,10 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """
 
     def save_rules(self, document: Mapping[str, Any], version: int, images: Mapping[str, str] | None = None) -> int:
-        """Store this document as the rules in force, if the version in force is still `version`. `images`: the ids of
-        the images whose sources it names (default: none). Return the new version. Raises StaleWriteError otherwise.
+        """Store this document as the rules in force, if the version in force is still `version`, and return the new
+        version. Otherwise raise StaleWriteError.
+
+        `images`: the ids of the images that the document names by a source, as source -> id (default: none).
         """
 
 
@@ -245,11 +249,12 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
         """
 
     def accept_restores(self, restores: int) -> None:
-        """Permit this process to write into a database with this number of restores (see ClusterRow). The check of the
-        membership calls this when it succeeds, and a restore after it has counted itself.
+        """Permit this process to write into a database with this number of restores (`ClusterRow.restores`). A process
+        calls this when it has checked that the database belongs to its cluster, and a restore when it has increased the
+        number.
 
         A transaction in a database with another number raises DatabaseWentBackError, because a restore may not be
-        complete. Without a call, the number of the first transaction holds.
+        complete. Before the first call, the number that the first transaction finds is permitted.
         """
 
     def rules_version(self) -> int:
@@ -259,7 +264,9 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
         """Return the scheduling rules in force."""
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` rules that were applied, oldest first, or only those with this `version`."""
+        """Return the newest `limit` entries of the history of the rules, oldest first. `version`: return only the entry
+        with this version.
+        """
 
     def find_principals(self) -> list[StoredPrincipal]:
         """Return every principal, sorted by name, without locking."""
@@ -276,18 +283,23 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
     def read_stamps(self) -> Iterator[RowVersion]:
         """Yield the version of every slot, hold and account, and of every reservation that has not ended.
 
-        All versions are of one moment, which is not before the first one is requested. Locks nothing.
+        All versions are of one moment, at or after the request for the first version. Locks nothing.
         """
 
     def read_versions_since(self, since: float, known: RecentWrites | None = None) -> list[RowVersion]:
-        """Return the versions of all rows that were written at or after `since`, also of ended reservations. Rows that
-        `known` (of a view that is not newer than the database) has in this version may be missing. Locks nothing.
+        """Return the versions of all rows that were written at or after `since`, also of ended reservations. Locks
+        nothing.
+
+        `known`: the rows that a view has applied lately, where the view is not newer than the database. A row whose
+        present version is among them may be missing in the result.
         """
 
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """Return the reservations that match all given conditions, in order of submission, without locking."""
+        """Return up to `limit` reservations that match all given conditions, in order of submission, without locking. A
+        condition that is None is not given.
+        """
 
     def find_slots(
         self,
@@ -296,7 +308,9 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
         states: Sequence[str] | None = None,
         pools: Sequence[str] | None = None,
     ) -> list[Slot]:
-        """Return the slots that match all given conditions, in any order, without locking."""
+        """Return the slots that match all given conditions, in any order, without locking. A condition that is None is
+        not given.
+        """
 
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
         """Return the slots whose `instance_id` is one of `machines`, in any order, without locking."""

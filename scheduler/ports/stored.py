@@ -1,5 +1,5 @@
-"""The values of the port to the database that are no rows of the model: answers, callbacks, principals, rules with
-their history, and the filter of events.
+"""The values of the port to the database that are no rows of `scheduler.model`: answers, callbacks, principals, rules
+with their history, and the filter of events.
 """
 
 from typing import Any
@@ -75,7 +75,9 @@ class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowVersion(msgspec.Struct, frozen=True, gc=False):
-    """The version of a row in the database and the time of its last write, by which outdated copies are found."""
+    """The version of a row in the database and the time of its last write (`marked_at`). They show which copies of the
+    row are outdated.
+    """
 
     kind: Kind
     id: str
@@ -86,7 +88,9 @@ class RowVersion(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredRules(msgspec.Struct, frozen=True):
-    """The rules in force, with ids of images for sources. `version` counts their changes; 0: none were applied."""
+    """The rules in force. `version` counts their changes; 0: none were applied. `document`: what was applied. `rules`:
+    the same, parsed. `images`: the ids of the images that the document names by a source, as source -> id.
+    """
 
     version: int
     document: dict[str, Any]
@@ -95,7 +99,9 @@ class StoredRules(msgspec.Struct, frozen=True):
 
 
 class AppliedRules(msgspec.Struct, frozen=True):
-    """One entry in the history of the rules: the document, its version, and when it was applied."""
+    """One entry in the history of the rules: the document, its version, when it was applied, and the ids of the images
+    that it names by a source (source -> id).
+    """
 
     version: int
     applied_at: float

@@ -69,10 +69,10 @@ class ViewCache(Protocol):
     def rebuild(self, rows: Iterable[Row]) -> View:
         """Replace the contents of the view by `rows`, which come from the database. Return this process's new copy.
 
-        The generation, which makes the view valid, is written last. The first row is requested after the old view was
-        made invalid; so with lazy rows (`Store.read_rows()`) no change is missed. Changes that are published meanwhile
-        are merged by version. Raises ViewUnavailableError if another process began a later rebuild, which then
-        completes.
+        The generation, the id whose presence makes the view valid, is written last. The first row is requested after
+        the old view was made invalid; so with lazy rows (`Store.read_rows()`) no change is missed. Changes that are
+        published meanwhile are merged by version. Raises ViewUnavailableError if another process began a later rebuild,
+        which then completes.
         """
 
     def matches_copy(self) -> bool:
@@ -97,8 +97,8 @@ class ViewCache(Protocol):
         """Publish cluster time, for processes that have no database connection."""
 
     def write_report(self, report: Mapping[str, Any], waits: Waits = NO_WAITS) -> None:
-        """Store the report of the last tick (counts of waiting codes, `wake_at`, term, duration) and the reservations
-        that wait. The command line and the client read it.
+        """Store the report of the last tick (counts of waiting codes, `wake_at`, term, duration), and `waits`, the
+        reservations that wait with their waiting codes. The command line and the client read the report.
         """
 
     def read_report(self) -> dict[str, Any]:
@@ -128,12 +128,12 @@ class LeaderLock(Protocol):
     """
 
     def take(self) -> bool:
-        """Take the leader lock for its full duration. Return False if a process has it already; then a mark (`again`)
-        is stored.
+        """Take the leader lock for its full duration. Return False if a process has it already; then a mark, the key
+        `again`, is stored.
 
-        The process that has the lock sees the mark when it releases the lock, and runs one more tick. A `take` that
-        succeeds deletes the mark, because the tick that begins now is the requested one. For the same reason it is
-        recorded in the notifier, as by `Notifier.hear`.
+        The process that has the lock finds the mark when it releases the lock, and runs one more tick. A `take` that
+        succeeds deletes the mark, because the tick that begins now is the requested one. For the same reason it records
+        the begin of the tick in the notifier, as `Notifier.hear` does.
         """
 
     def renew(self) -> bool:
@@ -143,8 +143,9 @@ class LeaderLock(Protocol):
         """Release the leader lock if this process has it. Return whether another `take` has left a mark: then run one
         more tick.
 
-        Only the next `take` deletes the mark. So no mark is lost if a release is repeated or its answer is lost. If the
-        lock has expired and no process has it, the mark is returned as well. The lock and mark of another process stay.
+        Only the next `take` that succeeds deletes the mark. So no mark is lost if a release is repeated or its answer
+        is lost. If the lock has expired and no process has it, the mark is returned as well. The lock and the mark of
+        another process stay.
         """
 
     def seconds_until_free(self) -> float:
@@ -170,8 +171,9 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterRecord(Protocol):
-    """The port to the cluster's record in Redis: identity, highest term and highest fencing token. It shows whether the
-    database is an older one. Every method raises ViewUnavailableError when Redis cannot be reached.
+    """The port to the cluster's record in Redis: identity, highest term and highest fencing token. A database with
+    lower numbers is an older state of the cluster. Every method raises ViewUnavailableError when Redis cannot be
+    reached.
     """
 
     def read(self) -> Remembered:
@@ -181,7 +183,7 @@ class ClusterRecord(Protocol):
         """Store the cluster's identity if Redis has none, and increase the stored term and token to at least these
         values. Return the stored identity.
 
-        If the stored identity is that of another cluster, term and token are not changed.
+        If the stored identity is another one than `identity`, term and token are not changed.
         """
 
     def begin_restore(self) -> None:
@@ -215,8 +217,8 @@ class Notifier(Protocol):
     def kick(self) -> None:
         """Request a tick. The first call sends a message; calls within the next two seconds send none.
 
-        Raises the error if the message cannot be sent; then the next call sends one. A caller that sent none because of
-        an earlier call relies on the periodic tick if the message of that call was lost.
+        Raises the error if the message cannot be sent; then the next call sends one. If the sent message is lost, the
+        calls that sent none because of it have no effect: the next periodic tick serves them.
         """
 
     def hear(self) -> None:
@@ -246,10 +248,10 @@ class Notifier(Protocol):
 class Heard(msgspec.Struct, frozen=True):
     """The heartbeats of static hosts that one call of `Heartbeats.listen` has read.
 
-    `ages`: slot -> seconds since the last heartbeat; slots without one are missing. `kept_for`: seconds for which the
-    storage has kept heartbeats, which is short after Redis was flushed. `versions`: slot -> the version of the slot
-    that its host knows (`heartbeat_intake.name_version`); hosts that sent none are missing. `signed`: the heartbeats
-    with a counter and a MAC, which `operations.heartbeats` verifies.
+    `ages`: slot -> seconds since the last heartbeat; slots without a heartbeat are missing. `kept_for`: seconds for
+    which the storage has kept heartbeats, which is short after Redis was flushed. `versions`: slot -> the version of
+    the slot that its host knows (`heartbeat_intake.name_version`); hosts that sent no version are missing. `signed`:
+    slot -> a heartbeat with a counter and a MAC, which `operations.heartbeats` verifies.
     """
 
     ages: dict[str, float]

@@ -1,4 +1,6 @@
-"""The actions in a scenario's timeline: their names, the documents of their values, and their commands."""
+"""The actions of a scenario's timeline: their names, the documents that check their values, and the commands that carry
+them out.
+"""
 
 from typing import Any
 
@@ -27,7 +29,9 @@ class MaintainAction(Document):
 
 
 class PartAction(Document):
-    """Timeline actions `fail` (a reservation or a component of it died) and `surrender` (its holder gives it back)."""
+    """The value of the timeline actions `fail` (a reservation, or one component of it, failed) and `surrender` (its
+    holder gives the lease back). `component` None: the whole reservation.
+    """
 
     reservation: Name
     component: Name | None = None
@@ -50,8 +54,8 @@ class ConfirmAction(Document):
 
 
 class AccountAction(AccountKeys):
-    """Timeline action `account`: create an account, or change the given settings of it. The balance stays unless one is
-    given.
+    """Timeline action `account`: create an account, or change the given settings of an existing one. The balance stays
+    unless `balance` is given.
     """
 
     id: Name
@@ -97,11 +101,15 @@ ACTIONS: dict[str, type[Document] | None] = {
     "drain": None,
     "outage": OutageDocument,
 }
-"""Timeline action -> the document that checks its value. None: the value is an id, or a method of its own reads it."""
+"""The name of each timeline action -> the document that checks its value. None: the value is an id, or StepReader has a
+method for this action.
+"""
 
 
 def make_document(action: str, value: Any) -> Document:
-    """Return the command document that a client would send for this timeline action with this checked value."""
+    """Return the command document that a client would send for this timeline action. `value`: the checked value of the
+    action.
+    """
     schema = SCHEMAS[action]
     match value:
         case AccountAction():

@@ -15,8 +15,8 @@ _DIGITS: Final = 6
 
 
 class BillLine(msgspec.Struct, frozen=True):
-    """The hours of all machines of one offering, and their dollars at the simulated price of each moment. A machine
-    whose type has no simulated price costs the price at which it was launched.
+    """One line of a bill: the hours of all machines of one offering, and their cost at the price of each moment in the
+    simulated market. A machine whose type has no price there costs the price at which it was launched.
     """
 
     pool: str
@@ -27,12 +27,14 @@ class BillLine(msgspec.Struct, frozen=True):
 
 
 class Bill:
-    """Adds up the launched machines of a simulation, from the cloud's answer until they are terminated."""
+    """Adds up the costs of the machines that a simulation launches. A machine counts from the cloud's answer to its
+    launch until it is terminated.
+    """
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
         self._open: dict[str, tuple[Slot, float]] = {}
-        """Slot -> its row with the present machine, and since when that exists."""
+        """Slot -> (its row when its present machine was launched, the time of the launch)."""
         self._sums: dict[tuple[str, str, str], tuple[float, float]] = {}
 
     def note_slot(self, slot: Slot | None, name: str) -> None:
@@ -59,7 +61,7 @@ class Bill:
         sums[key] = before[0] + hours, before[1] + (hours * (slot.price or 0.0) if dollars is None else dollars)
 
     def list_lines(self) -> tuple[BillLine, ...]:
-        """Return the bill up to now, sorted by pool, offering and market."""
+        """Return the lines of the bill up to now, sorted by pool, offering and market."""
         sums, now = dict(self._sums), self._cluster.event_queue.now
         for slot, since in self._open.values():
             self._add(sums, slot, since, now)

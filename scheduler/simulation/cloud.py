@@ -16,12 +16,14 @@ from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, 
 from scheduler.simulation.market import SimulatedMarket
 
 SHOWN_SECONDS = 3600.0
-"""Seconds for which EC2, approximately, still lists a terminated machine; later requests do not find it."""
+"""Seconds for which the simulated cloud still lists a terminated machine, about as long as EC2. Later requests do not
+find the machine.
+"""
 
 
 class EventQueue:
-    """The virtual clock of a simulation, with callbacks by time. Callbacks of one time run in the order in which they
-    were added.
+    """The virtual clock of a simulation, and the callbacks that are scheduled on it. Callbacks for the same time run in
+    the order in which they were added.
     """
 
     def __init__(self, now: float = 0.0) -> None:
@@ -54,7 +56,7 @@ class _Machine:
     serves_at: float
     gone_at: float = inf
     stopped_at: float = inf
-    """When the machine is stopped; infinity: it is not to stop."""
+    """Time at which the machine is stopped; infinity: no stop is under way."""
     pool: str | None = None
     offering: str | None = None
 
@@ -80,7 +82,8 @@ class SimulatedCloud:
         """The market; None if the simulation has none."""
 
     def judge(self, slots: Sequence[Slot], machines: int, rules: Rules) -> None:
-        """Decide for the launch or start of each of these slots whether the cloud refuses it.
+        """Decide for the launch or start of each of these slots whether the cloud refuses it: because of an outage, a
+        shortage of the market or the quota. `verdicts` keeps the reason.
 
         The batch of a gang is one request: all its machines are launched, or none is. `machines`: the number of
         machines before these launches, without the stopped ones.
@@ -102,13 +105,15 @@ class SimulatedCloud:
                 self._gangs[name] = [slot, *others]
 
     def forget_request(self, name: str) -> None:
-        """Forget what was decided about a request that was answered or is not wanted any more."""
+        """Forget what `judge` has decided about a request, because the request was answered or is not wanted any
+        more.
+        """
         self.verdicts.pop(name, None)
         self._gangs.pop(name, None)
 
     @property
     def refused(self) -> int:
-        """The number of machines of requests under way that will be refused."""
+        """The number of machines in requests that will be refused and are not answered yet."""
         return sum(len(self._gangs.get(name, [name])) for name in self.verdicts)
 
     def _find_outage(self, slot: Slot) -> Category | None:
@@ -129,7 +134,7 @@ class SimulatedCloud:
         self.calls += 1
         verdict = self.verdicts.pop(request["launch_id"], None)
         if verdict is not None:
-            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch")
+            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch: outage, shortage or quota")
         now = self._event_queue.now
         name = f"i-{request['launch_id']}"
         runs_at = now + self.delays.boot
@@ -148,7 +153,7 @@ class SimulatedCloud:
         self.calls += 1
         verdict = self.verdicts.pop(request["batch"], None)
         if verdict is not None:
-            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch")
+            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch: outage, shortage or quota")
         runs_at = self._event_queue.now + self.delays.boot
         names = [f"i-{request['batch']}-{number}" for number in range(request["count"])]
         for name in names:
@@ -158,12 +163,16 @@ class SimulatedCloud:
         return BatchAnswer(machines=tuple(map(self._describe, names)))
 
     def put(self, name: str, slot: str, launch_id: str, runs_at: float, serves_at: float) -> None:
-        """Create a machine with these ids, which runs from `runs_at` and serves from `serves_at`."""
+        """Create the machine with the id `name`, with the ids of its slot and launch as tags. It runs from `runs_at`
+        and serves from `serves_at`.
+        """
         self._machines[name] = _Machine(slot, launch_id, runs_at, serves_at)
         self._launched[launch_id] = name
 
     def find(self, pool: str, slot: str, offering: str | None) -> None:
-        """Create a machine with the cluster's tags that no slot has launched (a stranger)."""
+        """Create a machine that has the cluster's tags but that no slot has launched, so that the scheduler has to find
+        it. `pool`, `slot`, `offering`: its tags.
+        """
         runs_at = self._event_queue.now + self.delays.boot
         name = f"found-{next(self._strangers)}"
         self.put(f"i-{name}", slot, name, runs_at, runs_at + self.delays.bind)
@@ -216,7 +225,7 @@ class SimulatedCloud:
                 self._machines[name].stopped_at = self._event_queue.now + self.delays.stop
 
     def put_stopped(self, name: str) -> None:
-        """Let the machine `name` be stopped from now on."""
+        """Mark the machine `name` as stopped from now on."""
         self._machines[name].stopped_at = self._event_queue.now
 
     def start(self, machines: Sequence[str]) -> None:
@@ -225,7 +234,7 @@ class SimulatedCloud:
         refused = next((name for name in machines if name in self.verdicts), None)
         if refused is not None:
             verdict = self.verdicts[refused] if len(machines) > 1 else self.verdicts.pop(refused)
-            raise CloudError(verdict, verdict, "the simulated cloud refuses this start")
+            raise CloudError(verdict, verdict, "the simulated cloud refuses this start: outage, shortage or quota")
         for machine in (self._machines[name] for name in machines if name in self._machines):
             if machine.stopped_at <= self._event_queue.now:
                 machine.stopped_at, machine.runs_at = inf, self._event_queue.now + self.delays.start
@@ -252,8 +261,8 @@ class SimulatedCloud:
         return slot.pool in rules.pools and self._event_queue.now >= self._machines[machine.id].serves_at
 
     def next_turns(self, name: str) -> list[float]:
-        """Return the times in the future at which the machine `name` runs, serves, is stopped or gone. If all are past,
-        return [now]; for an unknown machine, [].
+        """Return the times, now or later, at which the machine `name` changes: it runs, serves, is stopped or is gone.
+        If all these times are past, return [now]; for an unknown machine, return [].
         """
         machine = self._machines.get(name)
         if machine is None:

@@ -23,12 +23,14 @@ from scheduler.model.validation import (
 
 
 class OutageDocument(Document):
-    """An outage of the simulated cloud: until a time, launches in this pool (or of one of its offerings) fail."""
+    """An outage of the simulated cloud: until the time `until`, launches in this pool (or only those of one of its
+    offerings) fail.
+    """
 
     pool: Name
-    """The pool."""
+    """The pool whose launches fail."""
     offering: Name | None = None
-    """The offering; default: all of the pool's."""
+    """The offering whose launches fail; default: all offerings of the pool."""
     error: Literal["capacity", "quota", "throttled", "misconfigured"]
     """The class of the error with which EC2 refuses a launch."""
     until: Amount
@@ -66,7 +68,8 @@ class TypeDocument(Document):
 class PriceStep(Document):
     """A price of the simulated market that is known from the start.
 
-    It holds until the next one of the same type and market. A spot price does not move by itself any more then.
+    It holds until the next price of the same type and market. From the first of them on, a spot price does not move by
+    itself any more.
     """
 
     at: Seconds = 0.0
@@ -76,15 +79,15 @@ class PriceStep(Document):
     market: Annotated[Market, Before(read_market)] = "spot"
     """The market, `spot` or `on-demand`."""
     price: Amount
-    """Dollars per hour."""
+    """The price in dollars per hour."""
 
 
 class MarketDocument(Document):
-    """The simulated market: prices that move, shortages and interruptions. Without types and prices there is none."""
+    """The simulated market: moving prices, shortages and interruptions. Without `types` and `prices` there is none."""
 
     interval: Positive = 300
-    """Seconds between two reads of the prices, as `market.price_interval` in production. A step in `prices` is read at
-    once.
+    """Seconds between two reads of the prices, as `market.price_interval` in production. A price in `prices` is read as
+    soon as it begins.
     """
     low: Share = 0.3
     """Lowest spot price, as a share of the on-demand price."""
@@ -95,20 +98,22 @@ class MarketDocument(Document):
     step: Positive = 300
     """Seconds between two changes of a spot price."""
     shortage_rate: Amount = 0.0
-    """How often, on average, a shortage of spot machines of a type begins in an hour without one, at random times."""
+    """How many shortages of spot machines of a type begin on average in an hour in which there is none; they begin at
+    random times.
+    """
     shortage_seconds: Seconds = 1800.0
     """Mean duration of a shortage. While it lasts, spot launches of the type are refused (`capacity`)."""
     interruption_rate: Amount = 0.0
-    """How often, on average, a spot machine is interrupted in an hour, in scenarios and traces."""
+    """How many times per hour a spot machine is interrupted on average, at random times, in scenarios and traces."""
     seed: Signed = 0
-    """The seed of prices, shortages and interruptions."""
+    """The seed of the random numbers: the same seed gives the same prices, shortages and interruptions."""
     types: tuple[TypeDocument, ...] = ()
-    """The instance types."""
+    """The instance types of the market."""
     prices: tuple[PriceStep, ...] = ()
     """Prices that are known from the start."""
 
     def check_fields(self) -> None:
-        """Refuse a highest share below the lowest one, and two types of one name. Raises ExpectedError."""
+        """Raise ExpectedError if `high` is below `low`, or if two types have the same name."""
         if self.high < self.low:
             raise expected(f"at least low ({self.low:g})", key="high", got=self.high)
         names = [each.name for each in self.types]
@@ -117,7 +122,7 @@ class MarketDocument(Document):
 
     @property
     def is_on(self) -> bool:
-        """Whether the simulation has a market."""
+        """Whether the simulation has a market: there are types or prices."""
         return bool(self.types or self.prices)
 
 
@@ -131,17 +136,17 @@ class CloudDocument(Document):
     bind: Seconds = 0.0
     """Seconds from the time when the machine runs until it serves."""
     terminate: Seconds = 0.0
-    """Seconds until a machine that is terminated is gone."""
+    """Seconds from the request to terminate a machine until it is gone."""
     stop: Seconds = 0.0
-    """Seconds until a machine that is to stop is stopped."""
+    """Seconds from the request to stop a machine until it is stopped."""
     start: Seconds = 0.0
-    """Seconds from the start of a stopped machine until it runs."""
+    """Seconds from the request to start a stopped machine until it runs."""
     quota: Count | None = None
-    """The most machines that may exist at a time: EC2 refuses a launch beyond it."""
+    """The most machines that may exist at a time; a launch that would exceed it is refused. Default: no limit."""
     outages: tuple[PlannedOutage, ...] = ()
     """Periods in which launches of a pool, or of one of its offerings, fail."""
     interruption_rate: Amount = 0.0
-    """How often, on average, a spot machine is interrupted in an hour, at random times; in traces only."""
+    """How many times per hour a spot machine is interrupted on average, at random times; in traces only."""
     seed: Signed = 0
     """The seed of the random numbers: the same seed gives the same interruptions."""
     market: MarketDocument = MarketDocument()
@@ -167,9 +172,9 @@ def read_simulated_cloud(document: object, rules: Rules) -> CloudDocument:
 
 
 def check_offering(named: OutageDocument | FoundDocument, rules: Rules, path: str) -> None:
-    """Raise InvalidInputError unless the rules have the named pool, and the offering if one is named.
-
-    An outage may name all offerings of one name at once, whatever their market and zone.
+    """Raise InvalidInputError unless the rules have the pool of `named`, and its offering if `named` has one. In an
+    outage, an instance type alone is accepted, and stands for all its offerings in any market and zone. `path`: the
+    place of `named` in the input, for the message.
     """
     pool = rules.pools.get(named.pool)
     if pool is None:

@@ -49,7 +49,7 @@ class SimulatedCluster:
     leader: Leader
 
     def find_slot(self, name: str) -> Slot | None:
-        """Return the present row of the slot with this id; None if there is none."""
+        """Return the present row of the slot with the id `name`; None if there is no such slot."""
         return next(iter(self.store.find_slots(ids=[name])), None)
 
     def change(
@@ -59,10 +59,11 @@ class SimulatedCluster:
         *,
         kick_for_marks: bool = False,
     ) -> ChangeSet:
-        """Run a change (`apply`) as an operator on the rows that `load` loads, and publish the changed rows.
+        """Run `apply`, which carries out a command as an operator, on the rows that `load` loads. Publish and return
+        the changed rows.
 
-        A refused command changes nothing. If only times of rows moved (a renewal, a heartbeat), a tick is requested
-        only with `kick_for_marks`.
+        A refused command changes nothing. If a change only moves times of rows (a renewal, a heartbeat), a tick is
+        requested only with `kick_for_marks`.
         """
         with self.store.transaction() as transaction:
             work = UnitOfWork(transaction, "operator")
@@ -107,8 +108,8 @@ def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedClu
 
 
 def _open_market(cluster: SimulatedCluster, config: dict[str, Any]) -> None:
-    """Give the cluster its market, read the first prices, and schedule the later reads. A read that finds other prices
-    requests a tick: a simulation has no periodic one.
+    """Give the cluster its simulated market, read the first prices, and schedule the later reads. A read that finds
+    other prices requests a tick, because a simulation has no periodic tick.
     """
     queue, store, rules = cluster.event_queue, cluster.store, read_rules(config)
     market = cluster.cloud.market = SimulatedMarket(cluster.cloud.delays.market, rules)
@@ -197,9 +198,9 @@ def put_absent_host(cluster: SimulatedCluster, name: str) -> None:
 
 
 def _find_epoch(work: UnitOfWork, given: SlotRecord, known: Slot | None) -> int:
-    """Return the epoch of the slot that a record describes; a new one if the machine is not that of the known slot.
-
-    Leases from before then are not on it: the slot was removed, its machine was lost, or the record has another host.
+    """Return the epoch of the slot after a slot record is applied. `given`: the record; `known`: the slot before it;
+    None: there is none. If the record has another machine, or if leases of a removed slot or lost machine remain, the
+    epoch is a new one, so that earlier leases are not on the slot.
     """
     has_left = (known is None or known.state == "empty") and bool(work.leases.list_all(given.id))
     if known is None:
@@ -249,7 +250,7 @@ def _put_lease(
     """Store the lease of a slot record as a lease of its reservation. The lease counts as confirmed, and the
     reservation as leased.
 
-    A lease in the state `claimed` only makes a pending reservation wait for the slot.
+    If the record's `state` is `claimed`, the reservation stays pending and waits for the slot.
     """
     is_claim = given.state == "claimed"
     token = 0 if is_claim else reservation.token or work.transaction.next_tokens(1)[0]
@@ -306,7 +307,9 @@ def _make_lease(
 
 
 def _go_on(cluster: SimulatedCluster, slot: Slot) -> None:
-    """Schedule the next changes of a slot that is between two states (`booting`, ...), counted from its `since`."""
+    """Schedule the next changes of a slot that is between two states (`booting`, ...). Their times are counted from the
+    slot's `since`, when the present state began.
+    """
     delays = cluster.cloud.delays
     if slot.launch_id is None:
         return

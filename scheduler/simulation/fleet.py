@@ -1,4 +1,6 @@
-"""The fleet for a workload trace: the rules of a `leasehold.toml` for one of its systems, with a number of slots."""
+"""The fleet on which a workload trace runs: the rules of a `leasehold.toml` for one system, with a number of slots for
+each pool.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,15 +19,15 @@ from scheduler.simulation.market import SimulatedMarket
 from scheduler.simulation.workload import PROCESSOR
 
 FOREVER = 1e12
-"""Seconds, more than any trace lasts. As `offline_timeout` the value keeps hosts in service that send no heartbeats in
-a trace.
+"""A number of seconds that no trace reaches. As `offline_timeout` it keeps hosts in service, although no host sends
+heartbeats in a trace.
 """
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The rules for a workload trace, as a document and as checked `Rules`. `system`: the system that the
-    jobs request.
+    """The rules for a workload trace. `document`: the rules as they were read; `rules`: the same, checked. `system`:
+    the system that the jobs request. `cloud`: the settings of the simulated cloud.
     """
 
     document: dict[str, Any]
@@ -63,8 +65,9 @@ class Fleet:
 def make_fleet(
     document: Mapping[str, Any], cloud: CloudDocument, *, slots: int | None = None, system: str | None = None
 ) -> Fleet:
-    """Return the fleet of these rules for the jobs of a trace. `slots` replaces `max_slots` of the only pool that
-    serves `system`.
+    """Return the fleet that these rules give the jobs of a trace. `slots`: replaces `max_slots` of the pool that serves
+    `system`, which must be the only one. `system`: the system that the jobs request (default: the only system of the
+    rules).
 
     Raises InvalidInputError for rules that cannot run a trace.
     """
@@ -120,7 +123,7 @@ def _choose_system(rules: Rules, wanted: str | None) -> str:
 
 
 def count_processors_at_most(pool: Pool) -> int:
-    """Return how many processors of jobs fit on a slot with the largest offering of this pool."""
+    """Return how many processors of jobs fit on a slot of this pool with its largest offering."""
     offered = [each.resources if each.resources is not None else pool.resources for each in pool.offerings]
     return max(count_processors(pool, each) for each in (offered or [pool.resources]))
 

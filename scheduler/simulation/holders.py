@@ -12,8 +12,8 @@ from scheduler.simulation.cluster import SimulatedCluster
 
 @dataclass
 class _Work:
-    """The work that one reservation has left (instance-seconds), its rate since the time `since`, and when it ends at
-    this rate.
+    """The work of one reservation. `left`: instance-seconds that were left at the time `since`; `rate`: instances that
+    work since then; `ends_at`: when the work ends at this rate; `token`: the fencing token of its lease.
     """
 
     left: float
@@ -26,7 +26,8 @@ class _Work:
 class Holders:
     """Simulated holders of all reservations with a `runtime`: each works on the leased slots, then releases them.
 
-    Work progresses at the rate (leased components) / (all components) while the essential components are leased.
+    The work of a reservation is `runtime` seconds of all its instances. While the essential instances are leased, each
+    leased instance does one second of it in a second.
     """
 
     def __init__(self, cluster: SimulatedCluster, *, confirm_needlessly: bool = True) -> None:
@@ -76,7 +77,7 @@ class Holders:
         self._cluster.event_queue.note(at, lambda: act(name, token))
 
     def _note_renewal(self, reservation: Reservation) -> None:
-        """Schedule a renewal of this reservation at half of the time until it expires."""
+        """Schedule a renewal of this reservation when half of the time until its expiry has passed."""
         if reservation.expires_at is not None:
             now = self._cluster.event_queue.now
             self._note(reservation.id, reservation.token, (now + reservation.expires_at) / 2, self._renew)

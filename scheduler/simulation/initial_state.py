@@ -1,8 +1,8 @@
 """The initial state of a scenario: slots, reservations and launch back-offs (holds), written by users or by `leasehold
 snapshot`.
 
-A missing field gets its default; a field that is null does not. Times are seconds from the start of the scenario;
-negative ones are before the start.
+A field that is missing gets its default; a field that is null stays null. Times are seconds from the start of the
+scenario; a negative time is before the start.
 """
 
 from collections.abc import Iterable
@@ -45,7 +45,9 @@ class LeaseRecord(Document):
 
 
 class SlotRecord(Document):
-    """A slot in a scenario. In the initial state and in the timeline, the record creates the slot or replaces it."""
+    """A slot of a scenario. In the initial state and in the timeline, the record creates the slot or replaces the slot
+    with this id.
+    """
 
     id: Name
     pool: Name
@@ -59,7 +61,7 @@ class SlotRecord(Document):
     rules.
     """
     price: Amount | None = None
-    """The price of the slot's machine per hour; default: the price of its offering."""
+    """The price of the slot's machine in dollars per hour; default: the price of its offering."""
     machine: Text | None = None
     cordoned: bool = False
     last_seen: Signed | None = None
@@ -68,7 +70,9 @@ class SlotRecord(Document):
     launched_at: Signed | None = None
     """Time at which the slot's machine was launched; default: `since`."""
     drifted: bool = False
-    """Whether the machine was launched from another template, image, user data, network or tags than the pool has."""
+    """Whether the machine was launched from another template, image, user data, network or tags than those that the
+    pool has now.
+    """
     drain_reason: Name | None = None
     error: Name | None = None
     interrupted_at: Signed | None = None
@@ -106,10 +110,12 @@ class ReservationRecord(ReservationDocument):
 
 
 class HoldRecord(Document):
-    """A launch back-off (hold) that exists at the start of a scenario: see `model.launch_backoff.Hold`."""
+    """A launch back-off (hold) that exists at the start of a scenario: a pause of launches after refused launches. Its
+    fields are those of `model.launch_backoff.Hold`.
+    """
 
     pool: Text
-    """The pool that launches no machines for some time. `*`: all pools."""
+    """The pool whose launches pause. `*`: all pools."""
     kind: Kind
     subject: Text = ""
     refused_at: Signed = 0.0
@@ -134,6 +140,8 @@ SLOT_HISTORY: Final = (
 
 
 def list_history(record: Document, names: Iterable[str]) -> dict[str, Any]:
-    """Return the fields in `names` that this record of a scenario contains. A null in `uses` counts as missing."""
+    """Return the fields of this record of a scenario whose names are in `names`, as name -> value. Missing are fields
+    that the record does not contain; a null in `uses` counts as not contained.
+    """
     given = {name: getattr(record, name) for name in names if name in record.model_fields_set}
     return {name: value for name, value in given.items() if (name, value) != ("uses", None)}

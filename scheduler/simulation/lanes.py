@@ -1,5 +1,5 @@
-"""The lives of single slots in a simulation: their states and loads over the virtual clock, in a bounded amount of
-memory.
+"""Lanes: the lives of single slots in a simulation, as their states and loads over the virtual clock. The memory has a
+bound.
 """
 
 from array import array
@@ -12,22 +12,26 @@ from scheduler.model.slots import slot_order
 from scheduler.model.transitions import SLOT_STATES
 
 MOST_LANES: Final = 96
-"""The most slots whose lives are recorded: the ones that are used first."""
+"""The most slots whose lives are recorded. The slots that are used first are chosen."""
 MOST_STEPS: Final = 4000
-"""The most changes of all recorded slots that are kept one by one. After more changes, only the cells are used."""
+"""The most changes of all recorded slots that are kept one by one. After more changes, only the cells describe the
+lives.
+"""
 MOST_CELLS: Final = 512
-"""The most cells of one slot. A cell is a period of equal length for all slots."""
+"""The most cells of one slot. A cell is a period of the virtual clock; all periods of all slots have the same
+length.
+"""
 MOST_HOLDERS: Final = 8
-"""The most reservations that a step names."""
+"""The most reservations that are named in a step."""
 FULL: Final = 9
-"""The digit of a cell in which the whole slot is used."""
+"""The digit that a cell has if the whole slot was used."""
 ABSENT: Final = "empty"
 """The state of a slot before it is created and after it is deleted."""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A period in which nothing changed on a slot. `load`: the used share of the slot, from 0 to 1. `holders`: ids of
-    reservations with leases on the slot, at most MOST_HOLDERS.
+    """A period in which nothing changed on a slot. `begin` and `end`: seconds. `load`: the used share of the slot, from
+    0 to 1. `holders`: ids of reservations with leases on the slot, at most MOST_HOLDERS.
     """
 
     begin: float
@@ -38,10 +42,12 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """The life of one slot. `steps` has each change; it is empty if there were too many changes.
+    """The life of one slot. `steps` has a step for each period without a change; it is empty if there were more than
+    MOST_STEPS changes.
 
-    `states` and `loads` have the whole life in periods of equal length, a digit for each: the index in SLOT_STATES of
-    the state that lasted longest, and the mean load in this state from 0 (nothing is used) to 9 (all).
+    `states` and `loads` describe the whole life in cells (periods of equal length) by one digit each. A digit of
+    `states` is the index in SLOT_STATES of the state that lasted longest. A digit of `loads` is the mean load in this
+    state, from 0 (nothing is used) to 9 (all).
     """
 
     slot: str
@@ -52,8 +58,9 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 class Lanes(msgspec.Struct, frozen=True):
-    """The lives of slots. `width`: seconds of a cell. `used`: number of slots that were ever used; if it is more than
-    the number of lanes, the later ones were not recorded. `is_exact`: whether the lanes have all steps.
+    """The lives of slots. `width`: seconds of a cell. `used`: the number of slots that were ever used; if it is more
+    than the number of lanes, the slots that were used later were not recorded. `is_exact`: whether the lanes have their
+    steps, not only cells.
     """
 
     lanes: tuple[Lane, ...]
@@ -63,7 +70,7 @@ class Lanes(msgspec.Struct, frozen=True):
 
 
 class _Life:
-    """The life of one slot so far, with the present state since the time `since`."""
+    """The life of one slot so far. Its present state began at the time `since` and is not in the cells yet."""
 
     __slots__ = ("holders", "load", "loads", "pool", "seconds", "since", "state", "steps")
 
@@ -78,7 +85,7 @@ class _Life:
         """State -> for each cell the integral of the load over the seconds in this state."""
 
     def fill(self, end: float, width: float) -> None:
-        """Add the present state, from `since` until `end`, to the cells."""
+        """Add the present state, from `since` until `end`, to the cells, each of which is `width` seconds long."""
         first, last = int(self.since / width), int(end / width)
         seconds, loads = self.seconds[self.state], self.loads[self.state]
         if last >= len(seconds):
@@ -91,7 +98,7 @@ class _Life:
             loads[index] += inside * self.load
 
     def merge(self) -> None:
-        """Merge the cells in pairs."""
+        """Merge the cells in pairs, so that a cell covers twice the time."""
         for table in (self.seconds, self.loads):
             for state, values in table.items():
                 if len(values) % 2:
@@ -100,7 +107,7 @@ class _Life:
                 table[state] = array("d", (values[index] + values[index + 1] for index in pairs))
 
     def write_cells(self) -> tuple[str, str]:
-        """Return the states and the loads of the cells up to now, as digits. See Lane."""
+        """Return the states and the loads of the cells up to now, each as a text of digits, as in Lane."""
         count = max(map(len, self.seconds.values()))
         cells = [self._choose(index) for index in range(count)]
         return "".join(str(state) for state, _ in cells), "".join(str(load) for _, load in cells)
@@ -147,7 +154,7 @@ class LaneRecorder:
             life.steps.append(Step(life.since, now, life.state, life.load, life.holders))
 
     def finish(self, now: float, pools: Sequence[str] = ()) -> Lanes:
-        """Return the recorded lives up to now, by pool in the order of `pools`, then by the number of the slot."""
+        """Return the recorded lives up to now, sorted by pool (in the order of `pools`) and number of the slot."""
         for life in self._lives.values():
             self._close(life, now)
             life.since = now

@@ -9,17 +9,17 @@ from scheduler.operations.tick.tick import Ticked, carry_out, decide
 from scheduler.simulation.cluster import SimulatedCluster
 
 MOST_TICKS = 1000
-"""The most ticks at one virtual time. More of them, each requested by the tick before, count as an endless loop, which
-is an error.
+"""The most ticks at one virtual time. If more are requested, each by the tick before, the loop is endless, and an error
+is raised.
 """
 
 
 class EventLoop:
     """Runs due events and ticks on one simulated cluster.
 
-    `process_events` handles the new events and returns whether there were any. `on_tick` is called with the result of
-    each tick, before the events that its writes caused are handled. `kicks`, `wakes`: whether requested and scheduled
-    ticks run.
+    `process_events`: a function that handles new events and returns whether there were any. `on_tick`: a function that
+    is called with the result of each tick, before the events that its writes caused are handled. `kicks`: whether
+    requested ticks run; `wakes`: whether ticks run that are scheduled for a time.
     """
 
     def __init__(
@@ -36,7 +36,9 @@ class EventLoop:
         self.ticks = 0
         """Number of ticks that this simulation has run so far."""
         self.before_tick: Callable[[], None] = lambda: None
-        """Called before each tick of the simulation. Tests end schedulers here."""
+        """A function that is called before each tick of the simulation. Tests set it, for example to end a
+        scheduler.
+        """
 
     def next_instant(self) -> float:
         """Return the virtual time of the next event or scheduled tick; infinity when there is none."""
@@ -50,7 +52,8 @@ class EventLoop:
             self._cluster.event_queue.run_due()
 
     def tick_until_quiet(self, *, is_due: bool = False) -> None:
-        """Run a tick if one is due or requested now, and further ticks until none is requested.
+        """Run a tick if `is_due` or if one is requested or scheduled for now, and further ticks until none is
+        requested.
 
         Raises InvalidInputError if that takes more than MOST_TICKS ticks at one virtual time.
         """

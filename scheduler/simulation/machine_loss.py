@@ -11,7 +11,7 @@ from scheduler.simulation.cluster import SimulatedCluster
 NOTICE_SECONDS = 120.0
 """Seconds between EC2's notice of an interruption and the end of the machine."""
 RETIREMENT = "RETIREMENT"
-"""A part of AWS Health's codes for changes that end the machine."""
+"""The word that AWS Health's code of a change contains if the change ends the machine."""
 HOUR = 3600.0
 
 
@@ -34,8 +34,9 @@ def interrupt_slot(cluster: SimulatedCluster, name: str, deadline: float) -> Non
 
 
 def announce_change(cluster: SimulatedCluster, name: str, begins_in: float, code: str) -> None:
-    """Announce now that the cloud changes the machine of this slot in `begins_in` seconds. A machine that is to retire
-    ends then, if the slot still has it.
+    """Announce now that the cloud changes the machine of this slot in `begins_in` seconds. `code`: AWS Health's name of
+    the change. If the code contains RETIREMENT, the machine ends at that time, unless the slot has another machine by
+    then.
     """
     before, begins_at, rules = cluster.find_slot(name), cluster.event_queue.now + begins_in, cluster.ports.rules()
     cluster.change(
@@ -63,8 +64,8 @@ def lose_slot(cluster: SimulatedCluster, name: str) -> None:
 
 
 class Interruptions:
-    """Interrupts spot machines at random, `interruption_rate` times per hour of a slot's machine on average. That of
-    `[cloud]` counts in traces only.
+    """Interrupts spot machines at random, on average `interruption_rate` times per hour of a machine. The rate of
+    `[cloud]` counts in traces only; the rate of `[cloud.market]` counts in scenarios, too.
 
     The same seed gives the same interruptions under every policy.
     """
@@ -77,7 +78,9 @@ class Interruptions:
             self._rate, self._seed = delays.interruption_rate, delays.seed
 
     def note_machine(self, slot: Slot) -> None:
-        """Schedule the interruption of a slot's launched machine. Its time depends only on the seed, slot and epoch."""
+        """Schedule the interruption of the machine that a slot has launched. The time from now to the interruption
+        depends only on the seed, slot and epoch. On-demand machines are not interrupted.
+        """
         if not self._rate or slot.market == "on-demand":
             return
         # Not for secrets: the result must be the same each time.

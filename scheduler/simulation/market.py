@@ -15,15 +15,16 @@ from scheduler.ports import Store
 from scheduler.simulation.cloud_documents import MarketDocument, TypeDocument
 
 ANY_ZONE: Final = "simulated"
-"""The zone of the market if the rules name none."""
+"""The zone for which the market has prices if the rules name no zone."""
 _DIGITS: Final = 6
 """Decimals of a price in dollars per hour."""
 
 
 class SimulatedMarket:
-    """EC2's market on a virtual clock, with the port MarketSource. All zones have the same prices.
+    """EC2's market on a virtual clock: the port MarketSource. All zones have the same prices.
 
-    Everything is a function of the document and the time, so that all policies meet the same prices and shortages.
+    Prices and shortages depend only on the settings of the market and the time, so that all policies meet the same
+    ones.
     """
 
     def __init__(self, document: MarketDocument, rules: Rules) -> None:
@@ -46,7 +47,9 @@ class SimulatedMarket:
         return PriceWalk(each.low, each.high, each.volatility, each.step, f"{each.seed}:{kind.name}")
 
     def find_price(self, kind: str, market: str, now: float) -> float | None:
-        """Return the price of a type in dollars per hour at `now`; None if it has none."""
+        """Return the price of the instance type `kind` in this market at `now`, in dollars per hour; None if it has no
+        price.
+        """
         steps = self._steps.get((kind, market), [])
         begun = bisect_right(steps, (now, inf))
         if begun:
@@ -57,8 +60,8 @@ class SimulatedMarket:
         return round(usual * self._walks[kind].find_share(int(now // self.document.step)), _DIGITS)
 
     def sum_price(self, kind: str, market: str, begin: float, end: float) -> float | None:
-        """Return what a machine of this type costs from `begin` to `end`, in dollars, at the price of each moment, as
-        EC2 bills it; None if the type has no price in the market at some time.
+        """Return what a machine of the instance type `kind` costs from `begin` to `end`, in dollars, at the price of
+        each moment, as EC2 bills it. Return None if the type has no price in the market at some time.
         """
         total, at = 0.0, begin
         while at < end:
@@ -70,14 +73,16 @@ class SimulatedMarket:
         return total
 
     def _find_next_change(self, kind: str, market: str, now: float) -> float:
-        """Return when the price of a type may change next."""
+        """Return the time of the next possible change of the price of the instance type `kind`; infinity if there is
+        none.
+        """
         steps, step = self._steps.get((kind, market), []), self.document.step
         begun = bisect_right(steps, (now, inf))
         first = steps[begun][0] if begun < len(steps) else inf
         return first if begun or market == "on-demand" else min(first, (now // step + 1) * step)
 
     def is_short(self, kind: str, market: str, now: float) -> bool:
-        """Return whether EC2 has no machines of this type in the market at `now`."""
+        """Return whether EC2 has no machines of the instance type `kind` in this market at `now`."""
         if not self.document.shortage_rate or market == "on-demand":
             return False
         if kind not in self._shortages:
@@ -85,7 +90,7 @@ class SimulatedMarket:
         return self._shortages[kind].include(now)
 
     def refuses(self, slot: Slot, rules: Rules, now: float) -> bool:
-        """Return whether the launch of this slot is refused, because its type is short."""
+        """Return whether the launch of this slot is refused, because there is a shortage of its instance type."""
         kind = find_type(slot, rules)
         return kind is not None and self.is_short(kind, slot.market or "spot", now)
 
@@ -105,11 +110,13 @@ class SimulatedMarket:
         ]
 
     def read_spot_prices(self, types: Sequence[str], zones: Sequence[str], seen_at: float) -> list[Price]:
-        """Return the present spot prices. See MarketSource."""
+        """Return the present spot prices of these instance types in these zones, or in all zones if `zones` is empty.
+        See MarketSource.
+        """
         return list(self._list_prices(types, "spot", zones or self._zones, seen_at))
 
     def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
-        """Return the present on-demand prices. See MarketSource."""
+        """Return the present on-demand prices of these instance types. See MarketSource."""
         return list(self._list_prices(types, "on-demand", self._zones, seen_at))
 
     def _list_prices(self, types: Sequence[str], market: Market, zones: Sequence[str], now: float) -> Iterator[Price]:
@@ -120,8 +127,9 @@ class SimulatedMarket:
                 yield Price(type=kind, zone=zone, market=market, price=amount, seen_at=now, source=source)  # type: ignore[arg-type]
 
     def refresh(self, store: Store, rules: Rules) -> bool:
-        """Read the prices into the database, as the beat's task does in production. Return whether any changed.
-        `rules`: the rules as written, with their requirements.
+        """Read the prices of the simulated market into the database, as a periodic task does in production. Return
+        whether any price changed. `rules`: the rules as written, in which requirements are not yet replaced by instance
+        types.
         """
         self.refreshes += 1
         known = sorted({*self._types, *(kind for kind, _ in self._steps)})
@@ -129,7 +137,9 @@ class SimulatedMarket:
         return refresh_market(store, self, rules, catalogue_age=inf).changed or changed
 
     def list_reads(self) -> list[float]:
-        """Return when prices have to be read because of a step in `prices`, in seconds from the start."""
+        """Return the times at which prices have to be read because a price of `prices` begins, in seconds from the
+        start.
+        """
         return sorted({each.at for each in self.document.prices})
 
     @property
@@ -139,7 +149,9 @@ class SimulatedMarket:
 
 
 class _Shortages:
-    """The times at which one type is short, drawn as they are needed."""
+    """The shortages of one instance type: the times at which each begins and ends, drawn at random as they are
+    needed.
+    """
 
     def __init__(self, document: MarketDocument, kind: str) -> None:
         self._document, self._random = document, Random(f"{document.seed}:shortage:{kind}")

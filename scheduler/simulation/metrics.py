@@ -1,4 +1,4 @@
-"""The metrics of a simulated workload trace, summed up at every event."""
+"""The metrics of a simulated workload trace. Sums are updated at every event."""
 
 from array import array
 from collections.abc import Sequence
@@ -15,7 +15,9 @@ from scheduler.simulation.bill import BillLine
 from scheduler.simulation.fleet import count_processors
 
 SHORT_RUN = 10.0
-"""In the computation of the slowdown, the run of a job counts as at least this number of seconds."""
+"""The least seconds that count as the run time of a job when its slowdown is computed; otherwise very short jobs would
+have a very large slowdown.
+"""
 HOUR = 3600.0
 
 
@@ -31,8 +33,8 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class CurveRecorder:
-    """Records, as a Curve, a value that is constant between changes. If there are too many bins, pairs of bins are
-    merged.
+    """Records a value that is constant between changes, as a Curve. If there are too many bins, neighbouring bins are
+    merged in pairs.
     """
 
     def __init__(self, width: float = 60.0, most_bins: int = MOST_BINS) -> None:
@@ -41,7 +43,7 @@ class CurveRecorder:
         self._end = 0.0
 
     def add(self, value: float, begin: float, end: float) -> None:
-        """Record that the value was `value` from `begin` until `end`. Each call begins where the one before ended."""
+        """Record that the value was `value` from `begin` until `end`. `begin` must be the `end` of the call before."""
         self._end = end
         while end > self._width * self._most_bins:
             self._double()
@@ -93,12 +95,12 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     has the unit of the prices.
 
     `wait`: from the submit to the first lease of all essential components. `turnaround`: from the submit to the end.
-    `slowdown`: turnaround / run time, where runs shorter than 10 s count as 10 s, and at least 1. `utilisation`: the
-    leased share of the processors of all present machines (static hosts always are). `instance_hours` and `cost`: of
-    launched machines, from the cloud's answer until they are terminated or the run ends. `grants` and `revocations`:
-    elastic instances that were leased, and that were reclaimed or lost before their job's end. `left`: jobs that had
-    not ended at the end of the run. `bill`: hours and dollars by offering, if the simulation has a market; then `cost`
-    is the sum of its dollars.
+    `slowdown`: turnaround / run time, at least 1, where runs shorter than 10 s count as 10 s. `utilisation`: the leased
+    share of the processors of all machines that are present (static hosts always are). `instance_hours` and `cost`: of
+    launched machines, from the cloud's answer until they are terminated or the run ends. `grants`: elastic instances
+    that were leased. `revocations`: elastic instances that were reclaimed or lost before their job's end. `left`: jobs
+    that had not ended at the end of the run. `bill`: hours and dollars by offering, if the simulation has a market;
+    then `cost` is the sum of these dollars.
     """
 
     jobs: int
@@ -123,7 +125,9 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """The data of a plot of a simulated trace: curves over the virtual clock, and the sorted job waits in seconds."""
+    """The data of a plot of a simulated trace: curves over the virtual clock, and `waits`, the sorted waits of the jobs
+    in seconds.
+    """
 
     waiting_jobs: Curve
     leased: Curve
@@ -134,8 +138,8 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 class _Machine(msgspec.Struct, frozen=True):
-    """A machine that exists: how many processors of jobs fit, its price per hour, since when, and whether it was
-    launched.
+    """A machine that exists. `processors`: how many processors of jobs fit on it; `price`: its price per hour; `since`:
+    from when it counts; `is_launched`: whether it was launched, and is no static host.
     """
 
     processors: int
@@ -151,8 +155,8 @@ class _Machine(msgspec.Struct, frozen=True):
 
 
 class RunMetrics:
-    """The metrics of a running simulation: sums that every change updates. The cost of an update does not grow with the
-    trace.
+    """The metrics of a running simulation: sums that every change of a row updates. The time of an update does not grow
+    with the number of jobs.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -180,7 +184,7 @@ class RunMetrics:
 
     @property
     def all_wait(self) -> bool:
-        """Return whether jobs wait for a lease while no job at all has a lease."""
+        """Return whether jobs wait for a lease, and no job at all has one."""
         return bool(self._waiting) and not self._held
 
     def advance(self, now: float) -> None:

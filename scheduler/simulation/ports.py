@@ -1,7 +1,7 @@
-"""The ports that a simulation implements itself.
+"""The ports that a simulation implements itself: dispatcher and view cache.
 
 The dispatcher runs the slow tasks of workers (launches, starts, stops, terminations and checks) on the virtual clock.
-The process that publishes the view also reads it, so its view cache has one copy.
+The view cache has only one copy of the rows, because the same process publishes and reads.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,13 +43,15 @@ class SimulatedDispatcher:
         return launch_batch(self.ports, batch)
 
     def start(self, slot_id: str, epoch: int) -> str:
-        """Start the stopped machine of this slot, as a worker does in production. Return the outcome as one word."""
+        """Start the stopped machine of this slot, as a worker does in production. Return a word for the outcome of the
+        start.
+        """
         return start_all(self.ports, [(slot_id, epoch)])[slot_id]
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """Start the launches of these slots. See Dispatcher.
+        """Begin the launches of these slots' machines. See Dispatcher.
 
-        Whether the simulated cloud refuses a launch is decided now; the answer arrives `launch` seconds later. The
+        The simulated cloud decides now whether it refuses a launch; its answer arrives `launch` seconds later. The
         slots of a gang's batch get one answer.
         """
         requests: dict[str, Slot] = {}
@@ -59,15 +61,15 @@ class SimulatedDispatcher:
             self._note_launch(slot, self._event_queue.now + self._cloud.delays.launch)
 
     def go_on_launching(self, slot: Slot) -> None:
-        """Decide whether the launch of this slot, which began at `slot.since`, is refused, and schedule
-        EC2's answer.
+        """Continue a launch that began before the scenario, at `slot.since`: let the simulated cloud decide whether it
+        refuses the launch, and schedule its answer.
         """
         self._judge([slot])
         self._note_launch(slot, slot.since + self._cloud.delays.launch)
 
     def _judge(self, slots: Sequence[Slot]) -> Sequence[Slot]:
-        """Let the simulated cloud decide which launches on these slots it refuses, by the number of machines that
-        exist. The slots are in the state `launching` already. Return all of them.
+        """Let the simulated cloud decide which launches or starts of these slots it refuses, by the number of machines
+        that exist. The rows of `slots` count among them already, so their number is subtracted. Return `slots`.
         """
         if slots:
             rules = self.ports.rules()
@@ -92,7 +94,7 @@ class SimulatedDispatcher:
         self._event_queue.note(at, answer)
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """Schedule the terminations of these slots' machines, in these epochs. See Dispatcher.
+        """Schedule the terminations of the machines of these slots' present epochs. See Dispatcher.
 
         A slot without a machine becomes empty after the same time as a slot with a machine.
         """
@@ -137,7 +139,8 @@ class SimulatedDispatcher:
 class SimulatedViewCache(MemoryViewCache):
     """The ViewCache of a simulation. Published changes are kept in order until the next tick applies them to the view.
 
-    Unlike in Redis, ended reservations and deleted rows leave the view at once, so an id may be used again.
+    In contrast to Redis, ended reservations and deleted rows leave the view at once, so that a scenario may use an id
+    again.
     """
 
     def __init__(self) -> None:
@@ -146,7 +149,7 @@ class SimulatedViewCache(MemoryViewCache):
         """The changes that were published since the last call of `catch_up`."""
 
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Keep changed rows for the next `catch_up`. See ViewCache."""
+        """Keep changed rows for the next `catch_up`. Return whether the view is valid. See ViewCache."""
         if self._view is None:
             return False
         self._changes += changes
@@ -161,7 +164,9 @@ class SimulatedViewCache(MemoryViewCache):
         return self._view
 
     def load(self) -> View | None:
-        """Return the view with all published changes: it is stored nowhere else. See ViewCache."""
+        """Return the view with all published changes; None if there is no view yet. The view is stored nowhere else
+        from which it could be read. See ViewCache.
+        """
         return self.catch_up()
 
     def rebuild(self, rows: Iterable[Row]) -> View:
@@ -171,7 +176,9 @@ class SimulatedViewCache(MemoryViewCache):
         return self._view
 
     def matches_copy(self) -> bool:
-        """Return whether there is a view. It has no second copy that could differ. See ViewCache."""
+        """Return whether there is a view. There is no second copy of the view that could differ from it. See
+        ViewCache.
+        """
         return self._view is not None
 
     def read_kept(self) -> dict[str, Reservation]:

@@ -60,12 +60,16 @@ PRINTED = frozenset(
 
 
 def play(scenario: Scenario) -> Iterator[Line]:
-    """Run a scenario and yield one line for each tick, each other change of state, and the final state."""
+    """Run a scenario and yield one line (a JSON object) for each tick and each other change of state, and the final
+    state as the last line.
+    """
     yield from Runner(scenario).play()
 
 
 class Runner:
-    """Runs one scenario step by step: at each time first due events, then timeline actions, then requested ticks."""
+    """Runs one scenario step by step. At each time of the virtual clock it runs first the due events, then the timeline
+    actions, then the requested ticks.
+    """
 
     def __init__(self, scenario: Scenario, *, records: bool = False) -> None:
         """Prepare the run of `scenario`. `records`: whether the run records its timeline."""
@@ -122,7 +126,7 @@ class Runner:
 
     @property
     def ticks(self) -> int:
-        """Number of ticks of the run so far."""
+        """The number of ticks so far."""
         return self._loop.ticks
 
     def finish_timeline(self) -> Timeline | None:
@@ -160,7 +164,9 @@ class Runner:
         return bool(events)
 
     def _note_machine(self, event: Event) -> None:
-        """Bill the change of a slot, and let the market interrupt a new spot machine at a random time."""
+        """Update the bill after the event of a slot. If the event is the launch of a spot machine, schedule its random
+        interruption.
+        """
         slot = self.cluster.find_slot(event.slot) if event.slot else None
         if self._bill is not None and event.slot:
             self._bill.note_slot(slot, event.slot)
@@ -217,7 +223,9 @@ class Runner:
                 self._command(step.action, make_document(step.action, value))
 
     def _act_as_cloud(self, action: str, value: Any) -> None:
-        """Carry out a timeline action of the cloud: what it announces of a machine, a loss, or an unknown machine."""
+        """Carry out a timeline action of the cloud: an announcement about a machine, the loss of a machine, or a
+        machine that no slot has launched.
+        """
         match action:
             case "interrupt":
                 interrupt_slot(self.cluster, value.slot, value.deadline)
@@ -246,9 +254,10 @@ class Runner:
         self.cluster.change(act, lambda work: work.load(slots=slots), kick_for_marks=kick_for_marks)
 
     def _find(self, found: FoundDocument) -> None:
-        """Create a machine that no slot has launched, and compare the machines with the slots now.
+        """Create a machine that no slot has launched, and compare EC2's machines with the slots now.
 
-        If this comparison terminates the machine, another one is scheduled for the time when the machine is gone.
+        If this comparison terminates the machine, a second comparison is scheduled for the time when the machine is
+        gone.
         """
         cluster = self.cluster
         cluster.cloud.find(found.pool, found.slot, found.offering)
@@ -282,8 +291,8 @@ class Runner:
 
 
 def _restore(cluster: SimulatedCluster, scenario: Scenario) -> None:
-    """Insert the scenario's launch back-offs (holds), and set the fields about the past that its reservation records
-    contain.
+    """Insert the scenario's launch back-offs (holds), and set the fields about the past (such as the number of
+    restarts) that its reservation records contain.
     """
     history = {each.id: found for each in scenario.reservations if (found := list_history(each, RESERVATION_HISTORY))}
     if not (history or scenario.holds):
@@ -309,7 +318,7 @@ def _remove(work: UnitOfWork, name: str) -> None:
 
 
 def _describe_account(account: Account) -> Line:
-    """Return an account for the final state: its balance as of its last charge, and its settings."""
+    """Return the line of an account in the final state: its balance as of its last charge, and its settings."""
     return {
         "id": account.id,
         "balance": list(account.balance),
@@ -329,9 +338,9 @@ def _describe_lease(owner: str, lease: Lease) -> Line:
 
 
 def _describe_slot(slot: Slot, leases: Sequence[tuple[str, Lease]], now: float) -> Line:
-    """Return a slot for the final state: its fields, and its leases with their costs up to now.
+    """Return the line of a slot in the final state: its fields, and its leases with their costs up to now.
 
-    A claim is no lease yet: `claims` has those of the slot, if there are any.
+    A claim is no lease yet, so claims are listed under `claims`, if the slot has any.
     """
     kept = (
         "id",
@@ -361,7 +370,9 @@ def _describe_reservation(row: Reservation) -> Line:
 
 
 def _without_claims(lines: Iterable[Line], leases: Iterable[Lease]) -> Line:
-    """Return the lines of these leases as `leases`, and those of claims, if there are any, as `claims`."""
+    """Return {"leases": lines, "claims": lines}: each of `lines` describes the lease at the same position in `leases`.
+    Lines of claims are under `claims`, which is missing if there are none.
+    """
     pairs = list(zip(lines, leases, strict=True))
     claims = [line for line, lease in pairs if lease.state == "claimed"]
     held = [line for line, lease in pairs if lease.state != "claimed"]

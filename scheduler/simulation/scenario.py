@@ -47,9 +47,11 @@ from scheduler.simulation.initial_state import HoldRecord, LeaseRecord, Reservat
 
 _read_name = make_reader(Name)
 MOST_NEAR: Final = 1000
-"""The most slots that no record declares which an unknown id is compared with, to find similar ids."""
+"""The most slot ids of the form POOL-NUMBER with which an unknown id is compared, to propose a similar id in the
+error.
+"""
 MOST_INSTANT: Final = 4e9
-"""Seconds since the epoch before which a scenario has to start: the year 2096."""
+"""Seconds since the epoch (the year 2096) before which a scenario has to start."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -62,7 +64,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A checked scenario. `config` has the rules as a document, into which later partial changes are merged."""
+    """A checked scenario. `config`: the rules as a document, into which the timeline's partial changes of the rules are
+    merged. `rules`: the same, checked.
+    """
 
     name: str
     config: dict[str, Any]
@@ -81,7 +85,9 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 def _instant(value: object) -> float:
-    """Return an instant in seconds since the epoch: a number of them, or a date and time with its offset from UTC."""
+    """Return an instant in seconds since the epoch. `value`: a number of seconds since the epoch, or a date and time
+    with its offset from UTC. Raises ExpectedError for anything else.
+    """
     if is_number(value) and 0 <= value < MOST_INSTANT:
         return value
     with suppress(ValueError):
@@ -92,7 +98,9 @@ def _instant(value: object) -> float:
 
 
 class _TopDocument(Document):
-    """The top-level keys of a scenario file. The values of the lists and tables are checked in detail later."""
+    """The top-level keys of a scenario file. The values of the lists and tables (`slots`, `config`, ...) are checked in
+    detail later.
+    """
 
     name: Text = "scenario"
     config: dict[str, Any] = {}
@@ -125,7 +133,9 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def read_scenario(document: object) -> Scenario:
-    """Check a whole scenario. Raises InvalidInputError with only the first fault, so that bad input gives one line."""
+    """Check a whole scenario and return it. Raises InvalidInputError with the first fault only, so that bad input gives
+    one line.
+    """
     try:
         return _read_scenario(document)
     except InvalidInputError as error:
@@ -171,7 +181,7 @@ class StepReader:
         self._config = config
         self._slots: set[str] = set()
         self._most: dict[str, int] = {}
-        """Pool -> the highest number of its slots. Such a slot counts as declared."""
+        """Pool -> the highest number of its slots. A slot POOL-NUMBER up to this number counts as declared."""
         self._reservations: dict[str, ReservationDocument] = {}
         self._accounts: set[str] = set()
         self._take_rules(rules)
@@ -183,7 +193,7 @@ class StepReader:
             self._most[name] = max(pool.most_slots, self._most.get(name, 0))
 
     def declare(self, documents: Iterable[ReservationDocument]) -> None:
-        """Record the ids of these reservations, so that later steps may name them. Of two with the same id the first
+        """Record the ids of these reservations, so that later steps may name them. If two have the same id, the first
         counts.
         """
         for document in documents:
@@ -222,7 +232,9 @@ class StepReader:
         return RegisterDocument(slot=given.id, **fields)
 
     def _check_lease(self, lease: LeaseRecord, path: str) -> None:
-        """Raise InvalidInputError unless a lease names a component of a reservation that was declared before."""
+        """Raise InvalidInputError unless a lease names a reservation that was declared before, and one of its
+        components.
+        """
         self._check_reservation(lease.reservation, f"{path}.reservation")
         request = self._reservations[lease.reservation].request
         names = [each.name for kind in ("essential", "elastic") for each in list_instances(request, kind)]
@@ -276,7 +288,7 @@ class StepReader:
         return Step(at, name, checked, where)
 
     def _read_account_name(self, value: object, path: str) -> str:
-        """Read the id of an account that was declared before; it may have been forgotten since."""
+        """Read the id of an account that was declared before. The account may have been forgotten (deleted) since."""
         if not isinstance(value, str) or value not in self._accounts:
             near = suggest(value, self._accounts) if isinstance(value, str) else ""
             raise fault(path, f"an account that was declared{near}", value)
@@ -300,7 +312,9 @@ class StepReader:
         return tuple(steps)
 
     def _read_rules(self, value: object, path: str) -> dict[str, Any]:
-        """Read the value of a `rules` action: a partial config. Check and return the whole config that results."""
+        """Read the value of a `rules` action: a partial config, which is merged into the present one. Check and return
+        the merged config.
+        """
         if not isinstance(value, dict):
             raise fault(path, "a table", value)
         merged = merge_rules(self._config, value)
@@ -309,7 +323,9 @@ class StepReader:
         return merged
 
     def _read_plain(self, name: str, value: object, path: str) -> Any:
-        """Read the value of an action: an id or a document. Its ids must be declared, except in MAY_BE_UNKNOWN."""
+        """Read the value of an action that is an id or a document. Ids in it must have been declared, except for the
+        actions in MAY_BE_UNKNOWN.
+        """
         model = ACTIONS[name]
         if model is None:
             return self._read_id(name, value, path)

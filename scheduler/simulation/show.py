@@ -22,13 +22,16 @@ strictly after 180 s, because programs compare the lines with another run.
 
 
 def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
-    """Run a scenario file and print its decisions. Return 0. See `run_file`."""
+    """Run a scenario file and print its decisions to `out`. Return 0, the exit status. Raises InvalidInputError if the
+    file has any fault.
+    """
     run_file(path, json_lines=json_lines, out=out)
     return 0
 
 
 def run_file(path: Path, *, json_lines: bool, out: TextIO, records: bool = False) -> Runner:
-    """Run a scenario file and print its decisions. Return the run, with its timeline if `records` is set.
+    """Run a scenario file and print its decisions to `out`, as JSON lines or as sentences. Return the finished Runner;
+    with `records`, it has the timeline of the run.
 
     Raises InvalidInputError if the file has any fault; then nothing ran and nothing was printed.
     """
@@ -44,7 +47,9 @@ def run_file(path: Path, *, json_lines: bool, out: TextIO, records: bool = False
 
 
 def describe_waits(cluster: SimulatedCluster) -> Iterator[str]:
-    """Yield for each of the first waiting reservations the reason, and the smallest change that would end the wait."""
+    """Yield a sentence for each of the first MOST_EXPLAINED waiting reservations: the reason, and the smallest change
+    that would end the wait.
+    """
     rules, now = cluster.ports.rules(), cluster.event_queue.now
     waiting = cluster.store.find_reservations(phases=["pending"], limit=MOST_EXPLAINED + 1)
     if waiting:
@@ -59,8 +64,8 @@ def describe_waits(cluster: SimulatedCluster) -> Iterator[str]:
 
 
 def tidy(value: Any, decimals: int | None = None) -> Any:
-    """Return the value with whole floats as integers, 70 instead of 70.0. Other floats are rounded to `decimals` if
-    given.
+    """Return the value, and values within it, with whole floats as integers (70 instead of 70.0). Other floats are
+    rounded to `decimals`, or kept if it is None.
     """
     if isinstance(value, float):
         rounded = value if decimals is None else round(value, decimals)
@@ -122,7 +127,7 @@ def _describe_state(state: dict[str, Any], at: float) -> Iterator[str]:
 
 
 def _describe_lease(lease: dict[str, Any]) -> str:
-    """Return the reservation that has this lease, with the level of the lease if it is a paid level."""
+    """Return a text about this lease: its reservation, and its level if it is a paid level."""
     level = f" (level {lease['level']})" if lease["level"] in PAID else ""
     return f"{lease['reservation']}{level}"
 

@@ -17,16 +17,20 @@ from scheduler.policy.quota.accounting import charge, settle, sum_running
 from scheduler.simulation.initial_state import RESERVATION_HISTORY, SLOT_HISTORY
 
 _DIGITS: Final = 6
-"""Decimals of seconds in a snapshot. More would be wrong: a float of the present time since the epoch has no more."""
+"""Decimals of seconds in a snapshot. More decimals would be meaningless: a float of the present time in seconds since
+the epoch has no more.
+"""
 _OF_HOLDS: Final = ("pool", "kind", "subject", "delay", "active", "streak")
 _OF_REQUESTS: Final = tuple(name for name in PublicRequest.__struct_fields__ if name != "components")
 _OF_ACCOUNTS: Final = (*AccountKeys.model_fields, "balance")
 _OF_MACHINES: Final = ("market", "price")
-"""Fields that a slot has from its launch. The snapshot contains them because the rules of the offering may have
-changed.
+"""The fields of a slot's row that describe its machine as it was launched. The snapshot contains them, because the
+rules of the offering may have changed since.
 """
 _UNSEEN: Final = ("ec2", "probe")
-"""Keys of pools that a simulation does not read. A snapshot does not contain them, because they may be confidential."""
+"""The keys of a pool in the rules that a simulation does not read. A snapshot does not contain these keys, because
+their values may be confidential.
+"""
 
 
 def make_snapshot(
@@ -89,8 +93,8 @@ def _describe_slot(view: View, slot: Slot, pool: Pool, now: float) -> dict[str, 
 
 
 def _describe_quota(lease: Lease, now: float) -> dict[str, Any]:
-    """Return the fields of a lease about quota: level, cost and start. If the lease is being revoked or claimed, also
-    the state and deadline.
+    """Return the fields of a lease's record that concern accounts: level, cost and start. If the lease is being revoked
+    or claimed, add its state and deadline.
     """
     state = {"state": lease.state, "revoke_by": _since(lease.revoke_by, now)} if lease.state != "held" else {}
     cost = list(settle(lease, now).cost)
@@ -98,8 +102,8 @@ def _describe_quota(lease: Lease, now: float) -> dict[str, Any]:
 
 
 def _describe_accounts(view: View, rules: Rules, now: float) -> dict[str, Any]:
-    """Return the table of accounts for the snapshot, with the present balances, charged up to now, in place of the
-    accounts in the rules.
+    """Return the `accounts` of the snapshot's rules: the settings of the accounts in the database, with their balances
+    charged up to now. They replace the accounts of the rules that were applied.
     """
     tables = {}
     for account in sorted(view.accounts.values(), key=lambda each: each.id):
@@ -118,7 +122,7 @@ def _present(view: View, slot: Slot) -> list[Any]:
 
 
 def _field(row: Slot | Reservation, name: str, now: float) -> Any:
-    """Return a field of a slot or reservation for the snapshot, a time as seconds from `now`."""
+    """Return the value of a row's field for the snapshot. A time is returned as seconds from `now`."""
     value = getattr(row, name)
     is_time = name.endswith("_at") or name in {"interrupted_by", "revoke_by", "last_seen"}
     return _since(value, now) if is_time else list(value) if isinstance(value, tuple) else value

@@ -21,7 +21,9 @@ SHOWN_CHARACTERS = 40
 
 
 class TraceError(ValueError):
-    """A job log that cannot be used: the file and line, the expected contents and the contents found there."""
+    """Raised for a job log that cannot be used. The message names the file and line, the expected contents and the
+    contents found there.
+    """
 
     def __init__(self, path: Path | str, line: int, expected: str, got: str) -> None:
         place = f"{path}:{line}" if line else f"{path}"
@@ -36,8 +38,8 @@ class TraceError(ValueError):
 class Job:
     """One job of a log: its submit time, run time, processors and owner.
 
-    ``submit_seconds`` counts from the log's start. ``run_seconds`` is at least 1: a run time below 1 s counts as 1.
-    ``requested_seconds`` is None if unknown; unknown ids are -1.
+    ``submit_seconds`` counts from the log's start. ``run_seconds`` is at least 1, because a run time below 1 s counts
+    as 1. ``requested_seconds`` is the run time that the user requested; None if unknown. Ids that are unknown are -1.
     """
 
     number: int
@@ -71,10 +73,10 @@ def read_jobs(
 ) -> Iterator[Job]:
     """Yield the jobs of a log in the order of its lines (by submit time in a correct log).
 
-    Processors are the allocated ones, else the requested ones. A job that was cancelled before it ran is skipped;
-    ``when_left_out`` is called with its line. Raises TraceError at the first line that is no job or that has more than
-    ``most_processors``, and at the end if there was no job. If ``when_broken`` is given, it is called with the error
-    instead, and the next line is read.
+    The number of a job's processors is that of the allocated ones, else that of the requested ones. A job that was
+    cancelled before it ran is skipped, and ``when_left_out`` is called with the number of its line. TraceError is
+    raised at the first line that is no job or whose job has more than ``most_processors``, and at the end if there was
+    no job. If ``when_broken`` is given, it is called with the error of a line instead, and the next line is read.
     """
     found = 0
     lines = _read_lines(Path(path))
@@ -105,7 +107,9 @@ def read_jobs(
 
 
 def _read_lines(path: Path) -> Iterator[tuple[Place, bytes]]:
-    """Yield the lines of a job log that are not blank. Errors of the file or of its compression become a TraceError."""
+    """Yield the lines of a job log that are not blank, each with its place. An error of the file or of its compression
+    is raised as a TraceError.
+    """
     line = 0
     try:
         with _open(path) as file:
@@ -131,7 +135,9 @@ def _open(path: Path) -> Iterator[io.BufferedIOBase]:
 
 
 def _parse(place: Place, line: bytes) -> list[float]:
-    """Split a line of a job log into its 18 numbers. Raises TraceError if the line has other contents."""
+    """Split a line of a job log into its 18 numbers, and return them. Raises TraceError if the line has other
+    contents.
+    """
     if not (line.isascii() and line.replace(b"\t", b" ").decode("ascii").isprintable()):
         raise place.error("text", "binary data")
     fields = line.decode("ascii").split()
@@ -175,7 +181,9 @@ def _make_job(place: Place, numbers: list[float], most_processors: float) -> Job
 
 
 def _known(place: Place, name: str, seconds: float) -> float | None:
-    """Return a duration of a job log, or None for -1 (unknown). Raises TraceError for any other negative number."""
+    """Return `seconds`, a duration in a job log, or None for -1 (unknown). Raises TraceError for any other negative
+    number. `name`: the name of the duration in the message.
+    """
     if seconds < 0 and seconds != -1:
         raise place.error(f"a {name} >= 0, or -1 for unknown", f"{seconds:g}")
     return None if seconds < 0 else seconds

@@ -1,5 +1,5 @@
-"""What a simulation did over its virtual time: slots by state, the queue, loads, costs, and the longest waits. The cost
-of an update does not grow with the simulation, and the memory has a bound.
+"""Records what a simulation did over its virtual time: slots by state, the queue, loads, costs, and the longest waits.
+The time of an update does not grow with the simulation, and the memory has a bound.
 """
 
 from array import array
@@ -25,20 +25,21 @@ from scheduler.simulation.metrics import HOUR, Curve, CurveRecorder, Spread, spr
 MOST_LONG_WAITS: Final = 20
 """The number of reservations with the longest waits that are kept."""
 USES: Final = ("busy", "idle", "launching", "booting", "binding", "draining", "terminating", "error", "stopped")
-"""What a slot is used for: its state, where `ready` is `busy` with a lease and `idle` without one."""
+"""The uses of a slot. A use is the slot's state, except that `ready` is `busy` with a lease and `idle` without one."""
 CURVES: Final = (*USES, "waiting", "load", "machines", "launches", "price")
 BOUNDS: Final = (1.0, 10.0, 60.0, 600.0, HOUR, 6 * HOUR, 24 * HOUR, inf)
-"""Upper bounds of the classes of waits in seconds."""
+"""Upper bounds, in seconds, of the classes into which waits are counted."""
 _POINTS: Final = 400
-"""The most points of a distribution of waits."""
+"""The most points with which a distribution of waits is stored."""
 _BINS: Final = 512
 _WIDTH: Final = 0.25
 """Seconds of a bin of each curve at the start of a simulation."""
 
 
 class LongWait(msgspec.Struct, frozen=True, order=True):
-    """How long a reservation waited for its first lease, in seconds. `leased`: when it was leased; None if it still
-    waits. `code`: the waiting code of the last tick that left it pending; "" if it is not known.
+    """How long a reservation waited for its first lease, in seconds. `submitted`, `leased`: when it was submitted and
+    leased; `leased` is None if it still waits. `code`: the waiting code of the last tick that left it pending; "" if it
+    is not known.
     """
 
     wait: float
@@ -51,9 +52,9 @@ class LongWait(msgspec.Struct, frozen=True, order=True):
 
 
 class Waits(msgspec.Struct, frozen=True):
-    """The waits of `count` reservations for their first lease, in seconds. `classes`: the number of waits up to each of
-    BOUNDS and above the bound before it. `points`: pairs of a wait and the share of waits that are not longer, at most
-    _POINTS.
+    """How long `count` reservations waited for their first lease, in seconds. `classes`: for each of BOUNDS, the number
+    of waits up to this bound and above the bound before it. `points`: at most _POINTS pairs of a wait and the share of
+    waits that are not longer.
     """
 
     count: int
@@ -65,10 +66,11 @@ class Waits(msgspec.Struct, frozen=True):
 class Timeline(msgspec.Struct, frozen=True):
     """The course of a simulation. Times are seconds on the virtual clock.
 
-    `curves` by name: the number of slots by use (USES), `waiting` reservations, `load` (sum of the used shares of all
-    machines), `machines`, `launches` so far, and the `price` per hour of all machines. `waits`: of the reservations
-    that had a lease, sorted. `longest`: the longest waits, with those that still last. `machine_seconds` and `cost` are
-    of launched machines. `events` counts the events by name, and `phases` the reservations by their last phase.
+    `curves` has by name: the number of slots by use (USES), `waiting` reservations, `load` (sum of the used shares of
+    all machines), `machines`, `launches` so far, and the `price` per hour of all machines. `waits`: the waits of the
+    reservations that got a lease. `longest`: the longest waits, also of reservations that still wait. `machine_seconds`
+    and `cost`: of launched machines. `events`: event name -> number of events. `phases`: phase -> number of
+    reservations whose last phase it is.
     """
 
     end: float
@@ -85,7 +87,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class _Known:
-    """A slot of the simulation with the leases on it: (reservation, component) -> resources."""
+    """What the recorder knows of one slot: its row, and the leases on it as (reservation, component) -> resources."""
 
     __slots__ = ("leases", "load", "price", "row", "use")
 
@@ -98,7 +100,9 @@ class _Known:
 
 
 class TimelineRecorder:
-    """Records the course of a simulation on this cluster from now on. Initial leases count as served before."""
+    """Records the course of a simulation on a cluster from now on. A reservation that is leased at the start has no
+    wait.
+    """
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -239,7 +243,9 @@ class TimelineRecorder:
         self._lanes.note(name, pool, state, load, dict.fromkeys(owner for owner, _ in known.leases), self._now)
 
     def _measure(self, slot: Slot, known: _Known) -> float:
-        """Return the used share of the slot: that of the most used resource, or of the permitted number of leases."""
+        """Return the used share of the slot, from 0 to 1: the largest of the used shares of its resources and of its
+        permitted number of leases.
+        """
         pool = self._cluster.ports.rules().pools.get(slot.pool)
         limit = pool.lease_limit if pool is not None else inf
         shares = [len(known.leases) / limit if limit else 0.0]
@@ -286,7 +292,9 @@ def _is_launched(slot: Slot | None) -> bool:
 
 
 def _keep(longest: list[LongWait], found: LongWait) -> None:
-    """Add `found` to the heap of the longest waits, and drop the shortest if there are too many."""
+    """Add `found` to `longest`, the heap of the longest waits. If there are more than MOST_LONG_WAITS, drop the
+    shortest.
+    """
     if len(longest) < MOST_LONG_WAITS:
         heappush(longest, found)
     else:

@@ -29,7 +29,7 @@ from scheduler.simulation.timeline import Timeline, TimelineRecorder
 from scheduler.simulation.workload import Workload, list_submissions
 
 ENDED_KEPT: Final = 1000
-"""How many events a trace run stores before it deletes them and the ended rows, so that reading stays fast."""
+"""After how many new events a trace run deletes the events and the ended rows, so that reads stay fast."""
 
 PRUNES_A_FULL_COLLECTION: Final = 100
 """After this number of deletions a trace run lets Python's garbage collector examine all objects once. In between the
@@ -37,19 +37,20 @@ collector examines only young objects, because a run makes few reference cycles.
 """
 
 MOST_SETBACKS: Final = 1000
-"""How many times one job may lose its leases, and its work with them, before the run is stopped because it would never
-end. A job that is interrupted seven times in its run time, on average, completes once in about this many tries.
+"""How many times one job may lose its leases, and its work with them. Then the run is stopped, because it would
+probably never end: a job that is interrupted seven times in its run time, on average, completes once in about this many
+tries.
 """
 MOST_IDLE_TICKS: Final = 50_000
-"""The most ticks in a row in which all jobs of a trace wait; then the run is stopped. With one try a minute this is
-over a month of refused launches.
+"""The most ticks in a row in which all jobs of a trace wait; then the run is stopped. With one tick a minute, this is
+more than a month of refused launches.
 """
 
 
 class Setbacks:
-    """Counts the setbacks of the jobs of a trace, and raises InvalidInputError when there are too many.
+    """Counts how often the jobs of a trace lose their leases, and raises InvalidInputError when this happens too often.
 
-    A run in which jobs lose their machines again and again, or get none, would never end without this limit.
+    Without this limit, a run in which jobs lose their machines again and again, or get none, would never end.
     """
 
     def __init__(self, most_setbacks: int = MOST_SETBACKS, most_idle_ticks: int = MOST_IDLE_TICKS) -> None:
@@ -73,7 +74,8 @@ class Setbacks:
                 raise _never_ends(f"{job} went back to the queue {self._most_setbacks:,} times ({reason})")
 
     def note_ticks(self, ticks: int, *, all_wait: bool) -> None:
-        """Note the number of ticks so far. `all_wait`: some jobs wait for a lease, and no job has one.
+        """Count the ticks in a row in which all jobs wait. `ticks`: the number of ticks so far. `all_wait`: some jobs
+        wait for a lease, and no job has one.
 
         Raises InvalidInputError if all jobs have waited through too many ticks in a row.
         """
@@ -99,8 +101,9 @@ class TracePlay:
         *,
         records: bool = False,
     ) -> None:
-        """Prepare the run of `workload` on `fleet`. `setbacks` stops a run that would never end (default: the usual
-        limits). `records`: whether the run records its timeline, which takes time.
+        """Prepare the run of `workload` on `fleet`. `elastic_share`: the share of each job's processors that are
+        elastic. `setbacks`: stops a run that would never end (default: with the limits of this module). `records`:
+        whether the run records its timeline, which takes time.
         """
         self._workload = workload
         self.cluster = build_cluster(fleet.document, fleet.cloud)
@@ -138,7 +141,7 @@ class TracePlay:
 
     @property
     def ended(self) -> int:
-        """Return how many jobs have ended so far or were skipped in the log."""
+        """Return how many jobs have ended so far, plus how many lines of the log were skipped."""
         return self._metrics.finished + len(self._workload.skipped)
 
     @property
@@ -167,7 +170,8 @@ class TracePlay:
         if found >= FOREVER:
             row = next(iter(self.cluster.store.find_reservations(phases=["pending", "leased"], limit=1)))
             waits = self.cluster.ports.view_cache.read_report().get("waiting", {}).get(row.id, [row.phase])
-            raise fault("config", "a fleet that serves every job of the trace", f"{row.id} waits for ever: {waits}")
+            reason = ", ".join(waits)
+            raise fault("config", "a fleet that serves every job of the trace", f"{row.id} waits for ever: {reason}")
         return found
 
     def _play_instant(self, now: float) -> None:
@@ -191,7 +195,9 @@ class TracePlay:
             self._prune()
 
     def _prune(self) -> None:
-        """Delete events and ended rows, which the metrics have counted already, and collect garbage."""
+        """Delete events and ended rows, which the metrics have counted already. Then collect garbage: among all objects
+        after each PRUNES_A_FULL_COLLECTION calls, else among young objects only.
+        """
         store = self.cluster.store
         store.prune(events_before=inf, requests_before=inf, ended_before=inf)
         self._seen = len(store.events)

@@ -1,4 +1,4 @@
-"""A workload: the jobs of a log as reservations for one system of a simulated fleet."""
+"""A workload: the jobs of a log as reservations that request one system."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from scheduler.simulation.swf import Job, read_jobs
 PROCESSOR = {"cpus": 1.0}
 """The resources that a reservation requests for each processor of a job."""
 ROUNDING = 1e-9
-"""Added before a number of processors is rounded down: a share of 0.29 of 100 processors is 29, although the float
-product is a little less.
+"""A small number that is added before a number of processors is rounded down. For example, a share of 0.29 of 100
+processors is 29, although the float product is a little less.
 """
 
 
@@ -24,11 +24,13 @@ class Workload:
     path: Path
     jobs: tuple[Job, ...]
     skipped: tuple[str, ...]
-    """One text for each skipped line of the log: what is wrong with it, or that the job was cancelled before it ran."""
+    """One text for each skipped line of the log: what is wrong with the line, or that its job was cancelled before it
+    ran.
+    """
 
     @property
     def begins_at(self) -> float:
-        """Return the submit time of the first job, in seconds of the log: the virtual clock starts there."""
+        """Return the submit time of the first job, in seconds of the log. At this time the virtual clock is 0."""
         return self.jobs[0].submit_seconds if self.jobs else 0.0
 
 
@@ -59,16 +61,19 @@ def list_submissions(
 ) -> Iterator[tuple[float, ReservationDocument]]:
     """Yield for each job its submit time, in seconds from the first job's submit, and its reservation document.
 
-    `elastic_share` of its processors, rounded down, become an elastic component; at least one stays essential.
+    `elastic_share`: the share of a job's processors that become an elastic component. Their number is rounded down, and
+    at least one processor stays essential.
     """
     for number, job in enumerate(workload.jobs, start=1):
         yield job.submit_seconds - workload.begins_at, make_reservation(job, f"job-{number}", system, elastic_share)
 
 
 def make_reservation(job: Job, name: str, system: str, elastic_share: float) -> ReservationDocument:
-    """Return the reservation document of a job with n processors: n instances of one cpu each, without a ttl.
+    """Return the reservation document of a job with n processors: n instances of one cpu each, without a ttl. `name`:
+    the id of the reservation.
 
-    `elastic_share` of the instances are elastic: the scheduler may grant or reclaim them while the job runs.
+    `elastic_share`: the share of the instances that are elastic; the scheduler may grant or reclaim them while the job
+    runs.
     """
     elastic = min(floor(job.processors * elastic_share + ROUNDING), job.processors - 1)
     components = [_make_component("main", "essential", job.processors - elastic)]

@@ -101,11 +101,10 @@ def read_backup(path: Path) -> Backup:
 
 
 def put_back(backup: Backup, url: str) -> None:
-    """Replace the contents of the database at `url` by those of the backup, and add 1 to its number of restores, in one
-    transaction. Raises BackupError.
+    """Replace the contents of the database at `url` by those of the backup, in one transaction. Raises BackupError.
 
-    By this number the transactions of other processes notice at once that the contents were replaced (see
-    Store.accept_restores).
+    The transaction also adds 1 to the database's number of restores. Processes that use the database see the new
+    number, so a transaction that began before the restore is refused (Store.accept_restores).
     """
     kind = _find_kind(url)
     if kind != backup.kind:
@@ -128,10 +127,11 @@ _RUN_SCRIPT: Final = ("psql", "--no-psqlrc", "--quiet", "--single-transaction", 
 
 
 def _load_archive(path: str, url: str) -> None:
-    """Load an archive of pg_dump, and then execute _COUNT_RESTORE, in one transaction. Raises BackupError.
+    """Load an archive of pg_dump into the database at `url`, and count the restore (_COUNT_RESTORE), in one
+    transaction. Raises BackupError.
 
-    pg_restore cannot execute a statement of its own in its transaction. So it writes its statements, and psql executes
-    them. psql commits at the end of its input; if pg_restore fails, psql is killed before that.
+    pg_restore cannot execute an additional statement in its transaction. So pg_restore writes its statements as text,
+    and psql executes them. psql commits at the end of its input; if pg_restore fails, psql is killed before that.
     """
     to_script = [_find_program(_TO_SCRIPT[0]), *_TO_SCRIPT[1:], path]
     run_script = [_find_program(_RUN_SCRIPT[0]), *_RUN_SCRIPT[1:], f"--dbname={_without_password(url)}"]
@@ -174,11 +174,11 @@ def _copy_sqlite(
     source: Path, target: Path, *, mode: str, journal: str, database: Path, change: str | None = None
 ) -> None:
     """Copy all pages of the SQLite database `source` to the database `target` in one transaction, so that processes
-    that use the target see all of them or none.
+    that use the target see all of the pages or none.
 
-    `mode`: how the target is opened. `journal`: the journal mode of the target afterwards. `database`: the file that
-    errors name. `change`: a statement that is executed on the copied contents before they are in the target. Raises
-    BackupError.
+    `mode`: how the target is opened (`rw` or `rwc`, SQLite's URI parameter). `journal`: the journal mode of the target
+    afterwards. `database`: the file that errors name. `change`: a statement that changes the copied contents before
+    they are in the target. Raises BackupError.
     """
     try:
         with closing(_open_sqlite(source, "ro")) as read, closing(_open_sqlite(target, mode)) as write:
@@ -213,8 +213,8 @@ def _open_sqlite(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _read_value(path: Path, table: str, column: str) -> str:
-    """Return the value of a column from a PostgreSQL backup file, for a table that has one row. Raises BackupError if
-    the file does not contain it.
+    """Return the value of a column of a table with one row, from a PostgreSQL backup file. Raises BackupError if the
+    file does not contain it.
     """
     lines = iter(_run(["pg_restore", "--data-only", f"--table={table}", "--file=-", str(path)]).splitlines())
     for line in lines:
@@ -236,8 +236,8 @@ def _without_password(url: str) -> str:
 
 
 def _run(command: Sequence[str], url: str | None = None) -> str:
-    """Run a program of PostgreSQL and return its output. Raises BackupError with the first line of its messages that
-    contains "error".
+    """Run a program of PostgreSQL with the password of `url`, and return its output. If the program fails, raise
+    BackupError with the first line of its messages that contains "error".
     """
     done = subprocess.run(  # noqa: S603 - fixed commands, no shell
         [_find_program(command[0]), *command[1:]],
@@ -263,14 +263,18 @@ def _find_program(name: str) -> str:
 
 
 def _make_environment(url: str | None) -> dict[str, str]:
-    """Return the environment of a program of PostgreSQL: it has the password of `url`, which no user can see there."""
+    """Return the environment for a program of PostgreSQL. It contains the password of `url`, because other users of the
+    host can see a program's arguments, but not its environment.
+    """
     password = make_url(url).password if url else None
     return {**os.environ, "PGCONNECT_TIMEOUT": "5", **({"PGPASSWORD": password} if password else {})}
 
 
 def _find_reason(printed: str, url: str | None) -> str:
-    """Return the first of the printed lines that contains "error", without the password of `url`."""
+    """Return the first of the printed lines that contains "error", else the first line, without the password of
+    `url`.
+    """
     lines = printed.splitlines()
-    line = next((each for each in lines if "error" in each.lower()), lines[0] if lines else "no reason")
+    line = next((each for each in lines if "error" in each.lower()), lines[0] if lines else "it printed no reason")
     password = make_url(url).password if url else None
     return line.replace(password, "***") if password else line

@@ -56,7 +56,7 @@ class BootClock:
         cluster time, and the monotonic clock at that time.
 
         The base is stored in a transaction of its own, so a rollback by the caller does not undo it. Once this process
-        has seen a base, the method does nothing.
+        has seen a base of this boot, the method does nothing.
         """
         if self._has_base:
             return
@@ -69,7 +69,7 @@ class BootClock:
         """Return cluster time, computed from the stored base and the monotonic clock.
 
         If the base belongs to another boot (the file was replaced, or this user may not write), this process continues
-        with the time that it knows.
+        from the cluster time that it knows.
         """
         elapsed = self._monotonic()
         if self._fits(stored) and stored.base_time is not None and stored.base_monotonic is not None:

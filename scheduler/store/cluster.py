@@ -1,4 +1,4 @@
-"""The only row of the table `cluster`, and values of other tables that the same statement reads."""
+"""Reads the only row of the table `cluster`, together with values of other tables, by one statement."""
 
 from typing import Any, Final
 
@@ -24,7 +24,9 @@ _WRITTEN: Final = (
     tables.requests.c.at,
     tables.leader.c.ticked_at,
 )
-"""The columns with the time at which a row was written. Each has an index, or its table has one row."""
+"""The columns with the time at which a row was written. Each has an index, or its table has one row, so that the latest
+time is found quickly.
+"""
 _NEWEST: Final = select(
     *(func.coalesce(select(func.max(column)).scalar_subquery(), 0.0).label(f"newest_{number}")
       for number, column in enumerate(_WRITTEN))
@@ -32,9 +34,7 @@ _NEWEST: Final = select(
 
 
 class StoredCluster(msgspec.Struct, frozen=True):
-    """The row of the table `cluster` with values of other tables, as the statement that `select_cluster` returns reads
-    them.
-    """
+    """What the statement of `select_cluster` reads: the row of the table `cluster`, with values of other tables."""
 
     reference: float
     """The time of the database's own clock, in seconds; 0 if the database has no clock."""
@@ -54,7 +54,9 @@ class StoredCluster(msgspec.Struct, frozen=True):
     market_version: int
 
     def at(self, now: float, offset: float) -> ClusterRow:
-        """Return these values as a ClusterRow, with the cluster time `now` and the reference offset `offset`."""
+        """Return these values as a ClusterRow. `now`: cluster time; `offset`: the reference offset, cluster time minus
+        the database's own clock.
+        """
         return ClusterRow(
             now=now,
             identity=self.identity,

@@ -1,5 +1,5 @@
-"""Reads from an SQLite database only what the check of the membership needs, without SQLAlchemy: its import takes half
-of the start of a process that uses the database for nothing else.
+"""Reads the row about the cluster from an SQLite file without SQLAlchemy, for a process that only checks whether the
+database belongs to its cluster. The import of SQLAlchemy would take half of the start of such a process.
 """
 
 import sqlite3
@@ -28,7 +28,9 @@ class ClusterFile:
         """Do nothing: no connection is kept."""
 
     def read_cluster(self) -> ClusterNumbers:
-        """Return the numbers of the row about the cluster. See ClusterSource."""
+        """Return the identity of the cluster, its highest term and token, and the number of restores. See
+        ClusterSource.
+        """
         return self._seen.read(_File(self.path))
 
     def accept_restores(self, restores: int) -> None:
@@ -52,8 +54,8 @@ class _File:
 
 
 def open_cluster(url: str) -> ClusterFile | Store:
-    """Return what reads the row about the cluster in the database of this URL: its store, if it is not an SQLite file.
-    Raises InvalidInputError for an unknown kind of URL.
+    """Return an object that reads the row about the cluster in the database of this URL: a ClusterFile for an SQLite
+    file, else a Store. Raises InvalidInputError for an unknown kind of URL.
     """
     if (path := find_sqlite_file(url)) is not None:
         return ClusterFile(path)

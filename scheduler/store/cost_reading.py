@@ -1,4 +1,4 @@
-"""Reads the cost ledger: what is booked, and what the open intervals have cost until now."""
+"""Reads the cost ledger: the booked costs, and what machines have cost from their last booking until now."""
 
 from collections import defaultdict
 from typing import Protocol
@@ -9,11 +9,13 @@ from scheduler.ports import PoolCost
 
 
 class ReadsCosts(Protocol):
-    """The methods of a store that read the cost ledger, made from one read of its rows."""
+    """A base class of stores: it answers the questions of the port CostLedger from one method, `load_costs`, that each
+    store implements.
+    """
 
     def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:
-        """Return the booked costs of the hours that begin at or after `since`, the slots with a meter, and the time.
-        All are of one moment.
+        """Return three things of one moment: the booked costs of the hours that begin at or after `since`, the slots
+        with a meter (an interval of costs that is not booked yet), and cluster time.
         """
 
     def read_costs(self, since: float = 0.0) -> list[Cost]:

@@ -1,4 +1,6 @@
-"""The tables of the cost ledger: what was booked, and until when machines without a slot are booked."""
+"""The two tables of the cost ledger: `costs`, what was booked, and `booked_machines`, until when machines without a
+slot are booked.
+"""
 
 from typing import Final
 
@@ -22,7 +24,7 @@ costs: Final = Table(
     PrimaryKeyConstraint("hour", "pool", "offering", "account", "kind"),
     sqlite_with_rowid=False,
 )
-"""What was booked for one hour, pool, offering, account and kind."""
+"""The table of booked costs, with one row for each hour, pool, offering, account and kind."""
 
 booked_machines: Final = Table(
     "booked_machines",
@@ -33,4 +35,4 @@ booked_machines: Final = Table(
     Column("until", Double, nullable=False),
     sqlite_with_rowid=False,
 )
-"""The last interval that was booked for a machine that has no slot now."""
+"""The table of machines that have no slot, with the last interval whose costs were booked."""

@@ -26,19 +26,19 @@ class LeaseRows:
         """
 
     def note_loaded(self, rows: Iterable[Reservation], last: Mapping[str, int]) -> None:
-        """Remember the leases of `rows`, reservations that were read from the database, so that `write` can find what
-        changed. `last`: reservation id -> position of its last stored lease.
+        """Remember the leases of `rows`, reservations that were read from the database, so that `write` can find the
+        leases that changed. `last`: reservation id -> position of its last stored lease.
         """
         for row in rows:
             self._stored[row.id] = row.leases, last.get(row.id, -1)
 
     def write(self, rows: Sequence[Reservation], write: Write, *, are_new: bool = False) -> None:
-        """Write the new and changed leases of `rows` (reservations), and delete leases that a reservation no longer
-        has. `are_new`: the reservations are new and have no stored leases.
+        """Write the new and changed leases of `rows` (reservations), and delete stored leases that a reservation no
+        longer has. `are_new`: the reservations are new and have no stored leases.
 
-        `write`: a function that writes lease rows by a bulk statement; it raises StaleWriteError if a row was not
-        written. It is no attribute: it is a method of the transaction that has this object, and a cycle of references
-        would keep all rows of the transaction until a garbage collection.
+        `write`: a function that writes lease rows by a bulk statement, and raises StaleWriteError if a row was not
+        written. It is an argument and no attribute, because it is a method of the transaction that has this object: a
+        cycle of references would keep all rows of the transaction in memory until a garbage collection.
         """
         changed: list[StoredLease] = []
         gone: list[StoredLease] = []
@@ -48,8 +48,10 @@ class LeaseRows:
             known, last = ((), -1) if are_new else self._stored.get(row.id, (None, -1))
             if known is not None and not (known and row.leases):
                 # Speed: most changes give a reservation all of its leases, or end all of them.
-                gone += [StoredLease(row.id, 0, lease) for lease in known]
-                added += [StoredLease(row.id, at, lease) for at, lease in enumerate(row.leases, last + 1)]
+                if known:
+                    gone += [StoredLease(row.id, 0, lease) for lease in known]
+                elif row.leases:
+                    added += [StoredLease(row.id, at, lease) for at, lease in enumerate(row.leases, last + 1)]
                 self._stored[row.id] = row.leases, last + len(row.leases)
                 continue
             kept = None if known is None else _find_kept(known, row.leases)
@@ -83,9 +85,9 @@ def lay_out_leases(rows: Iterable[Reservation]) -> list[StoredLease]:
 
 
 def _find_kept(known: Sequence[Lease], leases: Sequence[Lease]) -> int | None:
-    """Compare the leases that a reservation has with its stored ones (`known`). Return how many leases at the beginning
-    are stored already, in the same order, if all later ones are new. Return None otherwise: then all have to be stored
-    again.
+    """Compare the leases that a reservation has (`leases`) with its stored ones (`known`). If stored leases come first,
+    in the stored order, and all later leases are new, return the number of stored leases among them. Else return None:
+    all leases of the reservation have to be stored again.
     """
     positions = {lease.component: at for at, lease in enumerate(known)}
     last, kept = -1, 0

@@ -8,7 +8,7 @@ from scheduler.store.tables import metadata
 
 _TEXT: Final = Text().with_variant(Text(collation="C"), "postgresql")
 _ALIKE: Final = {"json": True, "alike": True}
-"""JSON text that many rows have in common."""
+"""The `info` of a column of JSON text that many rows have in common, so that a text is decoded once."""
 
 instance_types: Final = Table(
     "instance_types",

@@ -88,7 +88,7 @@ class MemoryStore(ReadsCosts):
         return self._world.rules.version
 
     def rules_versions(self) -> RulesVersion:
-        """Return the version of the scheduling rules in force with that of the market. See Store."""
+        """Return the version of the scheduling rules in force and the version of the market. See Store."""
         return RulesVersion(self._world.rules.version, self._world.market.version)
 
     def load_market(self) -> StoredMarket:
@@ -130,9 +130,7 @@ class MemoryStore(ReadsCosts):
         ]
 
     def read_stamps(self) -> Iterator[RowVersion]:
-        """Return the version of every slot, hold and account, and of every reservation that has not
-        ended. See Store.
-        """
+        """Yield the version of every slot, hold and account, and of every reservation that has not ended. See Store."""
         rows = list(self._world.present())
         return (
             RowVersion(KINDS[type(row)], row.id, row.version, row.marked_at)
@@ -142,7 +140,7 @@ class MemoryStore(ReadsCosts):
 
     def read_versions_since(self, since: float, known: RecentWrites | None = None) -> list[RowVersion]:
         """Return the versions of all rows that were written at or after `since`, also of ended reservations. Rows that
-        are in `known` are missing in the result. See Store.
+        `known` has in their present version are missing in the result. See Store.
         """
         found: list[RowVersion] = []
         # The rows that were written last come first, so no older rows are read.
@@ -208,8 +206,8 @@ class MemoryStore(ReadsCosts):
         )
 
     def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:
-        """Return the booked costs of the hours that begin at or after `since`, the slots with a meter, and the time.
-        See ReadsCosts.
+        """Return the booked costs of the hours that begin at or after `since`, the slots with costs that are not booked
+        yet, and the time. See ReadsCosts.
         """
         with self._lock:
             booked = [cost for cost in self._world.costs.values() if cost.hour >= since]
@@ -217,12 +215,14 @@ class MemoryStore(ReadsCosts):
             return booked, metered, self._clock()
 
     def prune_costs(self, before: float) -> int:
-        """Delete the costs of hours that began before `before`. See CostLedger."""
+        """Delete the costs of hours that began before `before`. Return the number of deleted rows. See CostLedger."""
         with self._lock:
             return _drop_all(self._world.costs, [key for key in self._world.costs if key[0] < before])
 
     def prune_booked_machines(self, before: float) -> int:
-        """Delete the machines without a slot that were not booked since `before`. See CostLedger."""
+        """Delete the stored booking times before `before` of machines without a slot. Return the number of deleted
+        rows. See CostLedger.
+        """
         with self._lock:
             booked = self._world.booked_machines
             return _drop_all(booked, [name for name, until in booked.items() if until < before])
@@ -234,7 +234,9 @@ class MemoryStore(ReadsCosts):
         return sorted(found, key=lambda each: each.key)
 
     def prune_price_changes(self, before: float) -> int:
-        """Delete the changes in hours that began before `before`. See PriceHistory."""
+        """Delete the price changes of hours that began before `before`. Return the number of deleted rows. See
+        PriceHistory.
+        """
         with self._lock:
             known = self._world.price_changes
             return _drop_all(known, [key for key, each in known.items() if each.hour < before])

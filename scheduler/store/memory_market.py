@@ -1,4 +1,4 @@
-"""The writes of a memory transaction to the market."""
+"""The writes of a transaction of the memory store to the catalogue of instance types and to the prices."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,7 +6,9 @@ from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarke
 
 
 class MemoryMarketWrites:
-    """The writes of a transaction to the market, which are collected until its end. See MarketWrites."""
+    """The part of a transaction of the memory store that writes instance types and prices. The writes are collected
+    until the transaction ends. See MarketWrites.
+    """
 
     _market: StoredMarket
     _price_changes: list[PriceChange]

@@ -99,7 +99,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         """Store `now` as the time of the last tick of this leader term. See Transaction."""
         current = self._leader_term
         if (current.term, current.holder) != (leader_term.term, leader_term.holder):
-            raise self._lose(DeposedError(f"term {leader_term.term} is over: it is {current.term} now"))
+            raise self._lose(DeposedError(f"term {leader_term.term} is over: the present term is {current.term}"))
         self._leader_term = LeaderTerm(leader_term.term, leader_term.holder, now)
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
@@ -153,7 +153,9 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         return self._count_pending(lambda row: row.request.account == account)
 
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
-        """Count the reservations with a `sequence` in this range by principal and account. See Transaction."""
+        """Count the reservations whose `sequence` is above `after` and at most `upto`, by principal and account. See
+        Transaction.
+        """
         names = {*self._world.reservations, *(key[1] for key in self._rows if key[0] is Reservation)}
         found: dict[tuple[str | None, str | None], Pending] = {}
         for row in self.load_reservations(names).values():
@@ -310,11 +312,13 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         self._balances.extend(samples)
 
     def book(self, costs: Sequence[Cost]) -> None:
-        """Add these costs to the cost ledger. See CostWriter."""
+        """Add these costs to the rows of the cost ledger that have the same key. See CostWriter."""
         self._costs += costs
 
     def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
-        """Return from when these machines are not booked, and store that they are booked until now. See CostWriter."""
+        """Return for each of these machines the time from which its costs are not booked, and store that they are
+        booked until now. See CostWriter.
+        """
         found = {name: self._booked.get(name, self._world.booked_machines.get(name, at)) for name, at in born.items()}
         self._booked |= {name: max(at, self._now) for name, at in found.items()}
         return found
@@ -384,4 +388,4 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
 
 def _stale(row: Row, current: Row | None) -> str:
     found = "it was deleted" if current is None else f"it has version {current.version}"
-    return f"{KINDS[type(row)]} {row.id} was read with version {row.version}, {found}"
+    return f"{KINDS[type(row)]}: row {row.id} was read with version {row.version}, {found}"

@@ -24,8 +24,8 @@ _SCRIPTS: Final = Path(__file__).parent / "migrations"
 
 
 class SchemaState(msgspec.Struct, frozen=True):
-    """The schema revision of a database (None: it has no tables of Leasehold), and the newest one that this program
-    knows.
+    """The schema revisions of a database and of this program. `current`: the revision of the database; None: it has no
+    tables of Leasehold. `head`: the newest revision that this program knows.
     """
 
     current: str | None

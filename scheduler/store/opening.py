@@ -36,8 +36,9 @@ def open_store(url: str, clock: Callable[[], float] | None = None) -> Store:
 
 
 def choose_dialect(url: str, clock: Callable[[], float] | None = None, *, create: bool = False) -> Dialect:
-    """Return the dialect (interface to one kind of database) for a database URL. `create`: create a missing SQLite
-    file, because the database will be migrated. Raises InvalidInputError for an unknown kind of URL.
+    """Return the dialect (interface to one kind of database) for a database URL. `clock`: for tests, a function that
+    returns cluster time. `create`: create a missing SQLite file, because the database will be migrated. Raises
+    InvalidInputError for an unknown kind of URL.
     """
     try:
         parsed = make_url(url)

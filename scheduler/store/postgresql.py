@@ -1,4 +1,5 @@
-"""The Dialect for PostgreSQL: several hosts, many writers at a time, the server's clock as the source of time.
+"""The Dialect for PostgreSQL. The URL may name several hosts, many transactions may write at a time, and the server's
+clock is the source of time.
 
 Every statement, every wait for a lock and every pause within a transaction has a time limit, so that a process that is
 stopped or disconnected does not block others for long. A bulk statement binds one array for each column (`unnest`).
@@ -64,15 +65,15 @@ _CONNECTING: Final = {
     "application_name": "leasehold",
     "client_encoding": "utf8",
 }
-"""Connection options by which a lost host is noticed within half a minute. Without `client_encoding`, psycopg returns
-bytes from a database in the encoding `SQL_ASCII`.
+"""Connection options by which a lost host is noticed within half a minute. `client_encoding` is set, because otherwise
+psycopg returns bytes from a database in the encoding `SQL_ASCII`.
 """
 _POOL: Final = {"pool_size": 5, "max_overflow": 50, "pool_timeout": 10.0, "pool_pre_ping": True}
 
 _EVENTS_LOCK: Final = 0x6C656173_65766E74
 _MIGRATION_LOCK: Final = 0x6C656173_6D696772
-"""Key of the advisory lock for migrations. This key and that of the lock for events are the ASCII codes of `leas` with
-`migr` or `evnt`. An advisory lock is valid in one database.
+"""Key of the advisory lock for migrations; the lock is valid in one database. The number is the ASCII codes of
+`leasmigr`. The key of the lock for events is made from `leasevnt`.
 """
 
 _CLUSTER: Final = select_cluster(literal_column("extract(epoch FROM clock_timestamp())::float8", Double))
@@ -159,8 +160,8 @@ class PostgresDialect:
         return func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
 
     def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
-        """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields)`. No
-        values are shared. See Dialect.
+        """Return ((), parameters): the bind parameters that pass `rows` (structs) to `bulk.statement()`. No values are
+        passed once for all rows. See Dialect.
         """
         columns = zip(bulk.fields, take_columns(bulk.fields, rows), strict=True)
         return (), {_bound(each): _write_array(values, _find_writer(each)) for (each, _), values in columns}
@@ -257,8 +258,8 @@ def _complete(url: URL, limits: Mapping[str, str]) -> URL:
 
 
 def _bound(each: Column[Any]) -> str:
-    """Return the name of the bind parameter for the values of a column. It differs from the column's name, which
-    SQLAlchemy reserves for the value to be set.
+    """Return the name of the bind parameter for the values of a column. The name differs from that of the column,
+    because SQLAlchemy uses the column's name for the value to be set.
     """
     return f"given_{each.name}"
 
@@ -271,8 +272,8 @@ def _type_of(each: Column[Any]) -> TypeEngine[Any]:
 
 
 def _array(name: str, kind: TypeEngine[Any]) -> Cast[Any]:
-    """Return the SQL expression of an array of this type that is bound under `name`. It is bound as one text, because
-    psycopg is several times slower with lists.
+    """Return the SQL expression of an array with elements of the type `kind`, which is bound under `name`. The array is
+    bound as one text, because psycopg is several times slower with lists.
     """
     return cast(bindparam(name, type_=Text), ARRAY(kind))
 
@@ -298,8 +299,8 @@ def _quote(value: str) -> str:
 
 
 def _state_of(error: Exception) -> str:
-    """Return the SQLSTATE code of a database error, five characters. Return "" for an error of SQLAlchemy or of the
-    driver.
+    """Return the SQLSTATE code of a database error, five characters. Return "" if the error is one of SQLAlchemy or of
+    the driver and has no code.
     """
     if not isinstance(error, DBAPIError):
         return ""

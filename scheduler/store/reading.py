@@ -1,6 +1,6 @@
 """Functions that read from an SQL database, both inside and outside transactions that write."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from sqlalchemy import func, select
@@ -48,27 +48,29 @@ def read_principals(session: Session) -> list[StoredPrincipal]:
 
 def read_reservations(
     session: Session, statements: Statements, rows: Sequence[Record], last: dict[str, int] | None = None
-) -> Iterator[Reservation]:
-    """Yield a reservation with its leases for each of `rows`, in the same order. `rows` are the result of a query for
-    `RESERVATIONS.columns`. The function adds to `last`, by reservation id, the position of the last lease of each
-    reservation that has one.
+) -> list[Reservation]:
+    """Return a reservation with its leases for each of `rows`, in the same order. `rows` are the result of a query for
+    `RESERVATIONS.columns`. `last`: a dict to which the function adds, for each reservation with leases, its id -> the
+    position of its last lease.
     """
     leases: dict[str, list[Lease]] = {}
-    for *values, position, owner in session.fetch_for(statements.leases.load, (row[_ID] for row in rows)):
-        leases.setdefault(owner, []).append(LEASES.read(values))
+    found = [*session.fetch_for(statements.leases.load, (row[_ID] for row in rows))]
+    for lease, (*_, position, owner) in zip(LEASES.read_all(found), found, strict=True):
+        leases.setdefault(owner, []).append(lease)
         if last is not None:
             last[owner] = position
-    for row in rows:
-        yield RESERVATIONS.read(row, leases=tuple(leases.get(row[_ID], ())))
+    return RESERVATIONS.read_all(rows, leases=[tuple(leases.get(row[_ID], ())) for row in rows])
 
 
 def read_images(text: str | None) -> dict[str, str]:
-    """Return the ids of images by source from the column `images`; NULL: the row is of an older version."""
+    """Return the ids of images by source (source -> id) from the text of the column `images`; {} for NULL, which older
+    versions have written.
+    """
     return msgspec.json.decode(text, type=dict[str, str]) if text else {}
 
 
 class RulesReader:
-    """Reads the scheduling rules in force. A document is parsed only if its text differs from the one that was read
+    """Reads the scheduling rules in force. A document is parsed only if its text differs from the text that was read
     last.
     """
 
@@ -78,7 +80,8 @@ class RulesReader:
     def load(self, session: Session) -> StoredRules:
         """Return the scheduling rules in force.
 
-        Texts are compared, and not only versions, because after a rollback the same version may have another text.
+        Texts are compared, and not only versions, because after a rolled back transaction the same version may have
+        another text.
         """
         for version, text, found in session.fetch(_RULES):
             known_texts, known = self._last

@@ -23,8 +23,8 @@ MOST_DRIFT: Final = 0.0005
 clock.
 """
 SURE_SECONDS: Final = 5.0
-"""How long a new process waits before it corrects the stored offset itself, if the server's clock is behind the times
-that were written. A process that started earlier may correct it first.
+"""Seconds for which a new process waits before it corrects the stored offset itself, if the server's clock is behind
+the times of stored rows. A process that started earlier knows the time better and may correct the offset first.
 """
 
 _CLUSTER = tables.cluster.c
@@ -36,8 +36,9 @@ _CORRECT: Final = (
 
 
 class _Known(NamedTuple):
-    """An earlier reading of cluster time: it was `now` at a moment when the monotonic clock was between `before` and
-    `after`.
+    """An earlier reading of cluster time. Cluster time was `now` at a moment when the monotonic clock of this process
+    was between `before` and `after`. `changes` and `restores`: the stored numbers of corrections of the offset, and of
+    restores, at that time.
     """
 
     now: float
@@ -64,7 +65,7 @@ class _Known(NamedTuple):
 
 class ReferenceClock:
     """The clock that gives this process the cluster time of one PostgreSQL database. Thread-safe. `select`: the
-    statement of `select_cluster` with the server's clock.
+    statement that reads the row of the cluster together with the present time of the server.
     """
 
     def __init__(self, select: Select[Any], monotonic: Callable[[], float] = read_monotonic) -> None:
@@ -98,8 +99,8 @@ class ReferenceClock:
         return known.has_jumped(now, before, after)
 
     def _adopt(self, stored: StoredCluster, before: float, after: float) -> ClusterRow:
-        """Use the stored offset from now on, and return the row with cluster time. The time of this process never goes
-        back by a difference that is within the tolerance.
+        """Use the stored offset from now on, and return the row with cluster time. If the new time is before the last
+        one that this process read by less than LARGEST_STEP, return the last one, so that time does not go back.
         """
         now = stored.reference + stored.clock_offset
         with self._guard:
@@ -126,8 +127,8 @@ class ReferenceClock:
     def _write(self, engine: Engine, stored: StoredCluster, now: float) -> ClusterRow:
         """Correct the stored offset so that cluster time was `now` when `stored` was read, then use the stored offset.
 
-        The offset stays if another process has corrected it meanwhile, or if rows in the database are newer than `now`.
-        In the second case the time of this process is late, because its host was paused.
+        The stored offset is not changed if another process has corrected it meanwhile, or if rows in the database are
+        newer than `now`. Such rows show that this process is behind, because its host was paused.
         """
         with engine.connect() as connection, connection.begin():
             if find_newest(connection) <= now + LARGEST_STEP:

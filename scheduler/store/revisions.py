@@ -1,5 +1,5 @@
-"""The schema revisions that this program knows, and whether that of a database fits. It needs no SQLAlchemy, so that a
-short command can judge an SQLite database without the import of SQLAlchemy.
+"""The schema revisions that this program knows, and the check of a database's revision. The module needs no SQLAlchemy,
+so that a short command can check an SQLite database without the time for that import.
 """
 
 import sqlite3
@@ -18,13 +18,15 @@ _BUSY_SECONDS: Final = 10.0
 
 @cache
 def list_revisions() -> tuple[str, ...]:
-    """Return the schema revisions that this program knows, oldest first. It needs a database at the last one."""
+    """Return the schema revisions that this program knows, oldest first. The program needs a database at the last of
+    them.
+    """
     return tuple(sorted(path.name.partition("_")[0] for path in _VERSIONS.glob("[0-9]*_*.py")))
 
 
 def judge_revision(current: str | None) -> str | None:
-    """Return what is wrong with a database at the schema revision `current` (None: it has no tables) and the remedy.
-    Return None if nothing is wrong.
+    """Return a text about what is wrong with a database at the schema revision `current` (None: the database has no
+    tables), and the remedy. Return None if nothing is wrong.
     """
     known = list_revisions()
     if current is None:
@@ -43,7 +45,9 @@ def judge_revision(current: str | None) -> str | None:
 
 
 def find_sqlite_file(url: str) -> Path | None:
-    """Return the file that the URL of an SQLite database names without options and escapes; None for any other URL."""
+    """Return the path of the file if `url` is that of an SQLite database, without options and escaped characters.
+    Return None for any other URL.
+    """
     path = url.removeprefix(_SQLITE)
     return Path(path) if path not in {url, "", ":memory:"} and not {"?", "%"} & {*path} else None
 

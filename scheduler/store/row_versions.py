@@ -22,7 +22,7 @@ NOT_OVER: Final = or_(
     # The same condition as is_over(): a failed reservation may be restarted.
     and_(_RESERVATION.phase == "failed", _RESERVATION.restart_policy == "on_failure"),
 )
-"""The condition of reservations that are not over."""
+"""The SQL condition that a reservation is not over: it has not ended, or it has failed and may be restarted."""
 _TABLES: Final[Mapping[Kind, Table]] = {
     "slots": tables.slots,
     "holds": tables.holds,
@@ -62,8 +62,8 @@ class RowVersions:
                     yield RowVersion(kind, *row)
 
     def read_since(self, session: Session, since: float, known: RecentWrites | None) -> Iterator[RowVersion]:
-        """Yield the versions of all rows that were written at or after `since`, except those of groups (rows of one
-        kind with one time mark) that `known` has as a whole.
+        """Yield the versions of all rows that were written at or after `since`. Rows of one kind with the same time of
+        writing (`marked_at`) form a group; a group is omitted if `known` has all its rows in their present versions.
         """
         for kind, statement in _ALL_SINCE.items():
             rows = (
@@ -86,7 +86,7 @@ class RowVersions:
 
 
 def _key_of(kind: Kind, table: Table) -> Column[Any]:
-    """Return the column with the key by which `RecentWrites` has a row. The index of time marks of SQLite contains the
-    `sequence`, so that no row is read.
+    """Return the column with the key of a row in `RecentWrites`: `sequence` for reservations, `id` otherwise. With
+    these columns SQLite reads an index alone and no row.
     """
     return table.c.sequence if kind == "reservations" else table.c.id

@@ -15,8 +15,8 @@ _REVISION: Final = text(SELECT_REVISION)
 
 
 class SchemaError(StoreUnavailableError):
-    """Raised when the tables of the database do not fit this program. The message names whether they are older or
-    newer, and what to do.
+    """Raised when the tables of the database do not fit this program. The message states whether they are older or
+    newer than the program, and what to do.
     """
 
 

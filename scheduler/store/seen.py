@@ -1,5 +1,5 @@
-"""The highest leader term and fencing token that this process has read from the database. A lower number later shows
-that the database is in an older state. Another number of restores shows that the database was restored meanwhile.
+"""The highest leader term and fencing token that this process has read from the database. If the database later has a
+lower number, it is in an older state. If its number of restores has changed, a backup was restored meanwhile.
 """
 
 import threading
@@ -15,7 +15,7 @@ Row_co = TypeVar("Row_co", bound=ClusterNumbers, covariant=True)
 
 
 class Reader(Protocol[Row_co]):
-    """An open connection that reads the row about the cluster."""
+    """An open connection through which the row about the cluster is read."""
 
     def read_cluster(self) -> Row_co:
         """Return the row about the cluster."""
@@ -31,18 +31,23 @@ class HighestSeen:
         self._identity: str | None = None
         self._term = self._token = 0
         self._restores: int | None = None
-        """Number of restores of the database at the last check of the membership; None before the first transaction."""
+        """The number of restores that the database had when this process last checked that it belongs to its cluster;
+        None before the first check or transaction.
+        """
 
     def accept_restores(self, restores: int) -> None:
-        """Permit transactions in a database with this number of restores. See Store."""
+        """Permit transactions in a database with this number of restores; `read_to_write` refuses any other number. See
+        Store.
+        """
         with self._guard:
             self._restores = restores
 
     def read_to_write(self, session: "Session") -> ClusterRow:
         """Read the row about the cluster at the begin of a transaction, and return it.
 
-        Raises the errors of `read`, and DatabaseWentBackError if a backup was restored after the last check of the
-        membership: work that began before the restore must not write into the restored database.
+        Raises the errors of `read`. Raises DatabaseWentBackError if a backup was restored after this process has last
+        checked that the database belongs to its cluster: work that began before the restore must not write into the
+        restored database.
         """
         row = self.read(session)
         with self._guard:
@@ -58,7 +63,7 @@ class HighestSeen:
 
         Raises DatabaseWentBackError if its leader term or fencing token is lower than this process has read before, and
         ForeignClusterError if it belongs to another cluster. The row is compared with the numbers that were known
-        before the statement began, because another thread may read higher ones meanwhile.
+        before the statement began, because another thread may read higher numbers meanwhile.
         """
         with self._guard:
             identity, term, token = self._identity, self._term, self._token

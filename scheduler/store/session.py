@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 
 class explaining:  # noqa: N801 - used like a function
     """A context manager that converts driver errors within its block into errors of the Store port. If the tables do
-    not fit this program, the message names whether they are older or newer.
+    not fit this program, the message states whether they are older or newer than the program.
 
     Speed: a class and not a generator, because a session enters it for each statement.
     """
@@ -37,7 +37,9 @@ class explaining:  # noqa: N801 - used like a function
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self.failure: Exception | None = None
-        """The last error that left a block, as an error of the Store port if it was a driver's."""
+        """The last error that left a block; an error of the driver is stored as the error of the Store port that stands
+        for it.
+        """
 
     def __enter__(self) -> None:
         """Do nothing."""
@@ -45,7 +47,9 @@ class explaining:  # noqa: N801 - used like a function
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Convert the error of the block, if it is one of the driver."""
+        """If the block raised an error of the driver, raise the error of the Store port that stands for it. Other
+        errors are passed on.
+        """
         if isinstance(error, Exception):
             is_of_driver = isinstance(error, self._dialect.errors)
             self.failure = _explain(self._dialect, error) if is_of_driver else error
@@ -62,14 +66,14 @@ class Session:
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect of the database, for statements that are made when they are used."""
+        """The dialect of the database. It is needed for statements that are built only when they are used."""
         return self._dialect
 
     def check_whole(self) -> None:
         """Raise the error of a failed statement of this transaction again, even if the caller has caught it. Called
         before a commit.
 
-        After an error the database may have rolled the transaction back, and a commit would not report that.
+        After an error the database may have rolled the transaction back, and a commit would not report this.
         """
         if self._explaining.failure is not None:
             raise self._explaining.failure
@@ -81,7 +85,7 @@ class Session:
 
     def queue_for_events(self) -> None:
         """Wait until no other open transaction has numbered events, so that event numbers are committed in ascending
-        order.
+        order. See Dialect.
         """
         with self._explaining:
             self._dialect.queue_for_events(self._connection)
@@ -174,7 +178,7 @@ def _explain(dialect: Dialect, error: Exception) -> Exception:
 
 
 def cut(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yield the items in lists of at most CHUNK_ROWS items, the number of rows in one statement."""
+    """Yield the items in lists of at most CHUNK_ROWS items, as many as one statement takes."""
     walk = iter(items)
     while chunk := list(islice(walk, CHUNK_ROWS)):
         yield chunk

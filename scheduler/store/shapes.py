@@ -1,5 +1,5 @@
-"""How an immutable struct is stored as a row of a table: which columns hold its fields, and how it is
-made from a row.
+"""How an immutable struct is stored as a row of a table: which columns hold its fields, and how the struct is made from
+a row.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Boolean, Column, ColumnElement, Integer, Row, Table, type_coerce
 
 from scheduler.model.accounts import Account, BalanceSample
@@ -16,7 +17,7 @@ from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot
 from scheduler.ports import OutboxMessage, StoredAnswer, StoredPrincipal
 from scheduler.store import tables
-from scheduler.store.dialect import Bulk, Dialect, Field, overwrite
+from scheduler.store.dialect import Bulk, Dialect, Field, are_alike, overwrite
 
 Record = Row[*tuple[Any, ...]]
 """One row of an SQL result."""
@@ -24,15 +25,18 @@ Record = Row[*tuple[Any, ...]]
 MOST_ALIKE: Final = 10_000
 """The most decoded JSON values that are cached for one column. Equal values are decoded once and share their memory."""
 
+LEAST_COPIED: Final = 20
+"""The least rows of which `read_all` looks for values that all of them have."""
+
 AnyStruct = TypeVar("AnyStruct", bound=msgspec.Struct)
 
 
 class Shape(Generic[AnyStruct]):
     """How one kind of struct is stored as rows of a table.
 
-    `columns`: the columns to read, in the order that `read` expects. A field is stored in the column of its name,
-    except the fields in `elsewhere`, which are stored in other tables. `written`: the struct that is written, if it
-    differs from the one that is read.
+    `columns`: the columns to read, in the order that `read` expects. A field is stored in the column with its name,
+    except the fields in `elsewhere`, which are stored in other tables. `written`: the type of the struct that is
+    written, if it differs from the type that is read.
     """
 
     def __init__(
@@ -70,7 +74,9 @@ class Shape(Generic[AnyStruct]):
         return self._fields.index(field)
 
     def put(self, dialect: Dialect) -> Bulk:
-        """Return the statement that inserts structs with all their columns, or overwrites rows with the same key."""
+        """Return the upsert statement for this table: it inserts one row with all columns for each struct, and
+        overwrites a row with the same key.
+        """
         fields = tuple(self.fields(self.table.c))
         return Bulk(dialect, fields, lambda given: dialect.upsert(self.table, given, overwrite))
 
@@ -88,15 +94,36 @@ class Shape(Generic[AnyStruct]):
                 fields[field] = reader(value)
         return self._struct(**fields)
 
-    def read_all(self, rows: Sequence[Record]) -> list[AnyStruct]:
-        """Return the struct of each row, in the order of the rows."""
-        return [self.read(row) for row in rows]
+    def read_all(self, rows: Sequence[Record], **elsewhere: Sequence[object]) -> list[AnyStruct]:
+        """Return the struct of each row, in the order of the rows. `elsewhere`: by name of the field, the values that
+        other tables hold, one for each row.
+
+        Speed: values that all rows have are converted once, and each struct is a copy of the first one with its own
+        values.
+        """
+        if len(rows) < LEAST_COPIED:
+            return [
+                self.read(row, **{field: values[at] for field, values in elsewhere.items()})
+                for at, row in enumerate(rows)
+            ]
+        # Rows may have further values, which are of the caller.
+        columns: dict[str, Sequence[Any]] = {**dict(zip(self._fields, zip(*rows, strict=True))), **elsewhere}  # noqa: B905
+        own = [field for field, values in columns.items() if not are_alike(values)]
+        for field, reader in self._readers:
+            values = columns[field] if field in own else columns[field][:1]
+            columns[field] = [None if value is None else reader(value) for value in values]
+        first = self._struct(**{field: values[0] for field, values in columns.items()})
+        if not own:
+            return [first] * len(rows)
+        each = zip(*(columns[field] for field in own), strict=True)
+        return [replace(first, **dict(zip(own, values))) for values in each]  # noqa: B905 - speed
 
 
 def _as_stored(column: Column[Any]) -> ColumnElement[Any]:
-    """Return the column for a query. A flag is read as the database stores it, and converted by its reader.
+    """Return the column for use in a query. A flag (Boolean column) is selected as the number that the database stores,
+    and Shape converts it.
 
-    Speed: if no column of a result is converted by SQLAlchemy, it does not look at each value of each row.
+    Speed: if SQLAlchemy converts no column of a result, it does not look at each value of each row.
     """
     return type_coerce(column, Integer).label(column.name) if isinstance(column.type, Boolean) else column
 

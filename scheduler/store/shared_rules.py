@@ -1,5 +1,5 @@
-"""Rules that all implementations of the Store port share: what a time mark is, what happens after a lost write, and
-constants of restores and of the view.
+"""Rules that all implementations of the Store port share: which fields are time marks, what happens after a failed
+write, and constants of restores and of the view.
 """
 
 from typing import Final, TypeVar
@@ -15,11 +15,11 @@ Lost = TypeVar("Lost", StaleWriteError, DeposedError)
 
 LONG_AGO: Final = 1.0
 """A time in seconds since the epoch that is earlier than any real one. A restore stores it as the time of the last
-tick.
+tick, so that the time since the backup counts as an outage.
 """
 VERSIONS_A_RESTORE: Final = 10**6
-"""By how much a restore increases the version of the table of principals: more than the table can have changed since
-the backup.
+"""By how much a restore increases `principals_version`: more than the principals can have changed since the backup, so
+that every process reads them again.
 """
 RECENT_SECONDS: Final = 600.0
 """Seconds for which an ended reservation stays in the view, the copy of the rows in Redis. See
@@ -28,8 +28,8 @@ docs/reference/protocol.md, "Rows".
 
 
 class WholeOrNothing:
-    """The base class of the transactions of all stores. After a failed write the transaction cannot be committed, even
-    if the caller has caught the error.
+    """The base class of transactions of all stores. After a write that failed with StaleWriteError or DeposedError the
+    transaction cannot be committed, even if the caller has caught the error.
     """
 
     _lost: StaleWriteError | DeposedError | None = None
@@ -51,8 +51,8 @@ class WholeOrNothing:
 def take_marks(current: Row, wanted: Row, now: float) -> Row:
     """Return the row `current` with the time marks of the row `wanted`, and with `marked_at` = now.
 
-    Time marks are the fields that may be written without increasing the version of the row. Holds and accounts have
-    only `marked_at`.
+    Time marks are the fields that may be written without increasing the version of the row, such as `last_seen`. Holds
+    and accounts have only `marked_at`.
     """
     match current, wanted:
         case Slot(), Slot():
@@ -79,8 +79,8 @@ def take_marks(current: Row, wanted: Row, now: float) -> Row:
 
 
 def _mark_leases(current: Reservation, wanted: Reservation) -> tuple[Lease, ...]:
-    """Return the leases of `current`. Each gets the `confirmed_at` of the lease of `wanted` that has the same component
-    and fencing token, if there is one.
+    """Return the leases of `current`. A lease gets the `confirmed_at` of the lease of `wanted` with the same component
+    and fencing token, if `wanted` has one.
     """
     confirmed = {(lease.component, lease.token): lease.confirmed_at for lease in wanted.leases}
     return tuple(

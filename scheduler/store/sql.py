@@ -89,8 +89,8 @@ _BALANCES = (
 _METERED = _ALL_SLOTS.where(tables.slots.c.meter.is_not(None))
 _RECENT = select(*RESERVATIONS.columns).where(or_(NOT_OVER, _RESERVATION.ended_at > bindparam("ended_after")))
 BITE_ROWS: Final = 10 * CHUNK_ROWS
-"""The most rows that one transaction of `prune` deletes from a table with small rows. Other transactions never wait
-long for it.
+"""The most rows that one transaction of `prune` deletes from a table with small rows, so that other transactions never
+wait long for it.
 """
 _ENDED = (
     select(_RESERVATION.id)
@@ -149,7 +149,9 @@ class SqlStore(ReadsCosts):
             transaction.finish()
             seconds = monotonic() - began
             if seconds > self._dialect.longest_seconds:  # promise: no-late-commit
-                raise StoreUnavailableError(f"a transaction took {seconds:.0f} seconds: it is not committed")
+                raise StoreUnavailableError(
+                    f"a transaction took {seconds:.0f} seconds, which is too long: it was not committed"
+                )
 
     def now(self) -> float:
         """Return cluster time, outside a transaction. See Store."""
@@ -170,7 +172,7 @@ class SqlStore(ReadsCosts):
             return read_rules_version(session)
 
     def rules_versions(self) -> RulesVersion:
-        """Return the version of the scheduling rules in force with that of the market. See Store."""
+        """Return the version of the scheduling rules in force and the version of the market. See Store."""
         with self._reading() as session:
             return read_rules_versions(session)
 
@@ -235,7 +237,7 @@ class SqlStore(ReadsCosts):
 
     def read_versions_since(self, since: float, known: RecentWrites | None = None) -> list[RowVersion]:
         """Return the versions of all rows that were written at or after `since`, also of ended reservations. Rows that
-        are in `known` may be missing. See Store.
+        `known` has in their present version may be missing. See Store.
         """
         with self._reading() as session:
             return list(self._versions.read_since(session, since, known))
@@ -256,7 +258,7 @@ class SqlStore(ReadsCosts):
                 rows = list(merge(*parts, key=_SEQUENCE_OF))
             else:
                 rows = list(session.fetch(_SUBMITTED, limit=limit))
-            return list(read_reservations(session, self._statements, rows[:limit]))
+            return read_reservations(session, self._statements, rows[:limit])
 
     def find_slots(
         self,
@@ -291,8 +293,8 @@ class SqlStore(ReadsCosts):
             return BALANCES.read_all(session.fetch(_BALANCES, of_account=account, since=since))
 
     def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:
-        """Return the booked costs of the hours that begin at or after `since`, the slots with a meter, and the time.
-        See ReadsCosts.
+        """Return the booked costs of the hours that begin at or after `since`, the slots with costs that are not booked
+        yet, and the time. See ReadsCosts.
         """
         with self._reading() as session:
             now = session.read_cluster().now
@@ -300,12 +302,14 @@ class SqlStore(ReadsCosts):
             return booked, SLOTS.read_all(session.fetch(_METERED)), now
 
     def prune_costs(self, before: float) -> int:
-        """Delete the costs of hours that began before `before`. See CostLedger."""
+        """Delete the costs of hours that began before `before`. Return the number of deleted rows. See CostLedger."""
         with self._writing() as session:
             return session.change(sql_ledger.prune_costs(before))
 
     def prune_booked_machines(self, before: float) -> int:
-        """Delete the machines without a slot that were not booked since `before`. See CostLedger."""
+        """Delete the stored booking times before `before` of machines without a slot. Return the number of deleted
+        rows. See CostLedger.
+        """
         with self._writing() as session:
             return session.change(sql_ledger.prune_booked_machines(before))
 
@@ -315,7 +319,9 @@ class SqlStore(ReadsCosts):
             return read_price_changes(session, types)
 
     def prune_price_changes(self, before: float) -> int:
-        """Delete the changes in hours that began before `before`. See PriceHistory."""
+        """Delete the price changes of hours that began before `before`. Return the number of deleted rows. See
+        PriceHistory.
+        """
         with self._writing() as session:
             return prune_price_changes(session, before)
 
@@ -356,7 +362,7 @@ class SqlStore(ReadsCosts):
                 return total
 
     def _prune_before(self, table: Table, before: float) -> int:
-        """Delete the rows of `table` whose time `at` is before `before`. Return the number of deleted rows."""
+        """Delete the rows of `table` whose column `at` (a time) is before `before`. Return the number of them."""
         key = tuple(table.primary_key.columns)
         bite = select(*key).where(table.c.at < bindparam("before")).order_by(table.c.at).limit(BITE_ROWS)
         statement = delete(table).where(tuple_(*key).in_(bite.with_for_update(skip_locked=True)))

@@ -14,7 +14,7 @@ from scheduler.store.shapes import Shape
 COSTS: Final = Shape(costs, Cost)
 _BOOKED: Final = Shape(booked_machines, BookedMachine)
 SINCE: Final[Select[Any]] = select(*COSTS.columns).where(costs.c.hour >= bindparam("since"))
-"""Selects the costs of the hours that begin at or after `since`."""
+"""The SQL query for the costs of the hours that begin at or after the parameter `since`."""
 
 
 def prune_costs(before: float) -> Executable:
@@ -23,7 +23,9 @@ def prune_costs(before: float) -> Executable:
 
 
 def prune_booked_machines(before: float) -> Executable:
-    """Return the statement that deletes the machines that were not booked since `before`."""
+    """Return the statement that deletes the machines whose costs are booked until a time before `before` and not
+    further.
+    """
     return delete(booked_machines).where(booked_machines.c.until < before)
 
 
@@ -39,7 +41,9 @@ class LedgerStatements:
         self.advance = Bulk(
             dialect, booked, lambda given: dialect.upsert(booked_machines, given, _advance).returning(*begins)
         )
-        """The statement that begins the next interval of machines where their last one ended. It returns the begins."""
+        """The statement that stores for machines a new booked interval, which begins where the last one ended and ends
+        at the given time. It returns the begins.
+        """
 
 
 def _accumulate(column: Column[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -52,7 +56,7 @@ def _advance(column: Column[Any], given: ColumnElement[Any]) -> ColumnElement[An
 
 
 class SqlLedgerWrites:
-    """The writes of a SqlTransaction to the cost ledger. See CostWriter."""
+    """The part of a SqlTransaction that writes into the cost ledger. See CostWriter."""
 
     _session: Session
     _ledger: LedgerStatements
@@ -60,11 +64,15 @@ class SqlLedgerWrites:
     _costs: list[Cost]
 
     def book(self, costs: Sequence[Cost]) -> None:
-        """Add these costs to the cost ledger. See CostWriter."""
+        """Add these costs to the rows of the cost ledger that have the same key, at the end of the transaction. See
+        CostWriter.
+        """
         self._costs += costs
 
     def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
-        """Return from when these machines are not booked, and store that they are booked until now. See CostWriter."""
+        """Return for each of these machines the time from which its costs are not booked, and store that they are
+        booked until now. See CostWriter.
+        """
         rows = [BookedMachine(name, born[name], max(born[name], self._now)) for name in sorted(born)]
         bulk, bind = self._ledger.advance, self._session.dialect.bind_rows
         found: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The market in SQL: instance types, prices, and the version that their changes count."""
+"""The catalogue of instance types and the prices in SQL, and the version that each change of either increases."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -30,27 +30,27 @@ _PRICES: Final = select(*PRICES.columns).order_by(_PRICE.type, _PRICE.zone, _PRI
 
 
 def read_rules_versions(session: Session) -> RulesVersion:
-    """Return the version of the scheduling rules in force with that of the market, by one statement."""
+    """Return the version of the scheduling rules in force and the version of the market, by one statement."""
     ((document, market),) = session.fetch(_VERSIONS)
     return RulesVersion(int(document), int(market))
 
 
 def read_market(session: Session) -> StoredMarket:
-    """Return the catalogue of instance types and all prices, with their version."""
+    """Return the catalogue of instance types and all prices, with the version of the market."""
     version = next((int(value) for (value,) in session.fetch(_VERSION)), 0)
     types = tuple(INSTANCE_TYPES.read_all(session.fetch(_TYPES)))
     return StoredMarket(version=version, types=types, prices=tuple(PRICES.read_all(session.fetch(_PRICES))))
 
 
 def read_price_changes(session: Session, types: Iterable[str]) -> list[PriceChange]:
-    """Return the changes of the prices of these instance types, sorted by key."""
+    """Return the stored price changes of these instance types, sorted by key."""
     change = market_tables.price_changes.c
     statement = select(*CHANGES.columns).where(change.type.in_(session.dialect.ids()))
     return sorted(map(CHANGES.read, session.fetch_for(statement, types)), key=lambda each: each.key)
 
 
 def prune_price_changes(session: Session, before: float) -> int:
-    """Delete the changes in hours that began before `before`. Return the number of deleted rows."""
+    """Delete the price changes of hours that began before `before`. Return the number of deleted rows."""
     return session.change(delete(market_tables.price_changes).where(market_tables.price_changes.c.hour < before))
 
 
@@ -60,7 +60,7 @@ def read_holds(session: Session) -> list[Hold]:
 
 
 class SqlMarketWrites:
-    """The writes of a transaction to the market. See MarketWrites."""
+    """The part of a SqlTransaction that writes instance types and prices. See MarketWrites."""
 
     _session: Session
 

@@ -50,24 +50,24 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
     """One transaction of a SqlStore. It is usable until the `with` block of `SqlStore.transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, cluster: ClusterRow) -> None:
-        """Use the open transaction of `session`. `cluster`: the row about the cluster, which was read at its begin."""
+        """Use the open transaction of `session`. `cluster`: the row about the cluster, as read at its begin."""
         self._session, self._statements, self._rules = session, statements, rules
         self._now, self._rules_version = cluster.now, cluster.rules_version
         self._events: list[Event] = []
         self._costs: list[Cost] = []
         self._ledger = statements.ledger
-        self._tokens = range(0)
-        """Fencing tokens that this transaction has reserved and that `next_tokens` has not returned yet."""
+        self._token = self._last_token = 0
+        """The last fencing token that `next_tokens` has returned, and the last one that is reserved."""
         self._has_sequence = False
         """Whether this transaction has locked the counter of reservations."""
         self._block = 0
-        """The least number of tokens that the next statement will reserve."""
+        """The fewest tokens that the next statement will reserve."""
         self._leases = LeaseRows(session, statements.leases)
         self._locked: dict[str, Reservation] = {}
         """The reservations that this transaction has locked, as they are stored now."""
 
     def finish(self) -> None:
-        """Write the collected costs and events. Called as the last statements of the transaction, because from here to
+        """Write the collected costs and events. These are the last statements of the transaction, because from here to
         its commit it blocks every other transaction that has events.
         """
         self.check_whole()
@@ -81,7 +81,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return self._now
 
     def rules_version(self) -> int:
-        """Return the version of the rules that was in force at the begin, or at `note_tick`. See Transaction."""
+        """Return the version of the rules in force at the begin of the transaction, or at `note_tick`."""
         return self._rules_version
 
     def take_term(self, holder: str) -> LeaderTerm:
@@ -116,7 +116,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
 
     def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
         """Lock the slots with these ids and return them by id. See Transaction."""
-        return {row.id: row for row in map(SLOTS.read, self._session.fetch_for(self._statements.slots.load, ids))}
+        return {row.id: row for row in SLOTS.read_all([*self._session.fetch_for(self._statements.slots.load, ids)])}
 
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
         """Lock the launch back-offs (holds) with these ids and return them by id. See Transaction."""
@@ -159,7 +159,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return self._count_pending(fixed.PENDING_OF_ACCOUNT, name=account)
 
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
-        """Count the reservations with a `sequence` in this range by principal and account. See Transaction."""
+        """Count the reservations with a `sequence` above `after` up to `upto` by principal and account."""
         found = self._session.fetch(fixed.INSERTED, after=after, upto=upto)
         return {(principal, account): Pending(int(count), int(most)) for principal, account, count, most in found}
 
@@ -172,10 +172,10 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         reservation id. See Transaction.
         """
         found: dict[str, list[tuple[str, Lease]]] = {slot: [] for slot in slots}
-        for row in self._session.fetch_for(self._statements.leases.on_slots, found):
-            if (owner := row[-1]) not in without:
-                lease = LEASES.read(row)
-                found[lease.slot].append((owner, lease))
+        fetched = self._session.fetch_for(self._statements.leases.on_slots, found)
+        rows = [row for row in fetched if row[-1] not in without]
+        for row, lease in zip(rows, LEASES.read_all(rows), strict=True):
+            found[lease.slot].append((row[-1], lease))
         return found
 
     def list_holders(self) -> list[str]:
@@ -250,7 +250,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         for row in rows:
             known = current[type(row)].get(row.id)
             if known is None or known.version != row.version:
-                raise self._lose(StaleWriteError(f"{KINDS[type(row)]} {row.id} has changed since it was read"))
+                raise self._lose(StaleWriteError(f"{KINDS[type(row)]}: row {row.id} has changed since it was read"))
             marked.append(take_marks(known, row, self._now))
         self._locked |= {row.id: row for row in marked if isinstance(row, Reservation)}
         for kind, alike in _by_kind(marked).items():
@@ -280,12 +280,13 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
 
     def next_tokens(self, count: int, likely: int = 0) -> range:
         """Return `count` fencing tokens that were never used before, ascending. See Transaction."""
-        if len(self._tokens) < count:
+        if self._last_token - self._token < count:
             # Speed: each further statement reserves ten times as many tokens. Those that are left over are not used.
-            self._tokens = self._count("token", max(count, self._block, min(likely, MOST_TOKENS)))
+            reserved = self._count("token", max(count, self._block, min(likely, MOST_TOKENS)))
+            self._token, self._last_token = reserved[0] - 1, reserved[-1]
             self._block = min(max(10 * self._block, 10), MOST_TOKENS)
-        taken, self._tokens = self._tokens[:count], self._tokens[count:]
-        return taken
+        self._token += count
+        return range(self._token - count + 1, self._token + 1)
 
     def append_events(self, events: Sequence[Event]) -> None:
         """Append these events to the stored history, in this order. See Transaction."""
@@ -293,8 +294,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
 
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
         """Return the stored answers to the requests with these ids, by request id. See Transaction."""
-        rows = self._session.fetch_for(self._statements.find_answers, ids)
-        return {answered.id: answered for answered in map(ANSWERS.read, rows)}
+        return {row.id: row for row in map(ANSWERS.read, self._session.fetch_for(self._statements.find_answers, ids))}
 
     def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
         """Store answers to requests. See Transaction."""
@@ -357,7 +357,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return range(last - count + 1, last + 1)
 
     def _find_stored(self, kind: type[Row], ids: Sequence[str]) -> Mapping[str, Row]:
-        """Lock and return rows as stored now. Reservations that this transaction has locked are not read again."""
+        """Lock and return the stored rows of this kind. Reservations locked by this transaction are not read again."""
         if kind is not Reservation or not self._locked:
             return self._load(kind, ids)
         missing = [name for name in ids if name not in self._locked]
@@ -378,8 +378,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return rows[kind]
 
     def _write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> None:
-        """Execute the bulk statement on changed rows of one kind. Raises StaleWriteError if a row was not written,
-        because its stored version has changed.
+        """Execute the bulk statement `bulk` for changed rows of one kind. Raises StaleWriteError if a row was not
+        written, because its stored version has changed.
         """
         try:
             written = self._session.write(bulk, rows)

@@ -1,4 +1,4 @@
-"""The Dialect for SQLite: one file in WAL mode, every commit synced to the disk, one writer at a time."""
+"""The Dialect for SQLite: one file in WAL mode, every commit synced to the disk, one writing transaction at a time."""
 
 import math
 import os
@@ -36,20 +36,19 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from scheduler.ports import ClusterRow, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.boot_clock import SELECT, BootClock
 from scheduler.store.cluster import read_stored
-from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, is_one, take_columns
+from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, are_alike, take_columns
 from scheduler.store.schema import SchemaError
 from scheduler.store.sqlite_connection import SqliteConnections
 
 BUSY_SECONDS: Final = 10.0
-"""The most seconds for which a transaction that writes waits for another writer. Every transaction is shorter than
-this.
+"""The most seconds for which a transaction that writes waits for another one that writes. Every transaction is shorter
+than this.
 """
 
 LEAST_SHARED: Final = 100
-"""The least rows of which shared values are passed once. Each set of shared values needs a form of the statement."""
-
-_PLAIN: Final = (str, int, float)
-"""The types of values of which equal ones, except zeros, are stored as the same value in a column."""
+"""The fewest rows of a bulk statement for which values that all rows have in common are passed once. For fewer rows
+this would not save time, because each set of such values needs a variant of the statement.
+"""
 
 _PRAGMAS: Final = (
     "PRAGMA journal_mode = WAL",
@@ -59,9 +58,9 @@ _PRAGMAS: Final = (
 )
 
 _DRIVER: Final = "leasehold"
-"""The name under which SQLAlchemy finds `Beginning`."""
+"""The name under which SQLAlchemy finds `Beginning`, our subclass of its SQLite driver."""
 _WRITES: Final = "writes"
-"""The execution option that a transaction of this connection will write."""
+"""The name of the SQLAlchemy execution option that announces that the next transaction of a connection will write."""
 _CREATES: Final = "rwc"
 _PRIVATE: Final = 0o600
 _NOT_NULL: Final = "SQLITE_CONSTRAINT_NOTNULL"
@@ -97,8 +96,8 @@ class SqliteDialect:
     errors: Final = (SQLAlchemyError, sqlite3.Error)
     has_one_writer: Final = True
     longest_seconds: Final = math.inf
-    """No limit. A process that is stopped within a transaction keeps the write lock, so no other process can write
-    before its commit.
+    """There is no limit: a process that is stopped within a transaction keeps the write lock, so no other process can
+    write before its commit.
     """
 
     def create_engine(self) -> Engine:
@@ -125,11 +124,11 @@ class SqliteDialect:
         return {_WRITES: writes}
 
     def given(self, fields: Sequence[Field], shared: Sequence[int] = ()) -> FromClause:
-        """Return an SQL table expression with these columns, whose rows are the structs that are passed with
+        """Return an SQL table expression with the columns of `fields`, whose rows are the structs that are passed with
         `bind_rows`. Nested values are JSON text. See Dialect.
 
-        Speed: to take values from the JSON text of each row costs more than to write the row. SQLite takes the values
-        that all rows share once.
+        Speed: taking values from the JSON text of each row costs more than writing the row. So SQLite takes the values
+        that all rows have in common only once.
         """
         items = func.json_each(bindparam("rows", type_=Text)).table_valued("value", name="items")
         # Materialized: otherwise SQLite serializes an item again for every column taken from it (4 times slower).
@@ -146,16 +145,17 @@ class SqliteDialect:
         return select(*values).subquery("given")
 
     def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
-        """Return the bind parameters that pass `rows` (structs) to a statement that was built with `given(fields,
-        shared)`: a JSON array with an array of the values for each row, and an array of the shared values. See Dialect.
+        """Return (shared, parameters): the positions of values that are passed once, and the bind parameters that pass
+        `rows` (structs) to `bulk.statement(shared)`. The parameters are a JSON array with an array of the values for
+        each row, and a JSON array of the shared values. See Dialect.
 
-        Speed: each value of a nested struct has a place of its own. SQLite would look for its name in the JSON object
-        of each row, and values that all rows share could not be passed once.
+        Speed: each nested value has its own position in the array. As JSON objects, SQLite would search each row for
+        the name of the value, and nested values that all rows have in common could not be passed once.
         """
         if len(rows) < LEAST_SHARED:
             return (), {"rows": msgspec.json.encode(bulk.read(rows)).decode()}
         columns = take_columns(bulk.fields, rows)
-        alike = [at for at, values in enumerate(columns) if _is_shared(values)]
+        alike = [at for at, values in enumerate(columns) if are_alike(values)]
         # At least one value is passed for each row, because the values also count the rows.
         shared = tuple(alike[: len(columns) - 1])
         own = [values for at, values in enumerate(columns) if at not in shared]
@@ -265,7 +265,9 @@ class SqliteDialect:
 
 
 def _name_of(error: Exception) -> str:
-    """Return SQLite's name of a database error. Return "" for an error of the driver or of SQLAlchemy."""
+    """Return SQLite's name of a database error, like `SQLITE_BUSY`. Return "" if the error is one of SQLAlchemy or of
+    the driver and has no such name.
+    """
     return getattr(error, "sqlite_errorname", "")
 
 
@@ -278,18 +280,20 @@ def _name_of(error: Exception) -> str:
 def _set_up(connection: sqlite3.Connection) -> None:
     """Set the pragmas of a new connection.
 
-    It is tried again while the file is locked. If two processes switch a new file to WAL mode at once, SQLite refuses
-    one of them immediately.
+    The statements are tried again while the file is locked, because SQLite refuses one of two processes immediately if
+    both switch a new file to WAL mode at once.
     """
     for pragma in _PRAGMAS:
         connection.execute(pragma)
 
 
 class Beginning(SQLiteDialect_pysqlite):
-    """SQLAlchemy's part for this driver, which also begins the transactions. If a transaction will write, it takes the
-    write lock at once: SQLite refuses a write after a read if another transaction has written in between.
+    """SQLAlchemy's class for the SQLite driver, changed so that it also begins the transactions. A transaction that
+    will write takes the write lock at once, because SQLite refuses a write after a read if another transaction has
+    written in between.
 
-    Speed: an engine with a listener for its event `begin` looks for listeners at each statement, too.
+    Speed: with a listener for the event `begin` in place of this class, SQLAlchemy would look for listeners at each
+    statement, too.
     """
 
     driver = _DRIVER
@@ -302,19 +306,9 @@ class Beginning(SQLiteDialect_pysqlite):
             connection.connection.info[_WRITES] = opts[_WRITES]
 
     def do_begin(self, dbapi_connection: Any) -> None:
-        """Begin a transaction."""
+        """Begin a transaction; take the write lock if the option `writes` was set for it."""
         writes = dbapi_connection.info.pop(_WRITES, False)
         dbapi_connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 registry.register(f"sqlite.{_DRIVER}", __name__, Beginning.__name__)
-
-
-def _is_shared(values: Sequence[object]) -> bool:
-    """Return whether all values are the same object, or equal texts or numbers. Zeros are compared by identity, because
-    0.0 and -0.0 are equal; so are objects that may contain them.
-    """
-    first = values[0]
-    if is_one(values):
-        return True
-    return type(first) in _PLAIN and bool(first) and first == values[-1] and values.count(first) == len(values)

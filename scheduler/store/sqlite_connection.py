@@ -1,8 +1,8 @@
-"""Connections to a SQLite file that execute SQLAlchemy's statements by the driver itself.
+"""Connections to an SQLite file that pass SQLAlchemy's statements to the driver directly.
 
-Speed: SQLAlchemy's own connection runs through several times as much code for each transaction and each statement.
-After a pause of some milliseconds that code is in no cache of the processor, and then takes four to seven times as long
-as in a loop. SQLAlchemy compiles each statement once. No value and no result needs a conversion: columns of this
+Speed: SQLAlchemy's own connection runs several times as much code for each transaction and each statement. After a
+pause of some milliseconds that code is in no cache of the processor, and then takes four to seven times as long as in a
+loop. Here SQLAlchemy only compiles each statement once. No value and no result needs a conversion: the columns of this
 database are texts and numbers, and flags are read as numbers.
 """
 
@@ -16,13 +16,13 @@ from sqlalchemy import ClauseElement, Engine, Executable
 from sqlalchemy.sql.compiler import SQLCompiler
 
 MOST_IDLE: Final = 5
-"""The most connections without a transaction that a process keeps open."""
+"""The most connections without a transaction that a process keeps open for later transactions."""
 _NONE: Final[Mapping[str, object]] = {}
 
 
 class _Form(NamedTuple):
-    """A statement as the driver takes it: its text, the names of its values in order, and the values that are a part of
-    the statement.
+    """A compiled SQL statement as the driver takes it. `text`: the SQL; `names`: the names of its parameters in order;
+    `own`: name -> value of the parameters whose values are a part of the statement.
     """
 
     text: str
@@ -31,17 +31,19 @@ class _Form(NamedTuple):
 
 
 class SqliteConnection:
-    """One connection, with at most one transaction at a time. Errors are those of the driver."""
+    """One connection to an SQLite file, with at most one transaction at a time. It raises the errors of the driver
+    (sqlite3).
+    """
 
     def __init__(self, connections: "SqliteConnections", engine: Engine) -> None:
-        """Open the connection. `connections`: where it is kept between two transactions."""
+        """Open the connection. `connections`: the object that keeps the connection between two transactions."""
         self._connections = connections
         self._pooled = engine.raw_connection()
         self._driver = cast("sqlite3.Connection", self._pooled.dbapi_connection)
 
     def begin(self, *, writes: bool) -> None:
-        """Begin a transaction. If it will write, it takes the write lock at once: SQLite refuses a write after a read
-        if another transaction has written in between.
+        """Begin a transaction. A transaction that will write (`writes`) takes the write lock at once, because SQLite
+        refuses a write after a read if another transaction has written in between.
         """
         self._driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -52,7 +54,7 @@ class SqliteConnection:
         *,
         execution_options: object = None,  # noqa: ARG002 - only SQLAlchemy's connections have options
     ) -> sqlite3.Cursor:
-        """Execute a statement with these bind values (by name)."""
+        """Execute a statement with these bind values (name -> value), and return its result."""
         form = self._connections.find_form(statement, values)
         given = {**form.own, **values}
         return self._driver.execute(form.text, [given[name] for name in form.names])
@@ -66,11 +68,11 @@ class SqliteConnection:
         self._driver.rollback()
 
     def invalidate(self) -> None:
-        """Close the connection. Its transaction may be open."""
+        """Close the connection, even if its transaction is still open. The connection is not used again."""
         self._pooled.invalidate()
 
     def close(self) -> None:
-        """Keep the connection for another transaction, unless it is closed or enough are kept."""
+        """Keep the connection for another transaction, or close it if it is not usable or enough are kept."""
         self._connections.keep(self)
 
     @property
@@ -79,12 +81,15 @@ class SqliteConnection:
         return self._pooled.is_valid and not self._driver.in_transaction
 
     def release(self) -> None:
-        """Return the connection to the pool of the engine, which closes it with the engine."""
+        """Return the connection to the pool of the SQLAlchemy engine, which closes it when the engine is disposed."""
         self._pooled.close()
 
 
 class SqliteConnections:
-    """The connections of one engine, and the forms of the statements that they have executed. Thread-safe."""
+    """The idle connections of one SQLAlchemy engine, and the compiled statements that they have executed.
+
+    Thread-safe.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -105,7 +110,7 @@ class SqliteConnections:
         return connection
 
     def keep(self, connection: SqliteConnection) -> None:
-        """Keep a connection for another transaction. See SqliteConnection.close."""
+        """Keep a connection open for another transaction; release it if it is not usable or enough are kept."""
         if len(self._idle) < MOST_IDLE and connection.is_usable:
             self._idle.append(connection)
         else:
@@ -118,7 +123,8 @@ class SqliteConnections:
                 self._idle.pop().release()
 
     def find_form(self, statement: Executable, values: Mapping[str, object]) -> _Form:
-        """Return the form of a statement to which values of these names are bound. A statement always has values of the
+        """Return the compiled SQL of a statement, from a cache. `values`: the parameters, of which only the names
+        matter. The cache is keyed by the statement alone, so a statement must always be executed with parameters of the
         same names.
         """
         form = self._forms.get(statement)

@@ -46,7 +46,9 @@ _MARKS = {
 
 
 class Statements:
-    """All bulk statements for one dialect: those for rows of each kind, and those below for other tables."""
+    """All bulk statements for one dialect. Each kind of row has an object with its statements (`slots`, `reservations`
+    and so on); the properties are the statements for other tables.
+    """
 
     def __init__(self, dialect: Dialect) -> None:
         self.slots = RowStatements(dialect, SLOTS)
@@ -104,7 +106,7 @@ class Statements:
 
     @cached_property
     def known_reservations(self) -> Select[Any]:
-        """The statement that locks and selects, in order, those of the given reservation ids that exist. A locked row
+        """The statement that locks and selects, sorted, those of the given reservation ids that exist. A locked row
         cannot be pruned before the transaction ends.
         """
         table = tables.reservations.c
@@ -128,13 +130,17 @@ class RowStatements:
 
     @cached_property
     def update(self) -> Bulk:
-        """The statement that overwrites each given row's stored row, if the stored version is one lower."""
+        """The statement that overwrites the stored rows of the given rows. It changes a stored row only if its version
+        is one lower than that of the given row.
+        """
         changing = [c for c in self._table.c if c is not self._id and not (c.computed or c.info.get("fixed"))]
         return self._update(changing, raised=1)
 
     @cached_property
     def mark(self) -> Bulk:
-        """The statement that writes new time marks of rows. It changes a stored row only if the version is the same."""
+        """The statement that writes the time marks of the given rows (`marked_at`, `last_seen` and others). It changes
+        a stored row only if its version is still that of the given row.
+        """
         return self._update(self._marks, raised=0)
 
     @cached_property
@@ -157,7 +163,9 @@ class RowStatements:
 
     @cached_property
     def delete(self) -> Bulk:
-        """The statement that deletes rows by id and version."""
+        """The statement that deletes the given rows. It deletes a stored row only if its version is still that of the
+        given row.
+        """
         fields = tuple(self._shape.fields([self._id, self._version]))
 
         def make(given: FromClause) -> Delete:
@@ -225,8 +233,8 @@ class LeaseStatements:
 
     @cached_property
     def confirm(self) -> Bulk:
-        """The statement that writes `confirmed_at` of the given leases (StoredLeases) over stored leases of the same
-        component and token.
+        """The statement that writes `confirmed_at` of the given leases (StoredLeases). It changes a stored lease only
+        if it has the same reservation, component and fencing token.
         """
         table = self._table.c
         key = [table.reservation, table.component, table.token]
@@ -245,8 +253,8 @@ class LeaseStatements:
 
     @cached_property
     def load(self) -> Select[Any]:
-        """The statement that selects the leases of the reservations with the given ids, in the order of the leases:
-        columns of the lease, then position and reservation.
+        """The statement that selects the leases of the reservations with the given ids, in the order of the leases. A
+        row of its result has the columns of the lease, then position and reservation.
         """
         table = self._table.c
         found = select(*LEASES.columns, table.position, table.reservation).where(
@@ -256,8 +264,8 @@ class LeaseStatements:
 
     @cached_property
     def on_slots(self) -> Select[Any]:
-        """The statement that selects every lease on the slots with the given ids: columns of the lease, then
-        reservation.
+        """The statement that selects every lease on the slots with the given ids. A row of its result has the columns
+        of the lease, then the reservation.
         """
         table = self._table.c
         found = select(*LEASES.columns, table.reservation).where(table.slot.in_(self._dialect.ids()))

@@ -29,10 +29,14 @@ metadata: Final = MetaData()
 _ENDED_PHASES: Final = ", ".join(repr(phase) for phase in sorted(ENDED))
 
 _TEXT: Final = Text().with_variant(Text(collation="C"), "postgresql")
-"""The type of texts that are compared byte by byte. So every database sorts them in the same order as Python does."""
+"""The type of text columns. They are compared byte by byte, so that every database sorts them in the same order as
+Python does.
+"""
 
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
-"""The type of whole numbers. On SQLite it is INTEGER, because SQLite numbers rows only by a column of this type."""
+"""The type of columns with whole numbers. On SQLite it is INTEGER, because SQLite assigns row numbers only to a column
+of this type.
+"""
 
 
 def _text(name: str, *, null: bool = False, **info: object) -> Column[Any]:
@@ -40,8 +44,8 @@ def _text(name: str, *, null: bool = False, **info: object) -> Column[Any]:
 
 
 def _json(name: str, *, null: bool = False, **info: object) -> Column[Any]:
-    """Return a column of JSON text. `info["json"]`: the text is decoded when it is read. `info["alike"]`: many rows
-    have the same value.
+    """Return a column of JSON text. `info["json"]` marks that the text is decoded when it is read. `info["alike"]`
+    marks that many rows have the same text, so that a text is decoded once.
     """
     return Column(name, _TEXT, nullable=null, info={"json": True, **info})
 
@@ -59,7 +63,9 @@ def _flag(name: str, **info: object) -> Column[Any]:
 
 
 def _request_text(name: str, *, null: bool = True) -> Column[Any]:
-    """Return a column for a field of a reservation's request that is searched or shown."""
+    """Return a column that holds one text field of a reservation's request, so that the field can be searched or shown
+    without decoding the request.
+    """
     return _text(name, null=null, path=("request", name), fixed=True)
 
 

@@ -13,8 +13,8 @@ from scheduler.store.opening import MEMORY, choose_dialect
 from scheduler.store.session import open_session
 
 PROBE_CHARACTERS: Final = 64 * 1024
-"""Length of the text that the test writes. It exceeds the free pages of a database file, so that the database has to
-allocate space on the disk.
+"""Length of the text that the test writes. It is more than the free pages of a database file hold, so that the database
+has to allocate space on the disk.
 """
 
 

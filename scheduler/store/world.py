@@ -32,7 +32,8 @@ Key = tuple[type[Row], str]
 class World:
     """The committed rows of the memory store by id, and indexes that follow every change.
 
-    occupants: slot -> reservation -> its leases on the slot. phases: phase -> ids of its reservations.
+    `occupants`: slot id -> reservation id -> the reservation's leases on the slot. `phases`: phase -> ids of the
+    reservations in this phase.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class World:
         self.balances: dict[str, dict[float, BalanceSample]] = {}
         self.costs: dict[CostKey, Cost] = {}
         self.booked_machines: dict[str, float] = {}
-        """Machine without a slot -> the time until which it is booked."""
+        """Machine without a slot -> the time until which its costs are booked."""
         self.answers: dict[str, StoredAnswer] = {}
         self.outgoing: dict[str, OutboxMessage] = {}
         self.rules = StoredRules(version=0, document={}, rules=Rules())
@@ -70,7 +71,7 @@ class World:
         self._stamp = float("-inf")
 
     def apply(self, rows: Mapping[Key, Row | None]) -> None:
-        """Store the rows that a transaction has written, and delete those that it has deleted (None)."""
+        """Carry out the writes of a transaction: key -> row to store, or None if the row was deleted."""
         for key, row in rows.items():
             if row is not None:
                 self._put(key, row)

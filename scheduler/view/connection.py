@@ -21,8 +21,9 @@ from scheduler.ports import ViewUnavailableError
 def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float = 3.0) -> redis.Redis:
     """Return a Redis client with time limits, whose answers are bytes.
 
-    Each command gets `socket_seconds`, and is tried once more on a new connection: a pooled connection fails once if
-    Redis restarted while it was idle. So every Lua script of the scheduler must allow to be run twice.
+    `connect_seconds`: the time limit of a connection's opening. `socket_seconds`: the time limit of each command. A
+    command that fails is tried once more on a new connection, because a pooled connection fails once if Redis restarted
+    while it was idle. So a Lua script of the scheduler may run twice, and must have the same effect as if it ran once.
     """
     return redis.Redis.from_url(
         url,
@@ -39,7 +40,9 @@ def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float 
 
 @contextmanager
 def redis_errors() -> Iterator[None]:
-    """Convert errors of the Redis client into ViewUnavailableError. Use it as a decorator or around a block."""
+    """Convert errors of the Redis client, raised in the function or block, into ViewUnavailableError. Use it as a
+    decorator or in a `with` statement.
+    """
     try:
         yield
     except redis.RedisError as error:
@@ -47,19 +50,19 @@ def redis_errors() -> Iterator[None]:
 
 
 def load_script(client: redis.Redis, *names: str, package: str = "scheduler.view") -> Script:
-    """Return a Lua script made of the files `NAME.lua` of this package, one after the other. Its first use sends it to
-    Redis.
+    """Return a Lua script that consists of the files `NAME.lua` of this package, in the order of `names`. When the
+    script is first used, it is sent to Redis.
     """
     folder = files(package)
     return client.register_script("\n".join((folder / f"{name}.lua").read_text() for name in names))
 
 
 class Ahead:
-    """A connection of a client's pool on which a command is sent first and its answer is read later. Meanwhile Redis
+    """A connection of a client's pool on which a command is sent now and its answer is read later. Meanwhile Redis
     carries the command out, and the caller does other work.
 
-    A thread that waits for the answer would do the same, but it waits for Python's interpreter lock after each part of
-    the answer that arrives: loading a large view took nearly twice as long.
+    Speed: a thread that waits for the answer would have the same effect, but after each part of the answer it waits for
+    Python's interpreter lock. With a thread, loading a large view took nearly twice as long.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -75,8 +78,8 @@ class Ahead:
         self._connection.send_command(*command)  # type: ignore[no-untyped-call]
 
     def receive(self) -> object:
-        """Wait for the answer to the command that was sent, and return it. Raises the error with which Redis answers,
-        or that of a connection that is lost.
+        """Wait for the answer to the command that was sent, and return it. If Redis answers with an error, or the
+        connection is lost, raise the error.
         """
         answer: object = self._connection.read_response()
         self.is_awaited = False
@@ -103,11 +106,12 @@ def name_script(script: Script, keys: Sequence[str], arguments: Sequence[bytes |
 
 
 def ask(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
-    """Send commands in one piece and return their replies as Redis sends them. If Redis refuses a command, the list
-    ends before its reply, although Redis may have carried out later commands. Raises RedisError if the connection is
-    lost; then nothing is tried again.
+    """Send commands together and return their replies in order. If Redis refuses a command, the list has only the
+    replies to earlier commands, although Redis may have carried out later ones. Raises RedisError if the connection is
+    lost; nothing is tried again.
 
-    A pipeline of redis-py takes several times the CPU time, and asks first whether Redis knows the scripts.
+    Speed: a pipeline of redis-py takes several times the CPU time, and first sends a command that checks whether
+    Redis has the scripts.
     """
     replies = ask_line(client, commands, ERRORS)
     for number, reply in enumerate(replies):
@@ -132,7 +136,9 @@ def ask_whole(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
 
 
 def run_script(client: redis.Redis, script: Script, keys: Sequence[str], arguments: Sequence[bytes | str | int]) -> Any:
-    """Return what a script returns that may be run twice. Raises RedisError."""
+    """Run a Lua script and return its result. It may run twice, because a failed attempt is repeated, so the script
+    must allow this. Raises RedisError if the second attempt fails, too.
+    """
     replies: list[Any] = []
     with suppress(redis.RedisError):
         replies = ask(client, [name_script(script, keys, arguments)])
@@ -140,7 +146,7 @@ def run_script(client: redis.Redis, script: Script, keys: Sequence[str], argumen
 
 
 class Bundle:
-    """Commands that change Redis, whose replies nothing waits for, and which travel in one round trip.
+    """Collects commands that change Redis and whose replies are not needed, and sends them in one round trip.
 
     In a `with bundle.open():` block, the commands of this thread are collected; the end of the block sends them in
     their order. Outside a block each command is sent at once.
@@ -152,8 +158,8 @@ class Bundle:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Collect the commands of this thread, and send them at the end of the block; none if the block fails. Raises
-        the error of the first command that fails.
+        """Collect the commands of this thread, and send them at the end of the block. If the block raises, no command
+        is sent. Raises the error of the first command that fails.
         """
         self._open.parts = []
         try:
@@ -163,7 +169,9 @@ class Bundle:
             del self._open.parts
 
     def send(self) -> None:
-        """Send the commands that were collected so far, because something that is no part of a bundle follows."""
+        """Send the commands that were collected so far. Call it before a command that is no part of the bundle and must
+        come after them.
+        """
         parts: list[tuple[Command, Callable[[], object]]] = getattr(self._open, "parts", [])
         done = 0
         if len(parts) > 1:
@@ -176,10 +184,11 @@ class Bundle:
                 alone()
 
     def add(self, command: Command, alone: Callable[[], object]) -> None:
-        """Collect a command; outside a block, call `alone`.
+        """Collect a command in a block of `open`; outside such a block, call `alone`.
 
-        `alone` does what the command does, in a round trip of its own, with all tries and errors. It is also called if
-        the command fails, and if one before it fails: both must allow to be run twice.
+        `alone`: a function that does what the command does, in a round trip of its own, with all retries, and that
+        raises its errors. It is also called if the command or an earlier one of the bundle fails. So the command may be
+        carried out twice, and must have the same effect then.
         """
         parts: list[tuple[Command, Callable[[], object]]] | None = getattr(self._open, "parts", None)
         if parts is None:
@@ -189,13 +198,17 @@ class Bundle:
 
 
 class EarlyRead(Protocol):
-    """A read that the take of the leader lock sends with it, because a tick makes the read next."""
+    """A read that a tick makes right after the take of the leader lock. The lock sends the commands of the read
+    together with those of the take, which saves a round trip, and passes the replies to `keep_replies`.
+    """
 
     def list_commands(self) -> Sequence[Command]:
-        """Return the commands of the read; none if it cannot be made now."""
+        """Return the Redis commands of the read; an empty list if the read cannot be made now."""
 
     def keep_replies(self, replies: Sequence[Any] | None) -> None:
-        """Keep the replies to these commands for the next read. None: forget those that are kept."""
+        """Keep the replies to the commands of `list_commands`, so that the next read need not send them. None: there
+        are no replies; forget any that are kept.
+        """
 
 
 NO_READS: Final[Sequence[EarlyRead]] = ()

@@ -8,16 +8,16 @@ from typing import Final, Self
 from scheduler.ports import LeaderLock, ViewUnavailableError
 
 IDLE_SHARES: Final = 12
-"""After this many thirds of the lock's duration without a tick, the thread that renews the lock ends."""
+"""The thread that renews the lock ends after this many thirds of the lock's duration without a tick."""
 
 
 class Renewal:
     """A `with` block during which a thread renews the leader lock, each time after a third of `lock_seconds`.
 
-    The renewals end when another process has the lock or it has expired; `LeaderLock.seconds_left` shows this. While
-    Redis cannot be reached, they are tried again until the lock expires. Leaving the block waits for a renewal that is
-    under way. The block may be entered again: the thread stays for IDLE_SHARES thirds of the duration, because starting
-    a thread in every tick would cost most of a millisecond.
+    The renewals end when another process has the lock or the lock has expired; `LeaderLock.seconds_left` shows this.
+    While Redis cannot be reached, the renewals are tried again until the lock expires. Leaving the block waits for a
+    renewal that is under way. The block may be entered again: the thread stays for IDLE_SHARES thirds of the duration,
+    because starting a thread in every tick would cost most of a millisecond.
     """
 
     def __init__(self, lock: LeaderLock, lock_seconds: float) -> None:

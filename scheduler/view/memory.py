@@ -19,14 +19,18 @@ from scheduler.ports import Heard, SetAside, ViewUnavailableError, check_reply_a
 KEPT_SECONDS = 600.0
 """Seconds for which the view keeps ended reservations, and tombstones that refuse older copies of deleted rows."""
 DELTAS = 100_000
-"""The most changes that are kept for readers. A reader that is further behind loads the whole view."""
+"""The most changes of rows that the view in memory keeps for its readers. A reader that is further behind loads the
+whole view.
+"""
 
 
 class InMemoryRedis:
-    """What Redis would hold for one view: rows, tombstones and the newest changes. MemoryViewCaches may share one.
+    """What Redis would hold for one view: rows, tombstones and the newest changes. MemoryViewCaches may share one, as
+    processes share a Redis.
 
-    `generation` is None while the view is not valid. `building` is the generation of a rebuild that is under way.
-    `sequence` is the number of the last accepted change; numbers have no gaps. `clock` returns seconds.
+    `generation`: the id of the view's contents; None while the view is not valid. `building`: the generation of a
+    rebuild that is under way. `sequence`: the number of the last accepted change; numbers have no gaps. `clock`: a
+    function that returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float], kept_seconds: float = KEPT_SECONDS) -> None:
@@ -59,7 +63,9 @@ class InMemoryRedis:
         self.generation, self.report = self._generations, report
 
     def accept(self, changes: Iterable[Change]) -> None:
-        """Store each change that is newer than the stored copy of its row, for readers too. Drop expired rows."""
+        """Store each change that is newer than the stored copy of its row, also among the changes that readers apply.
+        Drop expired rows.
+        """
         for change in changes:
             taken = self._bury(change) if isinstance(change, Gone) else self._take(change)
             if taken:
@@ -73,7 +79,9 @@ class InMemoryRedis:
         return counted | {"reservations": counted["reservations"] - len(self._ended)}
 
     def deltas_after(self, sequence: int) -> list[Change] | None:
-        """Return the changes after the one with this number, oldest first; None if some of them are no longer kept."""
+        """Return the changes of rows after the one with the number `sequence`, oldest first; None if some of them are
+        no longer kept.
+        """
         missing = self.sequence - sequence
         if not 0 <= missing <= len(self._deltas):
             return None
@@ -122,7 +130,9 @@ class MemoryViewCache:
         self._position: tuple[int | None, int] = (None, 0)
 
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Write changed rows into the view; a row older than its copy in the view is ignored. See ViewCache."""
+        """Write changed rows into the view; a row older than its copy in the view is ignored. Return whether the view
+        is valid. See ViewCache.
+        """
         with self.redis.guard:
             if self.redis.generation is None and self.redis.building is None:
                 return False
@@ -149,7 +159,7 @@ class MemoryViewCache:
             return self._view
 
     def read_kept(self) -> dict[str, Reservation]:
-        """Return all reservations stored in the view, ended ones too, even if it is not valid. See ViewCache."""
+        """Return all reservations stored in the view, ended ones too, even if the view is not valid. See ViewCache."""
         with self.redis.guard:
             return {row.id: row for row in self.redis.rows["reservations"].values() if isinstance(row, Reservation)}
 
@@ -209,7 +219,9 @@ class MemoryViewCache:
 
 @dataclass
 class LockHolder:
-    """The state of a leader lock in memory: which process has it, until when, and whether a `take` left a mark."""
+    """The state of a leader lock in memory: which process has it, until when, and whether a refused `take` left a mark
+    (`again`).
+    """
 
     holder: object | None = None
     until: float = 0.0
@@ -217,8 +229,9 @@ class LockHolder:
 
 
 class MemoryLeaderLock:
-    """The LeaderLock port in memory, for one thread. `clock` measures `lock_seconds`. Processes share `lock_holder`.
-    `hear` is called by a `take` that succeeds; it is the notifier's.
+    """The LeaderLock port in memory, for one thread. `clock` measures `lock_seconds`. Objects with the same
+    `lock_holder` act like processes that share one lock. `hear`: the method of the notifier that a successful `take`
+    calls.
     """
 
     def __init__(
@@ -233,7 +246,7 @@ class MemoryLeaderLock:
         self._me = object()
 
     def take(self) -> bool:
-        """Take the leader lock for its full duration; False if a process has it. See LeaderLock."""
+        """Take the leader lock for its full duration. Return False if a process has it already. See LeaderLock."""
         if self._holder() is not None:
             self.lock_holder.again = True
             return False
@@ -243,7 +256,7 @@ class MemoryLeaderLock:
         return True
 
     def renew(self) -> bool:
-        """Extend the leader lock to its full duration; False if this process lost it. See LeaderLock."""
+        """Extend the leader lock to its full duration. Return False if this process has lost it. See LeaderLock."""
         if self._holder() is not self._me:
             return False
         self.lock_holder.until = self._clock() + self._lock_seconds
@@ -288,7 +301,9 @@ class MemoryHeartbeats:
         self._beats[slot] = (beat, self._clock())
 
     def listen(self, hosts: Mapping[str, str]) -> Heard:
-        """Return the heartbeats of these hosts (slot id -> machine id), without other machines. See Heartbeats."""
+        """Return the heartbeats of these hosts (slot id -> machine id). Heartbeats that another machine sent for the
+        slot are ignored. See Heartbeats.
+        """
         now = self._clock()
         found = {slot: each for slot, each in self._beats.items() if hosts.get(slot) == each[0].machine}
         ages = {slot: now - at for slot, (_, at) in found.items()}
@@ -298,8 +313,9 @@ class MemoryHeartbeats:
 
 
 class MemoryNotifier:
-    """The Notifier port in memory. `notices`: (reservation, notice); `news`: (slot, hint); `replies`: by reply address.
-    `kicks` is the number of calls of `kick`, `ticks_sent` the number of messages that they sent.
+    """The Notifier port in memory, which records what is sent. `notices`: (reservation, notice); `news`: (slot, hint);
+    `replies`: by reply address. `kicks`: the number of calls of `kick`; `ticks_sent`: the number of messages that these
+    calls sent.
     """
 
     def __init__(
@@ -317,7 +333,7 @@ class MemoryNotifier:
 
     @property
     def is_rung(self) -> bool:
-        """Return whether a tick was requested in the last `kick_seconds` and no tick has begun since."""
+        """Whether a tick was requested in the last `kick_seconds` and no tick has begun since."""
         return self._clock() < self._flag_until
 
     def kick(self) -> None:

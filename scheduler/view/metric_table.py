@@ -96,7 +96,7 @@ _ALL: Final = (
     ),
     _counter(
         "leasehold_ticks_total",
-        "Ticks by outcome; a tick that fails counts itself too",
+        "Ticks by outcome; a tick that fails is counted, too",
         "result",
         zeros=(("success",), ("error",)),
     ),
@@ -113,7 +113,7 @@ _ALL: Final = (
     ),
     _counter(
         "leasehold_view_repairs_total",
-        "Changes that the view lacked and that a look or an audit published; rebuilds",
+        "Changes that the view lacked and that a comparison with the database (look or audit) published; rebuilds",
         "found",
         zeros=(("look",), ("audit",), ("rebuild",)),
     ),
@@ -175,7 +175,7 @@ _ALL: Final = (
     ),
     _counter(
         "leasehold_skipped_requests_total",
-        "Requests that were not carried out: copies of one that runs or was answered, and abandoned questions",
+        "Requests that were not carried out: copies of a request that runs or was answered, and abandoned questions",
         "reason",
         zeros=(("copy",), ("abandoned",)),
     ),

@@ -32,10 +32,10 @@ _FAILURES: Final = (redis.RedisError, ValueError)
 
 class RedisClock:
     """The clock of a process without a database connection: cluster time, read from Redis. Thread-safe. A forked
-    process makes a clock of its own.
+    process gets a clock of its own.
 
     `client` None: no Redis is configured, and the clock returns the wall clock of this host. `process`: the name under
-    which this process publishes how wrong its wall clock is; "": nothing is published.
+    which this process publishes how much its wall clock differs from cluster time; "": nothing is published.
     """
 
     def __init__(

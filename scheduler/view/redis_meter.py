@@ -68,9 +68,10 @@ def gather_counts() -> Iterator[None]:
 class RedisMeter:
     """The Meter port on Redis.
 
-    The hash `<prefix>metrics` has a field for each number; its key is the JSON of [name, label values, part]. The part
-    is "" for a counter, and `sum` or the index of a bucket for a histogram. The list `<prefix>refused` has the kept
-    refused messages as JSON. `<prefix>refused:<defect>` counts, for a minute, those with this defect.
+    The hash `<prefix>metrics` has a field for each number; the field's name is the JSON of [metric, label values,
+    part]. The part is "" for a counter, and `sum` or the index of a bucket for a histogram. The list `<prefix>refused`
+    has the kept refused messages as JSON. `<prefix>refused:<defect>` counts, for a minute, the refused messages with
+    this defect.
     """
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
@@ -154,7 +155,7 @@ class RedisMeter:
         return tally
 
     def add(self, sums: Mapping[str, float]) -> None:
-        """Add these amounts (field -> amount) to the hash of metrics, in one round trip."""
+        """Add each of these amounts (field of the hash of metrics -> amount) to its field, in one round trip."""
         commands: list[Command] = [("HINCRBYFLOAT", self._key, field, amount) for field, amount in sums.items()]
         # A lost count is acceptable: the operation that counts must not fail because of it.
         with suppress(redis.RedisError):
@@ -175,11 +176,10 @@ class RedisMeter:
 
 
 def read_metric(field: bytes, value: bytes) -> tuple[str, Labels, str, float]:
-    """Decode one field of the hash of metrics. Return (name, label values, part, value).
+    """Decode one field of the hash of metrics. Return (metric name, label values, part, value).
 
-    The part names a bucket, the sum or the count of a histogram; it is "" for a counter.
-
-    Raises msgspec.DecodeError or ValueError if the field cannot be decoded.
+    The part is the index of a bucket or `sum` for a histogram; it is "" for a counter. Raises msgspec.DecodeError or
+    ValueError if the field cannot be decoded.
     """
     name, labels, part = _FIELD.decode(field)
     if part not in {"", "sum"}:

@@ -43,8 +43,8 @@ MESSAGES_A_CALL: Final = 1000
 
 class RedisNotifier:
     """The Notifier port on Redis. `send_tick`: the function that sends one message for a tick; its errors are passed
-    on. `write_tick`: the function that returns such a message, or None, if the queue of ticks is in the same Redis; a
-    kick with a message takes one round trip.
+    on. `write_tick`: the function that returns such a message as text if the queue of ticks is in the same Redis, so
+    that a kick takes one round trip; it returns None otherwise.
 
     Everything is sent as JSON: notices for holders on the channel `<prefix>notice:<reservation>`, hints for a host on
     `<prefix>host:<slot>`, answers to lists named `<prefix>reply:<word>`.
@@ -116,8 +116,8 @@ class RedisNotifier:
 
     @redis_errors()
     def reply_to_all(self, answers: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-        """Write these answers, each with its reply address, in one round trip. Return the addresses that are no lists.
-        See Notifier.
+        """Write these answers, each with its reply address, in one round trip. Return the addresses at which Redis has
+        something other than a list, so that no answer can be written. See Notifier.
         """
         for address, _ in answers:
             check_reply_address(address, self._names.prefix)
@@ -146,8 +146,8 @@ class RedisNotifier:
 
     @redis_errors()
     def _kick_at_once(self, message: str) -> bool:
-        """Set the flag and send the message in one round trip. Return False if the queue takes no message, or the user
-        of Redis may not run scripts.
+        """Set the flag of the kick and put the message for a tick into its queue in one round trip. Return False if the
+        queue takes no message, or the Redis user may not run scripts.
         """
         try:
             self._kick([self._flag, TICKS], [self._kick_ms, message])
@@ -173,8 +173,8 @@ class RedisHeartbeats:
 
     @redis_errors()
     def listen(self, hosts: Mapping[str, str]) -> Heard:
-        """Return the heartbeats of these hosts (slot id -> machine id), without those of other machines. `kept_for`
-        counts from the last flush or restart of the Redis server. See Heartbeats.
+        """Return the heartbeats of these hosts (slot id -> machine id). Heartbeats that another machine sent for the
+        slot are ignored. `kept_for` counts from the last flush or restart of the Redis server. See Heartbeats.
         """
         ages: dict[str, float] = {}
         versions: dict[str, str] = {}
@@ -190,8 +190,8 @@ class RedisHeartbeats:
         return Heard(ages, self._kept_for(), versions, signed)
 
     def _read(self, hosts: Mapping[str, str]) -> Iterator[tuple[str, Heartbeat, float]]:
-        """Yield (slot id, heartbeat, age in seconds) for each slot in `hosts` whose own machine has sent
-        a heartbeat.
+        """Yield (slot id, heartbeat, age in seconds) for each slot in `hosts` whose own machine (the value in `hosts`)
+        has sent a heartbeat.
         """
         with self._client.pipeline(transaction=False) as pipeline:
             for slot in hosts:
@@ -232,13 +232,13 @@ class RedisRecord:
         self._client, self._cluster, self._highest = client, RedisNames(prefix).cluster, f"{prefix}highest"
         self._early: Sequence[Any] | None = None
         self._last: Remembered | None = None
-        """What the last `read` found, until the next `keep`."""
+        """What the last `read` has found; None after the next `keep`."""
         self._keep = load_script(client, "keep_record")
 
     @redis_errors()
     def read(self) -> Remembered:
-        """Return what Redis remembers of the cluster: its identity and its highest numbers. A value that cannot be read
-        counts as missing. See ClusterRecord.
+        """Return the contents of the cluster record: the identity of the cluster, and its highest term and token. A
+        value that cannot be read counts as missing. See ClusterRecord.
         """
         found, self._early = self._early, None
         if found is None:
@@ -258,17 +258,20 @@ class RedisRecord:
         return remembered
 
     def list_commands(self) -> Sequence[Command]:
-        """Return the commands of `read`. See EarlyRead."""
+        """Return the Redis commands of `read`, which the take of the leader lock sends early. See EarlyRead."""
         return [("GET", self._cluster), ("HMGET", self._highest, "term", "token", RESTORING)]
 
     def keep_replies(self, replies: Sequence[Any] | None) -> None:
-        """Keep the replies to `list_commands` for the next `read`. See EarlyRead."""
+        """Keep the replies to the commands of `list_commands`, so that the next `read` need not send them. None: there
+        are no replies, and `read` sends its commands itself.
+        """
         self._early = replies
 
     @redis_errors()
     def keep(self, identity: str, term: int, token: int) -> str:
         """Store the cluster's identity if Redis has none, and increase the stored term and token to at least these
-        values. Return the stored identity. Nothing is sent if the last `read` found them all. See ClusterRecord.
+        values. Return the stored identity. Nothing is sent if the last `read` has found this identity and numbers at
+        least as high. See ClusterRecord.
         """
         last, self._last = self._last, None
         if last is not None and last.identity == identity and last.term >= term and last.token >= token:
@@ -300,9 +303,9 @@ def _read_number(text: bytes | None) -> int:
 
 
 class RedisLeaderLock:
-    """The LeaderLock port on Redis, under the keys `<prefix>leader` and `<prefix>again`. Each process has one object.
-    A `take` that succeeds deletes the flag `<prefix>kick` of the notifier in the same round trip. It also makes the
-    reads `early`, which a tick makes next, right after the take.
+    """The LeaderLock port on Redis, under the keys `<prefix>leader` and `<prefix>again`. Each process has one object. A
+    `take` that succeeds deletes the notifier's flag `<prefix>kick` in the same round trip. `early`: the reads that a
+    tick makes right after the take; their commands are sent together with the take (EarlyRead).
 
     Every `take` has its own random token; a `take` without an answer is repeated with the same token. `clock` is a
     monotonic clock in seconds. `renew` and `seconds_left` may be called by another thread than the other methods.
@@ -330,7 +333,7 @@ class RedisLeaderLock:
 
     @redis_errors()
     def take(self) -> bool:
-        """Take the leader lock for its full duration; False if a process has it. See LeaderLock."""
+        """Take the leader lock for its full duration. Return False if a process has it already. See LeaderLock."""
         token = self._unanswered or secrets.token_hex(16)
         self._unanswered = token
         began = self._clock()
@@ -357,7 +360,7 @@ class RedisLeaderLock:
 
     @redis_errors()
     def renew(self) -> bool:
-        """Extend the leader lock to its full duration; False if this process lost it. See LeaderLock."""
+        """Extend the leader lock to its full duration. Return False if this process has lost it. See LeaderLock."""
         began = self._clock()
         is_ours = self._held_since is not None and bool(self._renew(self._keys[:1], [self._token, self._lock_ms]))
         self._held_since = began if is_ours else None

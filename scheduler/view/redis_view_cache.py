@@ -22,7 +22,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import SetAside, ViewUnavailableError
-from scheduler.view.codec import decode_deltas, pack_changes
+from scheduler.view.codec import RowReader, decode_deltas, pack_changes
 from scheduler.view.connection import Ahead, Bundle, Command, ask_whole, load_script, name_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
 from scheduler.view.wait_blocks import WaitBlocks
@@ -34,12 +34,12 @@ number, that takes some milliseconds.
 ENTRIES_A_CALL = 100
 """The most entries of the view's stream of changes that one call reads. An entry has up to CHANGES_A_CALL changes."""
 EARLY_ENTRIES: Final = 10
-"""The most of these entries that the take of the leader lock reads: a process that does not get the lock reads them in
-vain.
+"""The most entries of the stream of changes that are read together with the take of the leader lock. The number is
+small, because a process that does not get the lock reads them in vain.
 """
 ROWS_A_CALL = 1000
 START = b"0"
-"""The cursor of a scan before its first and after its last call."""
+"""The cursor of a Redis scan before its first and after its last call."""
 LOADS_TRIED = 3
 """The most attempts at loading the whole view. A load is repeated if Redis has dropped changes that were made
 meanwhile.
@@ -73,8 +73,8 @@ class RedisViewCache:
         self._make_view = make_view
         self._generation, self._sequence = b"", 0
         self._early: tuple[bytes, int, list[Any] | None] | None = None
-        """The generation and the sequence of this copy when its changes were read with the leader lock, and the
-        answer.
+        """The early read of the changes with the leader lock: the generation and sequence of this copy at that time,
+        and the reply. None: there is none.
         """
         self._names, self._keys = RedisNames(prefix), _ScriptKeys(prefix)
         self._contents, self._blocks = ContentCheck(client, prefix), WaitBlocks()
@@ -90,7 +90,9 @@ class RedisViewCache:
 
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Write changed rows into the view; a row that is older than its copy in the view is ignored. See ViewCache."""
+        """Write changed rows into the view; a row older than its copy there is ignored. Return whether the view is
+        valid.
+        """
         if changes and len(changes) <= CHANGES_A_CALL:
             command = name_script(self._publish, self._keys.all, self._list_arguments(changes, b""))
             found: list[bool] = []
@@ -108,20 +110,24 @@ class RedisViewCache:
 
     @redis_errors()
     def catch_up(self) -> View | None:
-        """Update this process's own copy of the view with the changes since the last call, and return it. See
-        ViewCache.
+        """Update this process's own copy of the view with the changes since the last call, and return it; None if it is
+        not valid any more. See ViewCache.
         """
         if self._view is not None and not self._apply_deltas(self._view):  # promise: gap-reloads
             self._view = None
         return self._view
 
     def list_commands(self) -> Sequence[Command]:
-        """Return the command that reads the changes for `catch_up`; none without a copy. See EarlyRead."""
+        """Return the Redis command that reads the changes for `catch_up`, which the take of the leader lock sends
+        early; an empty list if this process has no copy. See EarlyRead.
+        """
         arguments: list[bytes | int] = [self._generation, self._sequence, EARLY_ENTRIES]
         return [] if self._view is None else [name_script(self._catch_up, self._keys.catch_up, arguments)]
 
     def keep_replies(self, replies: Sequence[Any] | None) -> None:
-        """Keep the reply to `list_commands` for the next `catch_up`. See EarlyRead."""
+        """Keep the replies to the Redis commands of `list_commands`, so that the next `catch_up` need not send them.
+        None: there are no replies, and `catch_up` reads the changes itself.
+        """
         self._early = None if replies is None else (self._generation, self._sequence, replies[0])
 
     @redis_errors()
@@ -171,7 +177,9 @@ class RedisViewCache:
 
     @redis_errors()
     def set_aside_wrong_keys(self) -> list[SetAside]:
-        """Rename the keys that have a wrong type or unreadable contents, and return the renamed keys. See ViewCache."""
+        """Rename the Redis keys that have a wrong type or unreadable contents, and return the renamed keys. See
+        ViewCache.
+        """
         # Repair the list of renamed keys first, so that it can be written.
         set_aside(self._client, self._prefix, {f"{self._prefix}set-aside": "list"})
         types = {f"{self._prefix}{key}": kind for key, kind in VIEW_TYPES.items()}
@@ -214,8 +222,8 @@ class RedisViewCache:
 
     @redis_errors()
     def write_report(self, report: Mapping[str, Any], waits: Waits = NO_WAITS) -> None:
-        """Store the report of the last tick for the command line and the client. Of the waiting reservations, only the
-        blocks that changed since this process's last report are sent. See ViewCache.
+        """Store the report of the last tick for the command line and the client. The waiting reservations are stored in
+        blocks, and only blocks that changed since this process's last report are sent. See ViewCache.
         """
         for _ in range(2):
             change = self._blocks.follow(waits)
@@ -252,7 +260,7 @@ class RedisViewCache:
         return self._read("slots", Slot, ids)
 
     def _write_rows(self, rows: Iterable[Row], view: View, generation: bytes) -> None:
-        """Write the rows of a rebuild into Redis and into this copy."""
+        """Write the rows of a rebuild into Redis under this generation, and into `view`, this process's copy."""
         # Without rows, the first call sends the script to Redis, so that its hash is known there.
         _require(self._send([], generation))
         with closing(Ahead(self._client)) as ahead:
@@ -260,7 +268,8 @@ class RedisViewCache:
                 _require(is_ours)
 
     def _send_ahead(self, ahead: Ahead, batches: Iterable[Sequence[Change]], generation: bytes = b"") -> Iterator[bool]:
-        """Send each batch of changes to the script `publish`, and yield the results, as `_send` returns them.
+        """Send each batch of changes to the script `publish` on the connection `ahead`, and yield for each batch what
+        `_send` would return.
 
         Speed: Redis takes a batch while the next one is made and encoded.
         """
@@ -309,11 +318,11 @@ class RedisViewCache:
         """Return a copy of the view; each row is as it was at some moment during the scan. Return None if some rows are
         unreadable.
         """
-        view = self._make_view()
+        view, reader = self._make_view(), RowReader()
         try:
             for kind in ROW_TYPES:
                 for body in self._scan_kind(kind):
-                    view.apply_all(decode_deltas(kind, body))
+                    view.apply_all(reader.decode(kind, body))
         except msgspec.DecodeError:
             return None
         return view
@@ -349,8 +358,8 @@ class RedisViewCache:
 
 
 class _ScriptKeys:
-    """For each Lua script of the view, the Redis keys that it takes, in the order that is listed at the top of its
-    file.
+    """For each Lua script of the view, the Redis keys that are passed to the script, in the order that the comment at
+    the top of the script's file gives.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -376,7 +385,7 @@ def _require(is_ours: bool) -> None:  # noqa: FBT001 - an answer of Redis
 
 
 def _apply_each(view: View, batches: Iterable[list[Row]]) -> Iterator[list[Row]]:
-    """Apply each batch of rows to this copy of the view before it is yielded."""
+    """Yield each batch of rows after applying it to `view`, this process's copy of the view."""
     for batch in batches:
         view.apply_all(batch)
         yield batch

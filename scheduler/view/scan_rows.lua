@@ -7,8 +7,10 @@
 -- Returns {next cursor, JSON array of rows}. The scan has ended if the next cursor is 0. A row may be returned twice.
 
 local answer = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
-local found, rows = answer[2], {}
-for i = 2, #found, 2 do
-  rows[#rows + 1] = found[i]
+local found = answer[2] -- the ids and the rows by turns
+for i = 1, #found, 2 do
+  found[i] = ','
 end
-return { answer[1], '[' .. table.concat(rows, ',') .. ']' }
+found[1] = '['
+found[#found + 1] = ']'
+return { answer[1], table.concat(found) }

@@ -92,8 +92,8 @@ def set_aside(client: redis.Redis, prefix: str, types: Mapping[str, KeyType]) ->
 
 
 def set_aside_note(client: redis.Redis, prefix: str, tag: str) -> None:
-    """Move kombu's entry of one unacknowledged message (`tag`) from the hash `unacked` to a hash that is kept for a
-    week. Raises redis.RedisError if Redis cannot be reached.
+    """Move kombu's entry of the unacknowledged message with the delivery tag `tag` from the hash `unacked` to a hash
+    that is kept for a week. Raises redis.RedisError if Redis cannot be reached.
     """
     kept = f"{prefix}set-aside:unacked:contents"
     set_aside(client, prefix, {kept: "hash"})

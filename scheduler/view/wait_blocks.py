@@ -1,4 +1,6 @@
-"""Which blocks of waiting reservations a tick's report adds and deletes; leasehold/common/report.py has their form."""
+"""Which blocks of waiting reservations the report of a tick adds and deletes in Redis. A block has the waiting codes of
+some reservations that follow each other in the queue; leasehold/common/report.py defines its form.
+"""
 
 import secrets
 from itertools import count
@@ -10,7 +12,9 @@ from scheduler.model.waits import WaitBlock, Waits
 
 
 class BlockChange(NamedTuple):
-    """How a report changes the blocks in Redis. `fields`: the names of all blocks after the change, in queue order."""
+    """How a report changes the blocks in Redis. `fields`: the names of all blocks after the change, in queue order.
+    `added`: name -> contents of each block to write. `removed`: the names of the blocks to delete.
+    """
 
     fields: list[str]
     added: dict[str, bytes]
@@ -24,7 +28,9 @@ class WaitBlocks:
 
     def __init__(self) -> None:
         self._fields: dict[WaitBlock, str] | None = None
-        """The blocks that Redis has, in queue order, each with its field. Blocks are compared by identity."""
+        """Block -> its field in Redis, in queue order, for the blocks that Redis has. Blocks are compared by identity.
+        None: it is not known which blocks Redis has.
+        """
         self._numbers = count()
         self._name = secrets.token_hex(4)
 

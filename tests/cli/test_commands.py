@@ -178,7 +178,7 @@ def test_a_file_of_reservations_is_submitted_in_one_request(stack: FakeIntake, r
     ("text", "complaint"),
     [
         ("{", "expected valid JSON"),
-        ('{"system": "x", "system": "y"}', "the key system twice in one table"),
+        ('{"system": "x", "system": "y"}', "the key system appears twice in one table"),
         ("[1]", "expected a table or a list of tables, got 1"),
         ('"x"', 'got "x"'),
     ],

@@ -8,6 +8,8 @@ import pytest
 
 from leasehold.cli.app import GROUPS
 from leasehold.client.reservation_fields import CallbackFields, ComponentFields, ReservationFields
+from scheduler.model.command_schemas import CallbackDocument, ComponentDocument, ReservationDocument
+from scheduler.model.validation import Document
 from tests.cli.conftest import Run
 from tests.cli.test_commands import COMMANDS
 
@@ -47,6 +49,20 @@ def test_the_fields_of_a_reservation_stand_where_the_page_of_the_client_points_t
     listed = set(re.findall(r"^  +([a-z_]+)  ", shown, re.MULTILINE))
     fields = {*ReservationFields.__annotations__, *ComponentFields.__annotations__, *CallbackFields.__annotations__}
     assert fields <= listed
+
+
+@pytest.mark.parametrize(
+    ("fields", "document", "hashed"),
+    [
+        (ReservationFields, ReservationDocument, {"key_hash"}),
+        (ComponentFields, ComponentDocument, set()),
+        (CallbackFields, CallbackDocument, set()),
+    ],
+)
+def test_a_client_names_the_fields_that_workers_read(fields: type, document: type[Document], hashed: set[str]) -> None:
+    """Of a field in `hashed`, a client takes the text and sends its hash."""
+    sent = {f"{each}_hash" if f"{each}_hash" in hashed else each for each in fields.__annotations__}
+    assert sent == set(document.model_fields)
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

@@ -50,7 +50,7 @@ def test_without_a_file_the_key_is_printed_once(run: Run) -> None:
         (("add", "leasehold", "--role", "reader"), 'name: expected a name that no principal has, got "leasehold"'),
         (("add", "a b", "--role", "reader"), "name: expected a name (letters, digits and ._:@/+-"),
         (("add", "x", "--role", "worker"), "expected one of producer, operator, host, reader, got 'worker'"),
-        (("add", "x", "--role", "operator", "--account", "ci"), "accounts: expected none for a role other than"),
+        (("add", "x", "--role", "operator", "--account", "ci"), "accounts: expected no accounts for a role other than"),
         (("add", "x", "--role", "reader", "--key-file", "nowhere/x.key"), "expected a file that can be written"),
         (("add", "x", "--role", "reader", "--key-file", "there.key"), "expected no file there yet, got a file"),
         (("rotate", "leasehole"), 'name: expected a known principal (did you mean "leasehold"?), got "leasehole"'),
@@ -79,7 +79,7 @@ def test_wrong_arguments_are_one_line_and_change_nothing(
 @pytest.mark.parametrize(
     ("content", "mode", "line"),
     [
-        ("anna:c2hvcnQ=", 0o600, "expected one line NAME:KEY@CLUSTER, got fewer than 32 bytes"),
+        ("anna:c2hvcnQ=", 0o600, "expected one line NAME:KEY@CLUSTER, got a key of fewer than 32 bytes"),
         ("a\nb\n", 0o600, "expected one line NAME:KEY@CLUSTER, got 2 lines"),
         (f"anna:{'A' * 43}", 0o644, "expected a file of mode 0600, got mode 0644"),
         (f"anna:{'A' * 43}", 0o640, "expected a file of mode 0600, got mode 0640"),

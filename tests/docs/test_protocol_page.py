@@ -86,7 +86,7 @@ def test_the_envelope_and_the_limits_are_as_described() -> None:
     found = set(bare) | set(bare["headers"]) | set(bare["properties"]) | set(bare["properties"]["delivery_info"])
     assert found == shown
     assert f"{MOST_BYTES // 1024**2} MiB" in PAGE
-    assert f"more than {MOST_LEVELS} tables" in PAGE
+    assert f"more than {MOST_LEVELS} levels" in PAGE
     assert f"1 to {MOST_ITEMS:,} documents" in PAGE
     check_reply_address("leasehold:reply:" + "a" * 100, "leasehold:")
 

@@ -74,7 +74,7 @@ def test_rules_that_name_a_source_without_an_image_are_refused_in_one_line(finde
     with pytest.raises(InvalidInputError) as raised:
         find_images(finder, rules)
     assert str(raised.value) == (
-        f'pools.linux.ec2.image: expected the source of an image that is there ({code}), got "{source}"'
+        f'pools.linux.ec2.image: expected the source of an image that exists ({code}), got "{source}"'
     )
 
 

@@ -158,6 +158,9 @@ EXPLAINED: Final[Changes] = {
                 "_count_fits(headroom, need.given[slot_info.slot.pool], most + found)",
             ),
         ],
+        "RelaxedCapacity.take": [
+            Change("there is one slot for each request", "True", "False"),
+        ],
     },
     "scheduler.policy.elastic.victim_search": {
         "_Candidates.find": [
@@ -202,6 +205,15 @@ EXPLAINED: Final[Changes] = {
                 "kept slots are not in the ready index any more, so that a second search finds none",
                 "self._kept_for.update((need.likeness for need in needs))",
                 "",
+            ),
+        ],
+    },
+    "scheduler.policy.quota.group_table": {
+        "_list_groups": [
+            Change(
+                "the groups that are left out fit on no slot, even empty, so no step places one of them",
+                "not waiters",
+                "waiters",
             ),
         ],
     },
@@ -252,6 +264,13 @@ EXPLAINED: Final[Changes] = {
         ],
         "": [
             Change("the number only decides how often the slot index is made again", "1000", "1001"),
+        ],
+        "KeptCycle._open_indexes": [
+            Change(
+                "the queue of candidates that is not made here is made by the first search that reads it",
+                "self._by_quota is None",
+                "self._by_quota is not None",
+            ),
         ],
     },
     "scheduler.policy.scaling.headroom": {

@@ -96,6 +96,11 @@ OF_LIFECYCLE: Final[Changes] = {
                 "not count_uses_left(slot, pool) and (not slot_info.leases)",
             ),
             Change(
+                "a static host is retired for max_uses, too",
+                "not count_uses_left(slot, pool)",
+                "pool.is_elastic and not count_uses_left(slot, pool)",
+            ),
+            Change(
                 "a slot whose offering is no longer configured drains",
                 "slot.offering is not None and (not is_configured(slot, pool))",
                 "False",

@@ -12,8 +12,8 @@ OF_REPLAN: Final[Changes] = {
         "KeptCycle._follow_queue": [
             Change(
                 "a reservation whose lease was not written waits again",
-                "{name: (pending[name], shapes[name], True) if name in pending else None for name in self._given}",
-                "{}",
+                "[(pending[name], shapes[name], True) for name in self._given if name not in left]",
+                "[]",
             ),
             Change(
                 "a reservation that left is not reported any more",
@@ -47,7 +47,7 @@ OF_REPLAN: Final[Changes] = {
         "renew_all": [
             Change(
                 "a slot that takes no leases any more needs a full cycle",
-                "opened.is_at_rest and opened.is_sound and slot_info.takes_leases",
+                "opened.is_at_rest and opened.is_sound and takes_leases",
                 "opened.is_at_rest and opened.is_sound",
             ),
         ],

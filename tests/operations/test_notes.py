@@ -110,7 +110,7 @@ def test_an_id_twice_in_a_list_is_reported_for_the_second() -> None:
     items = [{"id": "r1", "system": "x86_64-linux", "size": size} for size in (1, 2, 1)]
     answer = Harness().ask("submit", items=items)
     assert [paths(each) for each in answer["results"]] == [[], ["size"], []]
-    assert answer["results"][1]["notes"][0]["text"].endswith("there it is 1")
+    assert answer["results"][1]["notes"][0]["text"].endswith("in which this field is 1")
 
 
 def test_a_repeat_of_the_request_gets_the_same_notes() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.model.decisions import Assign, Decision, Expire, Placement, Preempt, Relevel
+from scheduler.model.decisions import Assign, Decision, Expire, Placement, Preempt, Relevel, Requeue
 from scheduler.operations.ports import announce
 from scheduler.operations.tick import commit as committing
 from scheduler.operations.tick.commit import commit
@@ -69,7 +69,7 @@ MEANWHILE: dict[str, tuple[Callable[[QuotaHarness], object], str]] = {
     ),
     "the victim was cancelled": (ask("cancel", reservation="old"), "old has no lease on lab-1"),
     "the victim is on another machine": (change_host(epoch=2), "old has no lease on lab-1"),
-    "the victim runs at the same level": (change_lease(level=0), "old is leased at no worse level"),
+    "the victim runs at the same level": (change_lease(level=0), "old is not leased at a worse level"),
     "the victim has cost more than the balance": (
         change_lease(level=5, cost=(100.0, 0.0, 0.0, 0.0, 0.0)),
         "account A has too little balance to preempt old",
@@ -84,6 +84,8 @@ MEANWHILE: dict[str, tuple[Callable[[QuotaHarness], object], str]] = {
     "the preempting reservation is suspended": (ask("suspend", reservation="new"), "the reservation is on hold"),
     "the host is cordoned": (ask("cordon", slot="lab-1"), "lab-1 takes no leases"),
     "the host drains": (ask("drain", slot="lab-1"), "lab-1 is draining"),
+    "the host is to be drained": (change_host(drain_reason="requested"), "lab-1 takes no leases"),
+    "the host is silent": (change_host(last_seen=NOW - 2e9), "lab-1 takes no leases"),
     "an unknown occupant is there": (change_host(stranger="ghost"), "lab-1 takes no leases"),
     "the host was removed": (ask("remove", slot="lab-1"), "old has no lease on lab-1"),
 }
@@ -110,14 +112,14 @@ def test_a_preemption_that_no_longer_holds_is_skipped_with_its_assignment(case: 
 
 def test_a_reservation_that_is_not_preemptible_is_not_preempted() -> None:
     harness = a_harness(preemptible=False)
-    assert write(harness, *TAKE) == ["old may not be preempted"] * 2
+    assert write(harness, *TAKE) == ["old is not preemptible, or its min_run_time is not over"] * 2
 
 
 def test_a_reservation_below_min_run_time_is_not_preempted() -> None:
     harness = QuotaHarness(min_run_time=60).with_leased("old")
     harness.submit("new", account="A")
     harness.now += 59
-    assert write(harness, *TAKE) == ["old may not be preempted"] * 2
+    assert write(harness, *TAKE) == ["old is not preemptible, or its min_run_time is not over"] * 2
     harness.now += 1
     assert write(harness, *TAKE) == []
 
@@ -276,12 +278,23 @@ class TestWithAGrace:
         tick(harness.ports, harness.leader)
         assert harness.holders() == {"lab-1": ["old"], "lab-2": ["new"]}
 
-    def test_a_claim_is_not_dropped_while_its_slot_is_there(self) -> None:
-        from scheduler.model.decisions import Requeue
-
+    @pytest.mark.parametrize("changes", [{}, {"cordoned": True}, {"stranger": "ghost"}], ids=str)
+    def test_a_claim_is_not_dropped_while_its_slot_stays_in_service(self, changes: dict[str, Any]) -> None:
         harness = self.a_claim()
+        change_host(**changes)(harness)
         assert write(harness, Requeue(reservation="new", reason="slot_gone")) == ["the claimed slot is not lost"]
         assert harness.row("new").leases[0].state == "claimed"
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"state": "draining"}, {"drain_reason": "requested"}, {"interrupted_at": NOW}, {"last_seen": NOW - 2e9}],
+        ids=str,
+    )
+    def test_a_claim_is_dropped_when_its_slot_leaves_service(self, changes: dict[str, Any]) -> None:
+        harness = self.a_claim()
+        change_host(**changes)(harness)
+        assert write(harness, Requeue(reservation="new", reason="slot_gone")) == []
+        assert harness.row("new").leases == ()
 
     def test_the_host_reads_leases_and_no_claims(self) -> None:
         harness = self.a_claim()
@@ -337,7 +350,7 @@ class TestRelevel:
 
     def test_a_relevel_is_skipped_when_the_level_has_changed(self) -> None:
         harness = QuotaHarness().with_leased("old", account="A")
-        assert self.run(harness, 1, 0) == ["the leases are at another level"]
+        assert self.run(harness, 1, 0) == ["the leases are at another level than planned"]
 
     def test_a_relevel_is_skipped_without_an_account(self) -> None:
         harness = QuotaHarness().with_leased("old", account="A")

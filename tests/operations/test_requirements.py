@@ -196,7 +196,7 @@ def test_a_requirement_that_cannot_be_bought_is_one_fault(
     ("require", "line"),
     [
         ({"cpus": {"min": 4, "max": 2}}, "require.cpus.max: expected at least min (4), got 2"),
-        ({"cpus": {"most": 2}}, 'require.cpus: expected min or max as key, got "most"'),
+        ({"cpus": {"most": 2}}, 'require.cpus: expected the key min or max, got "most"'),
         ({"cpus": {"min": -1}}, "require.cpus.min: expected a number >= 0, got -1"),
         ({"generation": "new"}, 'require.generation: expected one of current, previous, any, got "new"'),
         ({"cpu": {}}, 'require.cpu: expected a known key (did you mean "cpus"?), got "cpu"'),
@@ -211,5 +211,5 @@ def test_a_wrong_requirement_is_one_line(require: dict[str, Any], line: str) -> 
 def test_an_offering_has_a_type_or_requirements() -> None:
     document = some_rules()
     document["pools"]["linux"]["offerings"][0]["type"] = "m5.large"
-    with pytest.raises(InvalidInputError, match=r"offerings\[0\].type: expected nothing beside require, got"):
+    with pytest.raises(InvalidInputError, match=r"offerings\[0\].type: expected no `type` beside `require`, got"):
         read_rules(document)

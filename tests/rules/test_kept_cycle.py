@@ -101,6 +101,26 @@ def test_a_reservation_that_no_slot_could_hold_waits_for_capacity_once_a_slot_ha
     assert [each.code for each in found.waiting] == ["no_capacity", "no_capacity"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "goes_on"),
+    [
+        ({"last_seen": NOW + 1}, True),
+        ({"resources": {"cpus": 3}}, False),
+        ({"labels": {"zone": "b"}}, False),
+        ({"market": "on_demand"}, False),
+    ],
+    ids=["heartbeat", "amounts", "labels", "market"],
+)
+def test_a_cycle_goes_on_beside_a_changed_slot_if_its_amounts_labels_and_market_are_the_same(
+    changes: dict[str, Any], goes_on: bool
+) -> None:
+    cpus = {"cpus": 2}
+    slot, rows = a_slot(resources=cpus), [_hold("a", resources=cpus), _wait(1, resources=cpus)]
+    ticks = Ticks(slot, *rows, pools={"linux": {"max_slots": 1}})
+    ticks.tick(replace(slot, version=1, **changes))
+    assert ticks.has_gone_on == goes_on
+
+
 @pytest.mark.parametrize("most_changes", [1000, -1000], ids=["the same index", "an index that was made again"])
 def test_a_request_of_a_new_kind_is_searched_on_slots_that_did_not_change(most_changes: int) -> None:
     pools = {"linux": {"max_slots": 1, "resources": {"memory_mib": 4}}}

@@ -76,3 +76,30 @@ def test_a_heap_returns_the_first_reservation_that_waits_after_any_number_of_dep
     assert heap.first == a_key(5)
     del present["r5"]
     assert heap.first == a_key(7)
+
+
+def test_the_next_reservation_of_a_heap_is_behind_the_first_one_and_waits() -> None:
+    """Also if the first one was added later than larger ones, or the one behind it has left."""
+    present = {key[3]: key for key in map(a_key, (5, 7, 8, 9))}
+    heap = KeyHeap(present)
+    heap.push_all([present["r7"], present["r8"], present["r9"]])
+    heap.push_all([present["r5"]])
+    assert heap.first == a_key(5)
+    assert heap.find_next(present.pop("r5")) == heap.first == a_key(7)
+    del present["r8"]
+    assert heap.find_next(present.pop("r7")) == heap.first == a_key(9)
+    assert heap.find_next(present.pop("r9")) is heap.first is None
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("ages", [((0, 1), (0, 2), (0, 3), (0, 4)), ((0, 1),) * 4, ((0, 5), (1, 1), (1, 2), (1, 3))])
+def test_a_reservation_leaves_its_block_whatever_the_ranks_and_ages_of_the_others(
+    ages: tuple[tuple[int, float], ...], at: int
+) -> None:
+    keys: list[Key] = [(rank, age, number, f"r{number}") for number, (rank, age) in enumerate(ages)]
+    queue = KeptQueue([], [])
+    queue.insert_all(keys, [REASON] * 4)
+    for _ in range(2):
+        queue.remove_all([keys[at]])
+        assert list_names(queue) == [key[3] for key in keys if key is not keys[at]]
+        queue.insert_all([keys[at]], [REASON])

@@ -245,7 +245,7 @@ class TestErrors:
     ) -> None:
         """A look for changed rows reads back only this far."""
         monkeypatch.setattr(PostgresDialect, "longest_seconds", 0.0)
-        with pytest.raises(StoreUnavailableError, match="it is not committed"):
+        with pytest.raises(StoreUnavailableError, match="it was not committed"):
             save(postgresql, a_slot())
         assert postgresql.find_slots() == []
 

@@ -7,6 +7,7 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.transitions import PHASES
 from scheduler.model.view import KINDS
 from scheduler.ports import EventFilter, RowVersion, Store, StoredAnswer
+from scheduler.store.shapes import LEAST_COPIED
 from tests.builders import NOW, a_lease, a_reservation, a_slot
 from tests.store.conftest import Clock
 from tests.store.test_contract import LATER, a_hold, all_rows, an_event, insert, save
@@ -38,6 +39,27 @@ class TestRows:
         expected = [slot, hold, *alive, restarting, *recent]
         assert all_rows(store) == {row.id: row for row in expected}
         assert len(list(store.read_rows())) == len(expected)
+
+    def test_many_rows_are_read_as_each_of_them_alone(self, store: Store) -> None:
+        """Values that all rows have are read once. Zeros of both signs, texts, JSON and NULL are those of the row."""
+        names = [f"linux-{number}" for number in range(2 * LEAST_COPIED)]
+        save(
+            store,
+            *(
+                a_slot(
+                    name,
+                    price=(0.0, -0.0)[number % 2],
+                    labels={"rack": "1"},
+                    resources=None if number else {"cpus": 1.0},
+                    instance_type="large",
+                    cordoned=number == 3,
+                )
+                for number, name in enumerate(names)
+            ),
+        )
+        assert repr(sorted(store.find_slots(), key=lambda row: row.id)) == repr(
+            sorted((store.find_slots(ids=[name])[0] for name in names), key=lambda row: row.id)
+        )
 
     def test_rows_are_as_of_the_first_that_is_asked_for(self, store: Store) -> None:
         rows = store.read_rows()

@@ -150,7 +150,8 @@ class TestRecentWrites:
     def test_rows_that_were_written_long_before_the_newest_are_forgotten(self, *, together: bool) -> None:
         writes = RecentWrites()
         if together:
-            writes.note_all("slots", [(f"s-{mark}", 1, float(mark)) for mark in range(1000)])
+            marks = range(1000)
+            writes.note_all("slots", [f"s-{mark}" for mark in marks], [1] * 1000, list(map(float, marks)))
         else:
             for mark in range(1000):
                 writes.note("slots", f"s-{mark}", 1, float(mark))

@@ -106,7 +106,7 @@ def test_a_planned_outage_delays_the_jobs_submitted_during_it(tmp_path: Path) ->
 
 def test_a_fleet_that_never_serves_a_job_ends_the_replay_with_an_error(tmp_path: Path) -> None:
     """A host with no uses left is empty until it registers again; hosts of a trace never do."""
-    with pytest.raises(InvalidInputError, match=r"expected a fleet that serves every job of the trace, got.*job-2"):
+    with pytest.raises(InvalidInputError, match='serves every job of the trace, got "job-2 waits for ever: pending"'):
         play_rows(tmp_path, a_fleet(a_pool(max_slots=1, max_uses=1)), (0, 10, 1), (20, 10, 1))
 
 

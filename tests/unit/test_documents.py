@@ -35,9 +35,13 @@ def test_a_body_that_is_no_document_is_left_to_its_reader(junk: object) -> None:
     [
         ([], {}, "args: expected one document, got no arguments"),
         ([{}, {}], {}, "args: expected one document, got 2 arguments"),
-        ([{}], {NAME: {}}, 'kwargs: expected nothing beside a positional argument, got ["document"]'),
-        ([{}], {"id": "r1"}, 'kwargs: expected nothing beside a positional argument, got ["id"]'),
-        ([], {NAME: {}, "id": "r1", "pool": "p"}, 'kwargs: expected nothing beside document, got ["id", "pool"]'),
+        ([{}], {NAME: {}}, 'kwargs: expected no keyword arguments beside a positional one, got ["document"]'),
+        ([{}], {"id": "r1"}, 'kwargs: expected no keyword arguments beside a positional one, got ["id"]'),
+        (
+            [],
+            {NAME: {}, "id": "r1", "pool": "p"},
+            'kwargs: expected no keyword argument beside document, got ["id", "pool"]',
+        ),
     ],
 )
 def test_other_arguments_are_refused(arguments: list[Any], named: dict[str, Any], line: str) -> None:
@@ -73,7 +77,7 @@ def test_a_token_in_a_keyword_document_is_not_shown() -> None:
         (Fault(".", "JSON", '"password 987654" (90 characters)'), "a text (90 characters)"),
         (Fault(".", "JSON", '"password 987654"'), "a text"),
         (Fault("body", "[arguments, named arguments, links]", '[["987654"]]'), "a list"),
-        (Fault("body[2]", "no links to other tasks", '{"a": "987654"}'), "a table"),
+        (Fault("body[2]", "no links to other tasks", '{"a": "987654"}'), "an object"),
     ],
 )
 def test_a_refused_message_is_shown_without_secrets_and_without_its_body(fault: Fault, got: str) -> None:

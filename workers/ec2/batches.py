@@ -18,8 +18,8 @@ Page = TypeVar("Page")
 def each_batch(ids: Sequence[str], call: Callable[[list[str]], list[Answer]], size: int = MOST_IDS) -> Iterator[Answer]:
     """Call `call` with batches of `size` ids, and yield its answers.
 
-    If EC2 does not know one id, it refuses the whole batch. Each half of the ids is then sent by itself, and so on
-    until the unknown id is alone and has no answer. Raises CloudError for any other refusal.
+    If EC2 does not know one id, it refuses the whole batch. Each half of the batch is then sent by itself, and so on,
+    until the unknown id is alone in its batch; it has no answer. Raises CloudError for any other refusal.
     """
     unread = iter(dict.fromkeys(ids))
     while batch := list(islice(unread, size)):

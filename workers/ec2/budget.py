@@ -2,17 +2,17 @@
 the others.
 
 EC2 has token buckets for each account and region, and refuses a call that finds its bucket empty. One launch too many
-puts a pool into launch back-off, and reading calls can use up the tokens that a termination needs. So every attempt of
-a call first takes its tokens from this budget, and waits for them if necessary.
+puts a pool into launch back-off (a pause of launches), and calls that only read can use up the tokens that a
+termination needs. So every attempt of a call first takes its tokens from this budget, and waits for them if necessary.
 
 Terminations have precedence over launches, and launches over reading calls: in the bucket that all kinds of calls
 share, each kind leaves tokens for the kinds that have precedence over it. Source: EC2's request limits (100 reads, 20 a
 second; RunInstances 5, 2 a second; TerminateInstances 100, 5 a second).
 
-EC2's limits may be lower than these, or shared with other programs of the account. If EC2 refuses a call because of its
-rate, the bucket of that kind of call in that region is emptied, and gains only half as fast as before. Its gain then
-grows by a fixed amount a second, until it has the configured rate again. Source: TCP's congestion control (additive
-increase, multiplicative decrease).
+EC2's limits may be lower than these, or shared with other programs of the account. If EC2 refuses a call because of the
+rate of calls, the bucket of that kind of call in that region is emptied, and gains tokens only half as fast as before.
+Then its gain grows by a fixed amount a second, until it is the configured one again. Source: TCP's congestion control
+(additive increase, multiplicative decrease).
 """
 
 import time
@@ -43,16 +43,18 @@ REFUSED: Final = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingExc
 REGAINED: Final = 0.02
 """Share of its configured gain that a bucket gets back in a second: all of it in less than a minute."""
 CUT: Final = 0.5
-"""By how much the gain of a bucket is multiplied after a refusal."""
+"""Factor by which the gain of a bucket is multiplied after a refusal."""
 LEAST_SHARE: Final = 0.05
 """Smallest share of its configured gain that a bucket may have."""
 SAME_REFUSAL_MS: Final = 1000
-"""Milliseconds after a refusal in which others count as the same one: calls that were under way together."""
+"""Milliseconds after a refusal for which further refusals do not lower the gain again, because their calls were under
+way at the same time.
+"""
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What one kind of EC2 call may take from the call budget of an account that EC2 grants one call a second.
-    CallBudget multiplies the numbers by the account's real limit.
+    """What one kind of EC2 call may take from the call budget. The numbers are for an account to which EC2 grants one
+    call a second; CallBudget multiplies them by the account's real limit.
 
     If `bucket` is not None, this kind of call has a further token bucket with this name, which gains `gain` tokens a
     second and holds `size`.
@@ -81,8 +83,9 @@ class CallBudget:
     """The budget for the EC2 calls of a cluster in one AWS account, shared through Redis. Safe for threads and
     processes.
 
-    `per_second`: the calls a second that EC2 grants the account. All token buckets are multiplied by it. While Redis is
-    unavailable, no call waits. `pause` sleeps for a number of seconds, `clock` is a monotonic clock.
+    `per_second`: the calls a second that EC2 grants the account. The sizes and gains of all token buckets are
+    multiplied by this number. While Redis is unavailable, no call waits. `pause` sleeps for a number of seconds,
+    `clock` is a monotonic clock.
     """
 
     def __init__(
@@ -131,8 +134,8 @@ class CallBudget:
             self._pause(min(wait, left))
 
     def lower(self, action: str, region: str) -> None:
-        """Lower the gain of the bucket of this kind of EC2 call in this region, because EC2 refused such a call. The
-        bucket is that of the kind, else the common one.
+        """Lower the gain of the bucket of this kind of EC2 call in this region, because EC2 refused such a call. If
+        this kind of call has no bucket of its own, lower the common bucket.
         """
         bucket = SHARES.get(action, LOOK).bucket or COMMON
         with suppress(redis.RedisError):

@@ -1,4 +1,5 @@
-"""Make boto3 clients whose every wait has a limit: connect 3 s, read 15 s (launches 60 s), 3 attempts.
+"""Make boto3 clients with a limit for every wait: 3 s to connect, 15 s to read an answer (60 s for launches), 3
+attempts.
 
 The clients sign their requests with the time of AWS (`workers/ec2/signing_time.py`).
 """

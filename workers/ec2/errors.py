@@ -57,8 +57,8 @@ follows from the HTTP status.
 """
 
 POWER_REFUSALS: Final = frozenset({"IncorrectInstanceState", "UnsupportedOperation", "OperationNotPermitted"})
-"""Codes with which EC2 refuses to stop, start or resize a machine for a reason of this machine. There they have the
-category `misconfigured`.
+"""Codes with which EC2 refuses to stop, start or resize a machine because of the state or the kind of this machine. In
+answers to these calls the codes have the category `misconfigured`.
 """
 
 _UNCLEAR: Final = "leasehold_unclear"
@@ -111,8 +111,8 @@ Failure = aws.ClientError | aws.BotoCoreError | ResponseParserError
 
 
 def classify(code: str, http_status: int) -> Category:
-    """Return the category of an EC2 error. The code decides; for an unknown code it is `transient` with a 5xx status,
-    else `unknown`.
+    """Return the category of an EC2 error. A known code decides it. The category of an unknown code is `transient` if
+    the HTTP status is 5xx, else `unknown`.
 
     The code has precedence, because RequestLimitExceeded comes with status 503. docs/reference/ec2-errors.md has the
     table.
@@ -127,7 +127,7 @@ def classify(code: str, http_status: int) -> Category:
 
 
 def describe_failure(error: Failure) -> CloudError:
-    """Return an exception of boto3 as CloudError, with EC2's error code, or without one with the name of the
+    """Return an exception of boto3 as CloudError. Its code is EC2's error code; if there is none, the name of the
     exception's class.
 
     An error that EC2 returns before it looks at the request is `transient` if boto3 had sent the request before and

@@ -1,7 +1,7 @@
 """The machines of a cluster on EC2 (the port `Fleet`): boto3 calls in batches, with each error as a CloudError.
 
-`workers/ec2/requests.py` describes the two calls that launch machines. EC2 does not combine ids and paging: new
-machines are described by their ids, at most 100 in a call, and the search for all machines uses tags with paging.
+`workers/ec2/requests.py` describes the two calls that launch machines. EC2 refuses a call with both ids and paging. So
+new machines are described by their ids, at most 100 in a call, and the search for all machines uses tags with paging.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MOST_ENDED: Final = 250
 """The most instances in one call that terminates, stops or starts them. EC2 takes up to 1,000."""
 MOST_STATUSES: Final = 1000
-"""The most status checks on one page of EC2's list of all of them."""
+"""The most status checks on one page of EC2's list of all status checks."""
 PAGE_SIZE: Final = 500
 ALIVE: Final = ("pending", "running", "shutting-down", "stopping", "stopped")
 STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "stopped", "terminated"]]] = {
@@ -95,18 +95,23 @@ class Ec2Fleet:
                 return self._create_fleet(parameters)
             case unknown:
                 raise CloudError(
-                    "misconfigured", "UnknownRequest", f"launch request with an unknown EC2 call: {unknown}"
+                    "misconfigured",
+                    "UnknownRequest",
+                    f"the launch request asks for the EC2 call {unknown}, expected RunInstances or CreateFleet",
                 )
 
     def freeze_batch(self, order: BatchOrder, rules: Rules) -> dict[str, Any]:
-        """Return the complete EC2 request that launches the machines of a batch, as JSON values. See `freeze`."""
+        """Return the complete EC2 request that launches the machines of a batch, as JSON values that can be stored and
+        sent again unchanged.
+        """
         return freeze_batch_request(order, rules, self._cluster, self._client.meta.region_name)
 
     def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
         """Send a request that `freeze_batch` made, and return the machines and the refusals of EC2's answer. If the
         same request is sent again, its client token makes EC2 give the same answer.
 
-        A launch template of ours that is missing is made. EC2 refuses the request before, so nothing was launched.
+        If EC2 refuses the request because a launch template is missing that Leasehold makes (`request["template"]`),
+        make the template and send the request again. A refused request has launched nothing.
         """
         if request["api"] == "RunInstances":
             with cloud_errors():
@@ -128,8 +133,8 @@ class Ec2Fleet:
         return read_batch(answer, request)
 
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
-        """Return the machines with these ids, by id. Running machines have the result of their status checks, or only
-        those in `checked`. An id that EC2 does not know is missing.
+        """Return the machines with these ids, by id. Running machines have the result of their status checks; if
+        `checked` is not None, only the machines in `checked` have it. An id that EC2 does not know is missing.
         """
         client = self._client
         described = each_batch(
@@ -181,8 +186,8 @@ class Ec2Fleet:
             pass
 
     def terminate(self, machines: Sequence[str]) -> None:
-        """Terminate the machines with these ids, 250 in one call. If EC2 does not know one of the ids, each half of
-        them is terminated by a call of its own, and so on.
+        """Terminate the machines with these ids, 250 in one call. If EC2 does not know one of the ids, each half of the
+        ids of this call is sent by a call of its own, and so on.
         """
         ended = each_batch(machines, lambda ids: [self._client.terminate_instances(InstanceIds=ids)], MOST_ENDED)
         for _ in ended:

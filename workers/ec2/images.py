@@ -20,8 +20,8 @@ class Ec2Images:
         self._ec2, self._ssm = ec2, ssm
 
     def find(self, source: str) -> str:
-        """Return the id of the image that a source names now. Raises CloudError; `not_found` if there is none in this
-        region.
+        """Return the id of the image that a source (`ssm:PARAMETER` or `newest:OWNER/NAME`) names now. Raises
+        CloudError, with the category `not_found` if this region has no such image.
         """
         if source.startswith(SSM):
             return self._find_by_parameter(source.removeprefix(SSM))
@@ -33,7 +33,11 @@ class Ec2Images:
             image = str(self._ssm.get_parameter(Name=name)["Parameter"]["Value"])
         # Filtered by id: an unknown id in `ImageIds` would be an error.
         if not self._describe(Filters=[{"Name": "image-id", "Values": [image]}, _AVAILABLE]):
-            raise CloudError("not_found", "NoImage", f"the parameter {name} names {image}, which is not there")
+            raise CloudError(
+                "not_found",
+                "NoImage",
+                f"the parameter {name} names the image {image}, which is not there or not available",
+            )
         return image
 
     def _find_newest(self, owner: str, name: str) -> str:

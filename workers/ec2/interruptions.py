@@ -34,7 +34,7 @@ REBALANCE: Final = "EC2 Instance Rebalance Recommendation"
 STATE_CHANGE: Final = "EC2 Instance State-change Notification"
 HEALTH: Final = "AWS Health Event"
 STATES: Final = ("running", "stopping", "stopped", "shutting-down", "terminated")
-"""The states of a machine whose beginning is of interest."""
+"""The states of a machine about whose beginning a notice is made. Other states, such as `pending`, have no effect."""
 
 _Id = Annotated[str, msgspec.Meta(pattern=r"^i-[0-9a-f]{1,64}$")]
 
@@ -95,12 +95,12 @@ def read_notices(body: str) -> tuple[Notice, ...]:
     """Return the notices in the body of an SQS message: one, or for a scheduled change one for each machine. Return ()
     for an event that concerns no machine: another event of AWS Health, a change that is over, or a new machine.
 
-    Raises msgspec.DecodeError, its subclass ValidationError or ValueError unless the body is one of these events.
+    Raises msgspec.DecodeError (with its subclass ValidationError) or ValueError if the body is none of these events.
     """
     event = _DECODER.decode(body)
     at = event.time.timestamp()
     if (event.source == "aws.health") != isinstance(event, _Health):
-        raise msgspec.ValidationError(f"an event of this kind does not come from {event.source}")
+        raise msgspec.ValidationError(f"an event of this kind cannot have the source {event.source}")
     match event:
         case _Interruption():
             return (Notice(machine=event.detail.instance_id, kind="interruption", at=at),)
@@ -165,8 +165,8 @@ class SqsFeed:
         ]
 
     def delete(self, receipts: Sequence[str]) -> None:
-        """Delete received messages from the SQS queue, by their receipts, so that SQS does not deliver them again. A
-        call deletes ten; a message that SQS could not delete is delivered again.
+        """Delete received messages from the SQS queue, by their receipts, so that SQS does not deliver them again. Each
+        call deletes at most ten messages. A message that SQS could not delete is delivered again.
         """
         for first in range(0, len(receipts), MOST_MESSAGES):
             some = receipts[first : first + MOST_MESSAGES]

@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 class Ec2Market:
     """The instance types and prices of one region. `scheduler.ports.MarketSource` describes what each method promises.
 
-    `open_price_list` makes the client of the Pricing API, at the first on-demand prices.
+    `open_price_list` makes the client of the Pricing API, when on-demand prices are read for the first time.
     """
 
     def __init__(
@@ -53,7 +53,9 @@ class Ec2Market:
         self._client, self._open_price_list, self._types_a_call = client, open_price_list, types_a_call
 
     def read_types(self, seen_at: float) -> list[InstanceType]:
-        """Return all instance types that EC2 offers in the region, with their zones."""
+        """Return all instance types that EC2 offers in the region, with their zones. `seen_at`: the time that is
+        recorded with them.
+        """
         zones: dict[str, set[str]] = {}
         pages = self._client.get_paginator("describe_instance_type_offerings").paginate(
             LocationType="availability-zone", PaginationConfig={"PageSize": PRICES_A_PAGE}
@@ -72,7 +74,9 @@ class Ec2Market:
         ]
 
     def read_spot_prices(self, types: Sequence[str], zones: Sequence[str], seen_at: float) -> list[Price]:
-        """Return the present spot price of each of these instance types in each of these zones; none: in every zone."""
+        """Return the present spot price of each of these instance types in each of these zones. If `zones` is empty,
+        return the prices in every zone. `seen_at`: the time that is recorded with the prices.
+        """
         found: dict[tuple[str, str, str], tuple[datetime, Price]] = {}
         filters = [{"Name": "availability-zone", "Values": list(zones)}] if zones else []
         # The clocks of EC2 and of the cluster may differ, and EC2 refuses a time that is not past.
@@ -143,7 +147,7 @@ def read_type(answer: Mapping[str, Any], zones: Sequence[str], seen_at: float) -
 
 
 def _order(architectures: Iterable[str]) -> tuple[str, ...]:
-    """Return the architectures with a 32-bit one last: a type that runs both is a 64-bit one."""
+    """Return the architectures with the 32-bit one last, because a type that supports both counts as a 64-bit type."""
     return tuple(sorted(architectures, key=lambda each: (each == "i386", each)))
 
 
@@ -171,8 +175,8 @@ def read_spot_price(answer: Mapping[str, Any], seen_at: float) -> Price:
 
 
 def make_market(access: Ec2Access, budget: CallBudget | None = None) -> Ec2Market:
-    """Return the market of a region. Its calls take their tokens from `budget`; None: they have no limit. Raises
-    CloudError if boto3 cannot make a client.
+    """Return the Ec2Market of a region. Its EC2 calls take their tokens from `budget`; None: the calls have no limit.
+    Raises CloudError if boto3 cannot make a client.
     """
     client = make_client(access)
     if budget is not None:

@@ -1,5 +1,5 @@
-"""Find out which calls the AWS credentials of this process permit: launches, terminations, starts and stops by DryRun,
-reading calls by making each once.
+"""Find out which AWS calls the credentials of this process permit. Launches, terminations, starts and stops are tried
+with DryRun; calls that only read are made once.
 
 EC2 answers a call with DryRun by the error DryRunOperation if the call is permitted.
 """

@@ -26,7 +26,7 @@ class _Terms(msgspec.Struct):
 
 
 class _Entry(msgspec.Struct):
-    """The parts of one product in the answer that are read."""
+    """One product in an answer of the Pricing API, with the parts that are read."""
 
     product: Product
     terms: _Terms
@@ -46,7 +46,7 @@ def open_price_list(access: Ec2Access, seconds: float | None = None, attempts: i
 
 def read_list(client: "PricingClient", region: str, types: Sequence[str], seen_at: float) -> Iterator[Price]:
     """Yield the on-demand price of each of these instance types in a region. A type without exactly one price is
-    missing. Raises CloudError.
+    missing. Raises CloudError if a call fails.
     """
     for kind in dict.fromkeys(types):
         found = {price for entry in _find_products(client, region, kind) for price in _list_prices(entry, kind, region)}

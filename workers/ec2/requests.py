@@ -51,7 +51,8 @@ class _Launch(msgspec.Struct, frozen=True, kw_only=True):
     """The input of one launch request: its client token, how many machines it asks for, and the parts of the rules that
     the request needs.
 
-    `offerings`: those among which EC2 may choose, best first, all of one market; (None,) in a pool without offerings.
+    `offerings`: the offerings among which EC2 may choose, best first, all of one market; (None,) in a pool without
+    offerings.
     """
 
     token: str
@@ -62,7 +63,7 @@ class _Launch(msgspec.Struct, frozen=True, kw_only=True):
     user_data: str | None
     tags: Mapping[str, str]
     is_gang: bool = False
-    """Whether the machines are of use only together."""
+    """Whether the machines serve a gang, so that EC2 must launch all of them or none."""
 
     @property
     def market(self) -> Market:
@@ -206,7 +207,9 @@ def _render(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> str | 
 
 
 def _describe(offering: str | None, cluster_id: str, highest: str) -> dict[str, str]:
-    """Return the tags that depend on what is known: the offering, and the numbers of the cluster."""
+    """Return the optional tags of a machine: its offering (None: no tag), and the cluster's id with its highest numbers
+    (no `cluster_id`: no tags).
+    """
     tags = {} if offering is None else {TAG_OFFERING: offering}
     return tags | ({TAG_CLUSTER_ID: cluster_id, TAG_HIGHEST: highest} if cluster_id else {})
 
@@ -268,7 +271,7 @@ def _create_fleet(launch: _Launch, made: str | None = None) -> dict[str, Any]:
     """
     ec2 = launch.pool.ec2
     if ec2.security_groups and made is None:
-        wanted = "none beside a launch_template (a fleet takes the template's)"
+        wanted = "none together with a launch_template (a fleet takes the template's security groups)"
         raise _refuse(launch.name, "ec2.security_groups", wanted, list(ec2.security_groups))
     name = made or str(ec2.launch_template)
     template = {"LaunchTemplateId" if name.startswith("lt-") else "LaunchTemplateName": name}
@@ -300,8 +303,8 @@ def _create_fleet(launch: _Launch, made: str | None = None) -> dict[str, Any]:
 
 def _keep_together(launch: _Launch) -> dict[str, Any]:
     """Return the options by which a fleet launches all machines of a gang or none. EC2 can do that only with a single
-    instance type or in a single zone; otherwise the result is {}, and an incomplete answer is ended afterwards. Source:
-    `MinTargetCapacity` of CreateFleet.
+    instance type or in a single zone; otherwise the result is {}, and the machines of an incomplete answer are ended
+    afterwards. Source: `MinTargetCapacity` of CreateFleet.
     """
     zones = {place.get("SubnetId", place.get("AvailabilityZone")) for _, place in launch.list_places()}
     options: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """The launch templates that Leasehold makes for pools with an image, so that fleets can launch their machines.
 
-A template has a name that its content decides, and one version. So a template is never changed: other content is
-another template, and a request that was stored before still means the same.
+A template has a name that contains a hash of its content, and only one version. So a template never changes: other
+content makes another template, and a request that was stored earlier still launches the same machines.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ EXISTS: Final = "InvalidLaunchTemplateName.AlreadyExistsException"
 def describe_template(pool: Pool, cluster: str, common: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
     """Return the launch template for a pool with an image, as the parameters of CreateLaunchTemplate.
 
-    `common`: the parameters of the pool that a template and RunInstances have in common. `tags`: those of the template.
-    The name contains the cluster and the first 16 digits of the content's SHA-256.
+    `common`: the parameters of the pool that a template and RunInstances have in common. `tags`: the tags of the
+    template itself. The name contains the cluster and the first 16 digits of the content's SHA-256.
     """
     content = {
         "ImageId": pool.ec2.image,
@@ -45,8 +45,8 @@ def describe_template(pool: Pool, cluster: str, common: dict[str, Any], tags: di
 
 
 def make_template(client: "EC2Client", template: dict[str, Any]) -> None:
-    """Create a launch template that `describe_template` returned. If another process has created it, nothing happens.
-    Raises CloudError if EC2 refuses the call.
+    """Create a launch template that `describe_template` returned. If the template exists already, because another
+    process has created it, do nothing. Raises CloudError if EC2 refuses the call.
     """
     try:
         with cloud_errors():

@@ -67,5 +67,5 @@ def render_user_data(template: str, values: Mapping[str, str], path: str = "user
     except ValueError as error:
         raise fault(path, "`$$` for a dollar sign without a variable", str(error)) from None
     if (size := len(text.encode())) > MOST_BYTES:
-        raise fault(path, f"at most {MOST_BYTES} bytes once rendered", size)
+        raise fault(path, f"at most {MOST_BYTES} bytes after its variables are replaced", size)
     return text

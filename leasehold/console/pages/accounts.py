@@ -38,7 +38,7 @@ async def show_accounts(request: Request) -> Response:
 
 
 def count_reservations(feed: Feed) -> dict[str, Counter[str]]:
-    """Return by account how many reservations it has in each phase that has not ended."""
+    """Return for each account how many reservations it has in each phase, without ended ones."""
     counts: dict[str, Counter[str]] = {}
     with feed.lock:
         for phase in ("pending", "leased", "revoking"):
@@ -95,7 +95,7 @@ async def reset_account(request: Request) -> Response:
 
 def find_preemptions(store: Store, account: str | None) -> list[EventRow]:
     """Return the newest events about preemptions, newest first: each names both reservations, the level, the account
-    that pays and the amount. `account`: only those that this account pays for.
+    that pays and the amount. `account`: return only the preemptions that this account pays for; None: return all.
     """
     found = []
     for event in reversed(store.read_events(EventFilter(newest=True, limit=_READ_EVENTS))):

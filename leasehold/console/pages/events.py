@@ -17,7 +17,7 @@ from scheduler.ports import EventFilter
 
 EVENTS_A_PAGE: Final = 100
 MOST_NEW: Final = 500
-"""The most new events that one update or one look adds to a page."""
+"""The most new events that one update of the stream, or one request of a page for new events, adds to the page."""
 _FILTERS: Final = ("reservation", "slot", "name")
 
 
@@ -65,8 +65,8 @@ def _send(services: Backend, prefix: str, events: Sequence[Event]) -> None:
 
 
 def encode_rows(prefix: str, events: Sequence[Event]) -> bytes:
-    """Return the event with the rows of these events, newest first; `rows` is null if they are many, and a page reads
-    them itself.
+    """Return the server-sent event whose field `rows` has these events of the history as rows of the table, newest
+    first. If the events are many, `rows` is null, and each page then reads the rows itself.
     """
     rows = None if len(events) > MOST_NEW else [_describe(prefix, event) for event in reversed(events)]
     return encode_event(EVENTS, {"newest": events[-1].number, "rows": rows})

@@ -24,11 +24,11 @@ VERBS: Final = {
     "uncordon": "takes new leases again",
     "drain": "is drained: its machine is terminated when its leases have ended",
 }
-"""The changes of a slot that the panel offers -> what the answer means."""
+"""The verb of each change of a slot that the panel offers -> the text that is shown after it was accepted."""
 
 
 def prepare(app: Starlette) -> None:
-    """Make the document of the fleet, which follows the feed."""
+    """Before the first request, make the document of the fleet, which each change of the feed brings up to date."""
     app.state.fleet = FleetDocument(app.state.backend.feed)
     app.state.lives = LifeReader()
 
@@ -140,7 +140,9 @@ def _outcome(given: dict[str, str]) -> dict[str, Any]:
 
 
 def _find_free(slot: Slot | None, leases: list[Any]) -> list[tuple[str, float, float]]:
-    """Return (resource, free, total) of a slot, sorted by name."""
+    """Return for each resource of a slot (its name, the free amount, the total amount), sorted by name. `slot` None:
+    return [].
+    """
     total = (slot.resources or {}) if slot is not None else {}
     used = {name: sum(lease.resources.get(name, 0.0) for *_, lease in leases) for name in total}
     return [(name, max(0.0, total[name] - used[name]), total[name]) for name in sorted(total)]

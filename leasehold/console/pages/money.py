@@ -31,7 +31,7 @@ MEANINGS: Final[dict[CostKind, str]] = {
 }
 """Kind of use -> its meaning, in the order of COST_KINDS."""
 RARE: Final[frozenset[CostKind]] = frozenset({"stopped", "unbound"})
-"""Kinds that are shown only if a machine has such a time."""
+"""Kinds of use that are shown only if a machine was used in this way."""
 STOPS: Final = {
     "warn": "nothing: it only warns",
     "stop": "launches that would exceed it",

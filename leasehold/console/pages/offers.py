@@ -84,7 +84,9 @@ def read_page(store: Store, settings: MarketSettings, chosen: str) -> tuple[list
 
 
 def read_curve(store: Store, offers: Sequence[Offer], since: float, now: float) -> dict[str, Any]:
-    """Return the prices over time of the first offers whose price comes from the table, as `curves.js` draws them."""
+    """Return the prices of the first offers whose price comes from the table of prices, over the time from `since` to
+    `now`, in the form that `curves.js` draws.
+    """
     priced = [each for each in offers if each.seen_at is not None][:MOST_CURVES]
     return make_curve(store.read_price_changes(sorted({each.type or "" for each in priced})), priced, since, now)
 

@@ -29,7 +29,9 @@ PURPOSES: Final = {
 
 
 async def show_queues(request: Request) -> Response:
-    """Show the queues, the last tick and the processes. With `HX-Target: queues` only what changes with time."""
+    """Show the queues, the last tick and the processes. If the request has the header `HX-Target: queues`, show only
+    the part of the page that changes with time.
+    """
     services = backend(request)
     client, report = await services.client(caller(request)), await read_tick(request)
     queues: dict[str, WaitingMessages] = {}

@@ -30,7 +30,9 @@ KEYED: Final = frozenset({"suspend", "resume"})
 
 
 async def show_reservation(request: Request) -> Response:
-    """Show one reservation: its fields, leases and course. With `HX-Target: course` only what changes with time."""
+    """Show one reservation: its fields, leases and course. If the request has the header `HX-Target: course`, show only
+    the part of the page that changes with time.
+    """
     name, revision = request.path_params["name"], backend(request).feed.revision
     row = await _find(request, name)
     events, lost = await _read_events(request, name)
@@ -58,7 +60,9 @@ async def _find_stored(request: Request, name: str) -> StoredReservation | None:
 
 
 def _find_refusals(sender: Caller, stored: StoredReservation | None) -> dict[str, str | None]:
-    """Return for each verb why a worker would refuse it from this caller, or None. A worker checks it again."""
+    """Return for each of VERBS a sentence that explains why a worker would refuse this verb from this caller; None if
+    no reason is known. The worker checks the request again. `stored`: the row of the reservation; None: not known.
+    """
     return {verb: sender.find_refusal(verb) or _find_foreign(sender, verb, stored) for verb in VERBS}
 
 
@@ -99,8 +103,9 @@ async def explain_wait(request: Request) -> Response:
 
 
 async def press_change(request: Request) -> Response:
-    """Make the smallest change that a page has shown. The worker finds it again first, because the state may have
-    changed since; another change than the shown one is shown and not made.
+    """Make the smallest change that a page has shown. A worker first searches for the smallest change again, because
+    the state may have changed since. If the worker finds another change or none, nothing is changed, and the page shows
+    that.
     """
     name = request.path_params["name"]
     form = await read_form(request)
@@ -183,7 +188,7 @@ def _format_request(row: Reservation) -> str:
 
 
 def _find_refusal(request: Request, found: Explanation) -> str | None:
-    """Return why the caller may not make the smallest change, or None."""
+    """Return a sentence that explains why the caller may not make the smallest change; None if the caller may do it."""
     sender = caller(request)
     verbs = [action.verb for each in (found.change.actions if found.change else ()) if (action := find_action(each))]
     return next((refusal for verb in verbs if (refusal := sender.find_refusal(verb))), None)

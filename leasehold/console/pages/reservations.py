@@ -34,7 +34,9 @@ from scheduler.model.transitions import ENDED
 
 TOPIC: Final = "reservations"
 MOST_NAMED: Final = 200
-"""The most changed reservations that one update names. Beyond it, every page of a reservation loads itself again."""
+"""The most changed reservations that one update names. If more have changed, the update names none, and every open page
+of a reservation loads itself again.
+"""
 REQUESTS_AT_ONCE: Final = 8
 """The most requests of one bulk change that are sent at the same time."""
 
@@ -48,18 +50,22 @@ class Bulk:
     ids: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return what is done to each reservation."""
+        """Return as text what the bulk change does to each of its reservations."""
         return "cancel" if self.verb == "cancel" else f"set the priority to {self.priority:g}"
 
 
 def count_phases(view: FollowedView) -> list[tuple[str, int]]:
-    """Return the number of reservations in each phase that has not ended, and of those that ended lately."""
+    """Return (phase, number of its reservations) for each phase that is no end, and last (`ended`, number of the
+    reservations that ended lately).
+    """
     counts = [(phase, len(rows)) for phase, rows in view.by_phase.items() if phase not in ENDED]
     return [*counts, ("ended", len(view.ended))]
 
 
 async def show_reservations(request: Request) -> Response:
-    """Show the list for the filter in the address. With `HX-Target: rows` only its rows, and the counts."""
+    """Show the list for the filter in the address. If the request has the header `HX-Target: rows`, show only the rows
+    of the list and the counts.
+    """
     revision = backend(request).feed.revision
     feed, wanted = backend(request).feed, read_filter(request.query_params)
     await feed.refresh()

@@ -18,7 +18,9 @@ from scheduler.simulation.show import DECIMALS_FOR_PEOPLE, format_decision, tidy
 
 VERSIONS: Final = 20
 MOST_DECISIONS: Final = 60
-"""The most decisions that the page shows beside each other; their totals count all."""
+"""The most pairs of decisions (by the present and by the proposed rules) that the page shows; the totals on the page
+count all decisions.
+"""
 
 
 async def show_rules(request: Request) -> Response:

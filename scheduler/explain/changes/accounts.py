@@ -51,7 +51,7 @@ def list_account_waits(search: Search) -> Iterator[Suggestion]:
 
 def raise_limit(search: Search) -> Suggestion | None:
     """Return the smallest rise of a limit of the reservation's quota account (`max_fanout` or a limit for a label) that
-    would end the reservation's wait.
+    would end the reservation's wait. Return None if no rise ends it.
     """
     account = _find_payer(search)
     if account is None:
@@ -94,9 +94,9 @@ def list_freed_work(search: Search) -> Iterator[Suggestion]:
 
 
 def grant_what_is_lacking(search: Search) -> Suggestion | None:
-    """Return the smallest rise of the quota account's balance that would end the reservation's wait, for an account
-    with `disable_free_tasks`. Return None for other accounts: their reservations can run at the free level without a
-    balance.
+    """Return the smallest rise of the quota account's balance that would end the reservation's wait, if the account has
+    `disable_free_tasks`. Return None if no rise ends it, and for other accounts: their reservations can run at the free
+    level without a balance.
     """
     account = _find_payer(search)
     return grant_balance(search) if account is not None and account.disable_free_tasks else None

@@ -1,4 +1,4 @@
-"""The smallest rise of budgets that ends a wait."""
+"""The smallest rise of budgets (limits in dollars) that would end a reservation's wait."""
 
 from collections.abc import Iterator, Mapping
 from math import ceil
@@ -9,7 +9,7 @@ from scheduler.model.budgets import NOTHING_SPENT, Budget, Spent, find_allowed
 from scheduler.model.transitions import UNPAID
 
 _CENTS: Final = 100
-"""Suggested amounts are whole cents."""
+"""Cents of a dollar. Suggested amounts are whole cents."""
 
 
 def raise_budgets(search: Search) -> Suggestion | None:
@@ -28,7 +28,9 @@ def raise_budgets(search: Search) -> Suggestion | None:
 
 
 def _raise_all(search: Search, rises: dict[str, int]) -> Suggestion | None:
-    """Return the rise of several budgets, each as small as the others allow. `rises`: the most cents by budget."""
+    """Return a change that raises several budgets, each by as little as possible after the budgets before it. Return
+    None if it does not end the wait, or if time is over. `rises`: name of a budget -> the greatest rise in cents.
+    """
     if not search.serves(_raise(search, rises)):
         return None
     for name, most in list(rises.items()):
@@ -49,7 +51,9 @@ def _list_limiting(search: Search) -> Iterator[str]:
 
 
 def _find_most(search: Search, names: list[str]) -> int:
-    """Return a rise in cents with which every launch that could be wanted is within these budgets."""
+    """Return a rise in cents that is certainly enough: with it, the launches for all pending reservations fit into each
+    of the budgets `names`.
+    """
     prices = [each.price for _, pool in list_pools(search) for each in pool.offerings]
     running = sum(slot.price or 0.0 for slot in search.view.slots.values() if slot.state not in UNPAID)
     return ceil(_CENTS * (running + count_wanted(search) * max(prices, default=0.0))) + len(names)
@@ -67,7 +71,9 @@ def _raise(search: Search, rises: Mapping[str, int]) -> Suggestion:
 
 
 def _allow(budget: Budget, spent: Spent, wanted: float) -> dict[str, Any]:
-    """Return the keys of a budget that are too low for machines of `wanted` dollars an hour, with the least amounts."""
+    """Return the keys of a budget (`per_hour`, `per_day`, `per_month`) that do not allow machines of `wanted` dollars
+    an hour, each with the least amount that does. `spent`: what the budget's machines have cost.
+    """
     limits = {
         "per_hour": (budget.per_hour, 0.0),
         "per_day": (budget.per_day, spent.day),

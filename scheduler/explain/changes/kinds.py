@@ -1,9 +1,9 @@
-"""The list of all kinds of change that may end a reservation's wait, and the kinds that change reservations or the
-queue.
+"""The list of all kinds of change that may end a reservation's wait, and the functions for those kinds that change
+reservations or the queue.
 
-Each kind is a function that finds its smallest change. It lists candidates from the rows and the rules, and a plan with
-the candidate decides whether the reservation is served. A wrong candidate costs a plan and causes no wrong answer. The
-kinds that change slots, pools and accounts have modules of their own.
+Each kind is a function that finds the smallest change of this kind. It lists candidates from the rows and the rules,
+and a trial plan with a candidate decides whether the reservation is served. A candidate that does not help costs one
+plan and causes no wrong answer. The functions for slots, pools and accounts have modules of their own.
 """
 
 from collections.abc import Iterator
@@ -140,8 +140,8 @@ OPENERS: Final[tuple[Candidates, ...]] = (
     list_leases_more,
     list_overtaking,
 )
-"""Functions that list changes which may be the first of two changes together. Only changes without an amount are listed
-here: such a change is either made or not.
+"""Functions that list changes which may be the first change of a pair. Only kinds of change without an amount are here:
+such a change is either made or not.
 """
 SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     _first_of(list_freed),

@@ -183,8 +183,8 @@ def _find_name(pool: Pool) -> str:
 
 
 def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that add the labels which the reservation requires, and which a pool lacks, to the labels of the
-    pool's new slots. The change with the fewest labels comes first.
+    """Yield changes that give the new slots of a pool the labels which the reservation requires and the pool lacks. The
+    change with the fewest labels comes first.
     """
     found = [
         (name, pool, find_lacking(pool.labels, required_labels(search.reservation, component)))

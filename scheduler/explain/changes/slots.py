@@ -32,11 +32,11 @@ from scheduler.model.slots import Slot
 from scheduler.policy.capacity.fits import capacity_of, given_to
 
 MOST_RIVALS: Final = 16
-"""The most other pending reservations that are assumed to take added capacity before the reservation whose wait is
-explained.
+"""The most pending instances whose requests are added up, because they may take added capacity before the reservation
+whose wait is explained.
 """
 MOST_SUMS: Final = 200
-"""The most sums of pending requests that are tried as the new capacity of one host."""
+"""The most sums of pending requests for which the new capacity of one host is computed."""
 MOST_SIZES: Final = 48
 """The most ways to enlarge a host that one search for a change tries."""
 Missing = dict[str, float]
@@ -108,8 +108,9 @@ def _with_larger(slot: Slot, pool: Pool, missing: Missing) -> Suggestion:
 
 
 def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, list[Missing]]) -> Iterator[Missing]:
-    """For each of the given sums of requests, yield the amounts by resource that the slot lacks to hold the whole sum.
-    Sums that fit already are skipped.
+    """For each sum of requests in `sums` of the slot's pool, yield the amounts by resource that the slot lacks to hold
+    the sum beside its leases. Sums that fit already are skipped. `sums`: pool -> its sums, as `_list_sums` returns
+    them.
     """
     capacity = capacity_of(slot, pool)
     if capacity is None:
@@ -126,9 +127,9 @@ def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, lis
 def _list_sums(search: Search, pool: str, wanted: Resources) -> list[Missing]:
     """Return sums of the requests of the smallest pending instances in this pool, as amounts by resource.
 
-    An enlarged slot should hold one of these sums: a size between two sums serves no further request. Some sums do not
-    contain the waiting reservation's own request. If an earlier reservation blocks the queue, capacity for the earlier
-    one is enough.
+    An enlarged slot should hold one of these sums: a size between two sums serves no further request. `wanted`, the
+    request of the waiting reservation, is added up first. Some sums do not contain it: if an earlier reservation blocks
+    the queue, capacity for the earlier one may be enough.
     """
     sums: dict[tuple[float, ...], Missing] = {(0.0,) * len(wanted): dict.fromkeys(wanted, 0.0)}
     for resources in nsmallest(

@@ -17,8 +17,8 @@ from scheduler.operations.writers.quota import drop_account, note_account, put_a
 
 
 def set_account(work: UnitOfWork, _rules: Rules, document: AccountDocument) -> Account:
-    """Create a quota account, or change the settings that the command names. The balance stays unless the command has a
-    balance.
+    """Create a quota account, or change the settings that the command names. The balance of an existing account stays
+    unless the command has a balance.
     """
     settings = document.model_dump(include=document.model_fields_set - {"account", "balance"})
     return put_account(work, document.account, settings, document.balance)
@@ -35,7 +35,7 @@ def reset_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument
 
 
 def forget_account(work: UnitOfWork, _rules: Rules, document: AccountNameDocument) -> Account:
-    """Delete the balance and the settings of a quota account.
+    """Mark a quota account as forgotten: delete its balance and its settings. Return its new row.
 
     Leases that the account paid for continue at their levels without payment. Pending reservations of the account have
     no account from now on.
@@ -55,4 +55,4 @@ ACCOUNT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Account]] = {
     "reset_account": reset_account,
     "forget_account": forget_account,
 }
-"""By verb: the function that carries out a command about quota accounts."""
+"""The verb of each command about quota accounts -> the function that carries it out."""

@@ -1,11 +1,11 @@
 """Gathered requests: many single requests of different senders are carried out in one transaction.
 
-The answers are those of the requests one by one in the same order, with one exception: requests that do not name the
-same rows may change places, so a reservation that is submitted while another one is released may meet a limit on
-pending reservations that the release would have made room for.
+The answers are the same as if the requests were carried out one by one in this order, with one exception. Requests that
+do not name the same rows may be carried out in another order. For example, if a reservation is submitted while another
+one is released, the submission may exceed a limit on pending reservations although the release comes first.
 
-If a joint transaction fails, its requests are carried out one by one, so that a broken row or a lost race harms only
-the request that meets it.
+If a joint transaction fails, its requests are carried out one by one, so that a broken row or a lost race affects only
+the request that concerns it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ SEPARATE_SECONDS: Final = 5.0
 This bounds the work on a database that does not answer. Senders repeat the requests that remain.
 """
 MOST_TRIES: Final = 3
-"""How many times a request is tried if a copy of the request, or another change of its rows, is committed first."""
+"""How many times a request is tried if another transaction changes its rows first."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Message:
 
 
 Outcome = Answer | Exception
-"""The answer to a request, or the error that prevented an answer."""
+"""The answer to a request, or the error because of which there is no answer."""
 
 
 def accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
@@ -66,11 +66,11 @@ def _accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]
 
 
 def _stages(checked: Iterable[Request | Answer]) -> Iterator[dict[int, Request]]:
-    """Yield the valid requests by index, in groups that may be carried out in one transaction.
+    """Yield the valid requests by index, in groups. The requests of a group may be carried out in one transaction.
 
     In a group no two requests have the same id or name the same row. A request with a verb that is not in GATHERED is
-    alone. No submission follows a report about a slot, because the report may change reservations that it does not
-    name.
+    alone in its group. A submission is never in a group behind a report about a slot, because the report may change
+    reservations that it does not name.
     """
     stage: dict[int, Request] = {}
     taken: set[tuple[str, Any]] = set()
@@ -103,7 +103,9 @@ def _list_rows(request: Request) -> Iterator[tuple[str, Any]]:
 
 
 def _execute_together(ports: Ports, requests: Sequence[Request]) -> list[Outcome]:
-    """Carry out requests in one transaction. If it fails, carry them out one by one, as far as time allows."""
+    """Carry out requests in one transaction. If it fails, carry them out one by one, as far as time allows. Return the
+    outcome of each request.
+    """
     if not requests:
         return []
     began = monotonic()

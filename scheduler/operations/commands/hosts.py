@@ -1,4 +1,4 @@
-"""Handlers of commands about static hosts: a host registers and leaves, and an operator removes its slot.
+"""Handlers of commands about static hosts: a host registers or leaves, or an operator removes its slot.
 
 Source: Orchard's registration of workers.
 """
@@ -59,15 +59,18 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
 
 
 def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument) -> None:
-    """Refuse a host that registers under a slot of another machine or another pool: record an event and raise
-    CommandRefused.
+    """Raise CommandRefused, after recording an event, if a host registers under a slot that belongs to another machine
+    or another pool.
     """
     fault = None
     if current.pool != document.pool:
         fault = CommandRefused("pool", f"{current.pool}, the pool of {current.id}", document.pool)
     elif current.machine not in {None, document.machine}:  # promise: same-machine
         fault = CommandRefused(
-            "machine", f"the machine that {current.id} belongs to, or that it is removed", document.machine, "conflict"
+            "machine",
+            f"the machine that {current.id} belongs to (an operator can remove the slot)",
+            document.machine,
+            "conflict",
         )
     if fault is not None:
         work.add_event(
@@ -84,7 +87,7 @@ def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument)
 
 def leave(work: UnitOfWork, _rules: Rules, document: HostDocument) -> Slot:
     """Drain the slot of a static host that wants to leave: it takes no new leases, and becomes empty when its leases
-    have ended.
+    have ended. Return the new row of the slot.
 
     A repeated command changes nothing. Raises CommandRefused if the slot is unknown or belongs to another machine.
     """
@@ -101,8 +104,9 @@ def check_host(slot: Slot, machine: str) -> Slot:
 def remove(work: UnitOfWork, rules: Rules, document: SlotDocument) -> Slot:
     """Delete the slot of a static host that does not come back (a command of operators).
 
-    The next tick fails the reservations that have leases on the slot (`slot_gone`). Any machine may then register under
-    its name. Raises CommandRefused for a slot of an ec2 pool, because its machine would keep running without a slot.
+    The next tick fails the reservations that have leases on the slot (`slot_gone`). Afterwards any machine may register
+    under the name of the slot. Raises CommandRefused for a slot of an EC2 pool, because its machine would keep running
+    without a slot.
     """
     slot = find_slot(work, document.slot)
     pool = rules.pools.get(slot.pool)
@@ -118,4 +122,4 @@ HOST_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Slot]] = {
     "leave": leave,
     "remove": remove,
 }
-"""By verb: the function that carries out a command about static hosts."""
+"""The verb of each command about static hosts -> the function that carries it out."""

@@ -1,8 +1,8 @@
 """Intake of requests: each request is validated, committed, published and answered, and a tick is requested.
 
 The id of a request and its answer are stored in the same transaction as the change. A repeated request therefore
-changes nothing: its sender gets the stored answer, and the rows are published again. See docs/reference/consistency.md,
-"Requests".
+changes nothing: its sender gets the stored answer, and the rows that the answer names are published again. See
+docs/reference/consistency.md, "Requests".
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,27 +78,27 @@ COMMANDS: Final[dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot 
     **HOST_COMMANDS,
     **ACCOUNT_COMMANDS,
 }
-"""By verb: the function that carries out a document with this verb and returns the changed row. `submit` is not
-included.
+"""The verb of each command except `submit` -> the function that carries out a document with this verb and returns the
+changed row.
 """
 MOST_ITEMS = 10_000
 """Maximum number of documents in one request."""
 MOST_LIST_FAULTS = 1000
-"""About how many faults the answer to a list of documents contains at most. Each refused document has at least one
-fault.
+"""About how many faults the answer to a list of documents contains at most. At least one fault of each refused document
+is returned.
 """
 TRUSTED = frozenset({"renew", "confirm"})
-"""Verbs whose answer contains `ttl` and `cores`.
+"""The verbs whose answer contains `ttl` and `cores`.
 
-`ttl`: for how many seconds the lease is certainly valid, None if it does not expire. The holder counts them from the
-sending of the command, so its deadline is before the scheduler's. `cores`: by component, the number of CPUs of the slot
-that the component may use.
+`ttl`: for how many seconds the lease is certainly valid; None if it does not expire. The holder counts these seconds
+from the sending of the command, so the lease ends for the holder before it ends for the scheduler. `cores`: by
+component, the number of CPUs of the slot that the component may use.
 """
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request whose sender's role and whose documents were checked. Its rows are not loaded yet."""
+    """One request after the check of its sender's role and of its documents. Its rows are not loaded yet."""
 
     id: str
     verb: str
@@ -123,8 +123,9 @@ def accept(
     Invalid input is reported in the answer and never raised: `{"ok": false, "errors": [{"index", "path", "expected",
     "got"}]}`. The answer to `items` has `results` by index; valid documents are accepted and invalid ones refused.
 
-    `principal` is the verified sender, or None if the message was not signed. A repeated request gets the stored answer
-    only if the same principal sends it.
+    `operator`: the request comes from an operator's tool on the host and needs no signature. `principal`: the verified
+    sender, or None if the message was not signed. A repeated request gets the stored answer only if the same principal
+    sends it.
     """
     request = check_request(verb, document, operator=operator, principal=principal)
     answer = execute(ports, [request])[0] if isinstance(request, Request) else request
@@ -133,7 +134,7 @@ def accept(
 
 
 def count_results(meter: Meter, principal: Principal | None, answer: Answer) -> None:
-    """Count the accepted and the refused documents of one answered request in the metrics."""
+    """Count the accepted and the refused documents of one answered request in the metrics, by sender."""
     # A sender with an unknown name is refused before this, so there are only as many labels as principals.
     results = answer.get("results", [answer])
     accepted = sum(bool(each["ok"]) for each in results)
@@ -147,7 +148,9 @@ def count_results(meter: Meter, principal: Principal | None, answer: Answer) -> 
 def check_request(
     verb: str, document: object, *, operator: bool = False, principal: Principal | None = None
 ) -> Request | Answer:
-    """Check a request without the database. Return it, or the answer that refuses it."""
+    """Check the verb, the documents and the role of a request's sender (`principal`; None: unsigned), without the
+    database. Return the checked request, or the answer that refuses it.
+    """
     forbidden = find_role_fault(principal, verb) if verb in SCHEMAS else None
     if forbidden is not None:
         return refuse([forbidden])
@@ -173,8 +176,8 @@ def execute(ports: Ports, requests: Sequence[Request]) -> list[Answer]:
     """Carry out requests in one transaction, in this order, and return their answers. Changed rows are published
     afterwards.
 
-    Either all requests are submissions or none is, because a submission locks another counter first. No two requests
-    may have the same id or name the same row, so that each row has one sender. Raises
+    Either all requests are submissions or none is, because a submission first locks the counter of new reservations. No
+    two requests may have the same id or name the same row, so that each change of a row has one sender. Raises
     StaleWriteError if the rules change twice meanwhile.
     """
     # The transaction compares the version of the rules, so they need no statement of their own before it.
@@ -186,11 +189,15 @@ def execute(ports: Ports, requests: Sequence[Request]) -> list[Answer]:
 
 
 class _RulesChangedError(StaleWriteError):
-    """Raised in a transaction if other rules are in force than those with which its requests were tested."""
+    """Raised in a transaction if the rules in force are not those with which its requests were checked. The requests
+    are then checked again.
+    """
 
 
 def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> list[Answer]:
-    """Carry out requests under these rules. Raises _RulesChangedError if other rules are in force."""
+    """Carry out requests that were checked under the rules `stored`, in one transaction. Return their answers. Raises
+    _RulesChangedError if other rules are in force.
+    """
     rules = stored.rules
     misfits: Mapping[str, Reason] = {}
     if is_submission := requests[0].verb == "submit":
@@ -235,7 +242,9 @@ def _answer_again(request: Request, stored: StoredAnswer) -> Answer:
 
 
 def _command_all(work: UnitOfWork, rules: Rules, requests: Sequence[Request]) -> tuple[list[list[Answer]], ChangeSet]:
-    """Carry out the commands of all these requests. Return the answers to the documents of each, and the changes."""
+    """Carry out the commands of all these requests. Return (the answers to the documents of each request, the
+    changes).
+    """
     load_rows(work, rules, [(r.verb, item) for r in requests for item in r.items if isinstance(item, Document)])
     results = []
     for each in requests:
@@ -249,10 +258,8 @@ def _join(results: list[Answer], *, single: bool) -> Answer:
 
 
 def _repeat(ports: Ports, answers: Sequence[Answer]) -> None:
-    """Publish the rows that stored answers name, and request a tick, because requests that were answered have arrived
-    again.
-
-    The process that carried them out first may have ended right after its commit.
+    """Publish the rows that stored answers name, and request a tick. Called for requests that arrived again: the
+    process that carried them out first may have ended after its commit and before it published the rows.
     """
     if not answers:
         return
@@ -267,8 +274,8 @@ def _repeat(ports: Ports, answers: Sequence[Answer]) -> None:
 
 
 def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
-    """Return the id of a request and its documents: those under `items`, or its only one. Raises InvalidInputError if
-    the request is malformed.
+    """Return the id of a request and its documents: the list under `items`, or the request itself as the only one.
+    Raises InvalidInputError if the request is malformed.
     """
     if verb not in SCHEMAS:
         raise InvalidInputError([Fault("verb", f"a known verb{suggest(verb, SCHEMAS)}", show(verb))])
@@ -291,10 +298,10 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
 
 
 def _read(reader: Callable[..., Document], item: object, most: int, principal: Principal | None) -> Item:
-    """Check one document of a request with the `reader` of its verb. Return the document, or the error with at most
+    """Check one document of a request with the `reader` of its verb. Return the document, or an error with at most
     `most` faults.
 
-    A producer may submit reservations for its own accounts only.
+    A producer may submit reservations for its own accounts only; for any other account, the error is returned.
     """
     try:
         document = reader(item, most=most)
@@ -305,7 +312,9 @@ def _read(reader: Callable[..., Document], item: object, most: int, principal: P
 
 
 def load_rows(work: UnitOfWork, rules: Rules, commands: Sequence[tuple[str, Document]]) -> None:
-    """Lock and read the rows that these documents name, each with its verb. Call it once in a transaction."""
+    """Lock and read the rows that these documents name. `commands`: pairs of a verb and a document. Call it once in a
+    transaction.
+    """
     named, verbs = [document for _, document in commands], {verb for verb, _ in commands}
     if "forget_account" in verbs:
         work.count_submitted()
@@ -353,7 +362,7 @@ def _check_rights(work: UnitOfWork, document: Document) -> None:
 
 def check_question(principal: Principal | None, verb: str, *, slot: str | None = None) -> None:
     """Raise CommandRefused unless this sender may send this question (a request that only reads). `slot`: the slot that
-    the question is about, if any.
+    the question is about; None: it is about no single slot.
     """
     _refuse_for(find_role_fault(principal, verb))
     if slot is not None:

@@ -1,7 +1,7 @@
-"""Handlers of commands about reservations. Senders are producers, holders and operators.
+"""Handlers of commands about reservations. Their senders are producers, holders and operators.
 
-Each handler changes rows in a unit of work. If a command cannot be carried out, its handler raises `CommandRefused`,
-with the field, what was expected and what was found, before it has changed anything.
+Each handler changes rows in a unit of work. If a command cannot be carried out, its handler raises `CommandRefused`
+(the field, what was expected and what was found) before it has changed anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,9 +74,10 @@ def find_alive(work: UnitOfWork, document: HolderDocument) -> Reservation:
 
 
 def _find_with_parts(work: UnitOfWork, document: ReasonDocument) -> tuple[Reservation, list[Lease]]:
-    """Return the reservation of a command, and the elastic leases that the command names.
+    """Return the reservation of a command, and the elastic leases that the command names by component or instance; []
+    if it names none.
 
-    If it names one instance, the token of its lease and the token of the reservation are both accepted.
+    If the command names one instance, the token of its lease and the token of the reservation are both accepted.
     """
     current = _find(work, document)
     named = [each for each in _list_named(current, document.component) if each.kind == "elastic"]
@@ -87,7 +88,9 @@ def _find_with_parts(work: UnitOfWork, document: ReasonDocument) -> tuple[Reserv
 
 
 def _list_named(current: Reservation, name: str | None) -> list[Lease]:
-    """Return the lease of the instance with this name, or those of all instances of the component with this name."""
+    """Return the leases of the instance with this name, or of all instances of the component with this name; [] if
+    there are none.
+    """
     found = [each for each in current.leases if each.component == name]
     if found or all(each.name != name for each in current.request.components):
         return found
@@ -98,7 +101,8 @@ def _list_named(current: Reservation, name: str | None) -> list[Lease]:
 
 
 def _check_key(work: UnitOfWork, current: Reservation, document: HolderDocument) -> None:
-    """Raise CommandRefused unless the command has the key that was submitted (as a hash) with the reservation.
+    """Raise CommandRefused if the reservation was submitted with the hash of a key, and the command does not have this
+    key.
 
     An operator needs no key. The key is checked before the token, so that a sender without the key cannot find out the
     token by guessing.
@@ -127,7 +131,9 @@ def _check_token(work: UnitOfWork, current: Reservation, document: HolderDocumen
 
 
 def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
-    """End a reservation because its holder has finished. A second release changes nothing."""
+    """End a reservation because its holder has finished. Return its new row. Releasing it a second time changes
+    nothing.
+    """
     current = _find(work, document)
     if current.phase == "released":
         return current
@@ -137,9 +143,9 @@ def release(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
 
 
 def cancel(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
-    """End a reservation, without a restart, because its producer does not need it any more.
+    """End a reservation, without a restart, because its producer does not need it any more. Return its new row.
 
-    No token is needed. A second cancel changes nothing.
+    No token is needed. Cancelling it a second time changes nothing.
     """
     current = _find(work, document)
     if current.phase == "cancelled":
@@ -149,15 +155,17 @@ def cancel(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservat
 
 
 def _check_not_over(current: Reservation, rules: Rules) -> None:
-    """Raise CommandRefused if a reservation has ended, unless it failed and waits for its restart."""
+    """Raise CommandRefused if a reservation has ended. A reservation that failed and waits for its restart has not
+    ended.
+    """
     waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
     if current.phase in ENDED and not waits_for_restart:
         raise _refuse_phase(current, "a reservation that has not ended")
 
 
 def renew(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
-    """Move the expiry of a reservation to now + ttl. The first renewal by the holder also confirms the lease (its use
-    has begun).
+    """Move the expiry of a reservation to now + ttl. The holder's first renewal also counts as a confirmation that the
+    use of the lease has begun.
     """
     current = find_alive(work, document)
     confirmed = current.confirmed_at
@@ -172,7 +180,7 @@ def renew(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservati
 
 
 def fail(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
-    """Fail a reservation because an essential component died. The restart policy decides whether the reservation is
+    """Fail a reservation because an essential instance failed. The restart policy decides whether the reservation is
     restarted.
 
     If the command names an elastic instance, only that instance ends, and a later tick may grant it a lease again. The
@@ -192,7 +200,7 @@ def fail(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservatio
 def _check_component(current: Reservation, document: ReasonDocument) -> None:
     """Raise CommandRefused if the command names a component on which the reservation has no lease.
 
-    For a pending reservation without claims, the essential components of the request are allowed.
+    If the reservation is pending without claims, the names of essential components of its request are accepted, too.
     """
     if document.component is None or _list_named(current, document.component):
         return
@@ -202,11 +210,11 @@ def _check_component(current: Reservation, document: ReasonDocument) -> None:
 
 
 def surrender(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
-    """Give revoked leases back before their deadline. Returns the reservation.
+    """Give revoked leases back before their deadline. Return the new row of the reservation.
 
-    The reservation becomes pending again, or stays leased if only elastic instances were revoked. Elastic instances
-    that the command names, by their own name or that of their component, are given back even if they are not being
-    revoked; as long as the reservation is leased, it then gets no further instances of that component.
+    The reservation becomes pending again, or stays leased if only elastic instances were revoked. If the command names
+    elastic instances, by their own name or that of their component, they are given back even if they are not being
+    revoked. While the reservation is leased, it then gets no further instances of that component.
     """
     current, elastic = _find_with_parts(work, document)
     _check_component(current, document)
@@ -230,7 +238,7 @@ def _give_back(work: UnitOfWork, rules: Rules, current: Reservation, leases: Seq
 def decline(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:
     """Give all leases of a reservation back, because the holder cannot use their slots.
 
-    The reservation keeps its position in the queue and is not placed on these slots in its next assignment.
+    The reservation keeps its position in the queue. Its next assignment does not use these slots.
     """
     current = find_alive(work, document)
     if current.phase != "leased":
@@ -250,12 +258,12 @@ def suspend(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reserva
 
 
 def resume(work: UnitOfWork, _rules: Rules, document: HolderDocument) -> Reservation:
-    """End the suspension of a reservation, so that a tick can place it again."""
+    """End the suspension of a reservation, so that a tick can place it again. Return its new row."""
     return work.change(find_alive(work, document), suspended=False)
 
 
 def set_priority(work: UnitOfWork, rules: Rules, document: PriorityDocument) -> Reservation:
-    """Change the priority of a reservation from the next tick on.
+    """Change the priority of a reservation from the next tick on. Return its new row.
 
     Priority 0 puts a pending reservation on hold and does not affect a leased one. A failed reservation that waits for
     its restart has the new priority after the restart.
@@ -278,4 +286,4 @@ LEASE_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation]] = {
     "resume": resume,
     "priority": set_priority,
 }
-"""By verb: the function that carries out a command of a producer, holder or operator about a reservation."""
+"""The verb of each command about a reservation -> the function that carries it out."""

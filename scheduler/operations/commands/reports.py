@@ -1,5 +1,5 @@
-"""Handlers of reports by an observer of the machines: `confirm` (a reservation runs), `absent` (it does not) and
-`idle`.
+"""Handlers of the reports of an observer of the machines: `confirm` (a reservation runs on a slot), `absent` (it runs
+nowhere) and `idle` (nothing runs on a slot).
 
 A report overrides the stored state, unless the report is older than what is known. Source: qscheduler's notices.
 """
@@ -25,14 +25,16 @@ from scheduler.operations.writers.leases import LeaseWriter
 from scheduler.policy.lifecycle.timers import may_restart_again
 
 MOVED = "reservation_moved"
-"""Name of the event that a leased reservation was confirmed on another slot than that of its lease. Its phase does not
-change.
+"""Name of the event that a leased reservation was confirmed on another slot than the slot of its lease. The phase of
+the reservation does not change.
 """
 CONTRADICTED = "contradicted"
 
 
 class UnknownReservation(msgspec.Struct, frozen=True):
-    """The result for a reservation that a report names and the database does not have."""
+    """The result of a report about a reservation that the database does not have. `id`: the reservation that the report
+    names.
+    """
 
     id: str
 
@@ -41,9 +43,9 @@ def confirm(work: UnitOfWork, rules: Rules, document: ConfirmDocument) -> Reserv
     """Record the report that a reservation runs, so that `confirm_timeout` no longer applies to it.
 
     A reservation that is pending, or leased on another slot, becomes leased on the reported slot. If that slot has no
-    capacity for both, the reservation that was assumed to run there becomes pending again. An unknown reservation is
-    never created; the slot then takes no lease until a report `idle`. A static host counts as heard from, because the
-    sender has contact with it (source: Orchard).
+    capacity for it beside the present leases, other reservations there become pending again. A reservation that the
+    database does not have is not created; the slot then takes no lease until a report `idle`. The report also counts as
+    a heartbeat of a static host, because its sender has contact with the host (source: Orchard).
     """
     at = _instant(work, document)
     if document.slot is not None and document.reservation not in work.reservations:
@@ -80,7 +82,7 @@ def _known_since(current: Reservation) -> float:
     """Return the time of the newest information about a reservation: its last change of phase, or its last
     confirmation. Reports from before that time are ignored.
 
-    A lease that a dated report has begun is known since the date of the report, which is the confirmation.
+    If a report with a date began the lease, that is the date of the report, which counts as the confirmation.
     """
     if current.confirmed_at is None:
         return current.changed_at
@@ -88,9 +90,10 @@ def _known_since(current: Reservation) -> float:
 
 
 def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
-    """Return the time of the latest information about what runs on a slot. Older reports about the slot are ignored.
+    """Return the time of the newest information about what runs on a slot. Reports from before that time are ignored.
 
-    It is the latest of: a report, a lease that began or ended there, a confirmation, the start of the machine.
+    It is the latest of these: a report about the slot, the begin or end of a lease there, a confirmation, the start of
+    the machine.
     """
     known = [slot.noted_at, slot.idle_since, slot.since if slot.state == "ready" else None]
     for (owner, _), lease in work.leases.list_on(slot).items():
@@ -102,7 +105,7 @@ def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
 
 
 def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float) -> None:
-    """Set `last_seen` of those of these slots that belong to static hosts to `at`; a later `last_seen` stays."""
+    """Set `last_seen` of the slots `names` to `at` if they belong to static hosts; a later `last_seen` stays."""
     for name in sorted(names):
         slot = work.slots.get(name)
         pool = rules.pools.get(slot.pool) if slot is not None else None
@@ -112,7 +115,8 @@ def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float)
 
 
 def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, at: float) -> Reservation:
-    """Lease a reservation on the slot where it was confirmed to run: it was pending, or leased on another slot.
+    """Lease a reservation, which is pending or leased on another slot, on the slot where it was reported to run. If the
+    report is older than what is known, change nothing. Return the new row.
 
     Raises CommandRefused for a reservation with several instances, because the report does not identify the instance,
     and for a slot that is neither ready nor draining.
@@ -141,8 +145,8 @@ def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slo
 
 
 def _lease(work: UnitOfWork, rules: Rules, current: Reservation, placement: Placement) -> None:
-    """Lease a pending reservation on the slot where a report found it, at the level of service that its account can
-    pay.
+    """Lease a pending reservation on the slot where a report found it. Under `queue: quota`, the lease has the level
+    that the account can pay.
 
     Claims of the reservation on other slots are dropped.
     """
@@ -176,9 +180,8 @@ def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
 
 
 def _date_freed_slots(work: UnitOfWork, leases: Iterable[Lease], at: float) -> None:
-    """Store that a slot which lost its last lease by a report is idle since `at`, the time that the report describes.
-
-    `leases`: the leases that the report has ended.
+    """Correct the begin of the idle time of slots that lost their last lease by a report: they are idle since `at`, the
+    time that the report describes. `leases`: the leases that the report has ended.
     """
     for name in sorted({lease.slot for lease in leases}):
         slot = work.slots.get(name)
@@ -191,7 +194,7 @@ def _make_room(
 ) -> None:
     """Return other reservations on a slot to the queue until `component` fits, because `current` is known to run there.
 
-    Reservations without a confirmation are returned first. Within each group, the latest lease is returned first.
+    Reservations without a confirmation are returned before confirmed ones, and among equal ones the latest lease first.
     """
     writer = LeaseWriter(work, rules)
     while others := {key: lease for key, lease in work.leases.list_on(slot).items() if key[0] != current.id}:
@@ -205,9 +208,10 @@ def _make_room(
 
 
 def _contradict(work: UnitOfWork, rules: Rules, other: Reservation, at: float) -> None:
-    """Return a reservation to the queue at its earlier position, or drop its claims if it is pending, because the
-    report of a slot, about what runs there, contradicts its lease or claim. `at`: the time that the report describes;
-    the reservation is pending since then.
+    """Drop the lease or claim of a reservation, because a report about what runs on its slot contradicts it. A leased
+    reservation returns to the queue at its earlier position; a pending one loses its claims.
+
+    `at`: the time that the report describes; a reservation that returns counts as pending since then.
     """
     if other.phase == "pending":
         drop_claims(work, other)
@@ -233,8 +237,9 @@ def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at:
 
 
 def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservation | UnknownReservation:
-    """End a reservation and its leases, because a report states that it neither runs nor waits. A failed reservation
-    that waits for its restart ends too. An unknown reservation needs no change.
+    """End a reservation and its leases, because a report states that it neither runs nor waits. Return its new row. A
+    failed reservation that waits for its restart ends too. For a reservation that the database does not have, change
+    nothing.
     """
     current = work.reservations.get(document.reservation)
     if current is None:
@@ -249,8 +254,8 @@ def absent(work: UnitOfWork, rules: Rules, document: AbsentDocument) -> Reservat
 
 
 def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
-    """Record the report that nothing runs on a slot: end the confirmed reservations there and let the slot take leases
-    again.
+    """Record the report that nothing runs on a slot: end the confirmed reservations there, and let the slot take leases
+    again if an unknown reservation had prevented it.
 
     If no lease is left on the slot, the labels in the report are stored. A lease that is not confirmed yet is kept,
     because its holder may still start.
@@ -276,8 +281,8 @@ def idle(work: UnitOfWork, rules: Rules, document: IdleDocument) -> Slot:
 
 
 def _list_users(work: UnitOfWork, slot: Slot, *, claims: bool = True) -> list[Reservation]:
-    """Return the reservations that have a lease on the slot, and with `claims` those that only claim it, in order of
-    submission.
+    """Return the reservations that have a lease on the slot, in order of submission. `claims`: also return the
+    reservations that only have a claim on it.
     """
     there = work.leases.list_on(slot).items()
     owners = {owner for (owner, _), lease in there if claims or lease.state != "claimed"}
@@ -289,4 +294,6 @@ REPORT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot
     "absent": absent,
     "idle": idle,
 }
-"""By verb: the function that carries out a report. The reservations with leases on the reported slot must be loaded."""
+"""The verb of each report -> the function that carries it out. The reservations with leases on the reported slot must
+be loaded.
+"""

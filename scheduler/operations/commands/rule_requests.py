@@ -29,19 +29,19 @@ from scheduler.ports import StoredAnswer, Transaction
 RULES: Final = "rules"
 """The field of a request that contains a document of rules. The paths of faults begin with it."""
 MOST_VERSIONS: Final = 100
-"""The most versions in one answer."""
+"""The most versions of the rules in one answer."""
 MOST_SHOWN: Final = 200
 """The most entries of each list of a preview or of a version's changes in one answer."""
 MOST_INNER: Final = 100
-"""The most entries of a list inside such an entry, for example of the leases of one decision."""
+"""The most entries of a list inside such an entry, for example the leases of one decision."""
 _HIDDEN: Final = "user_data"
 
 
 def describe_rules(ports: Ports, principal: Principal | None, history: int) -> Answer:
     """Return the rules in force and, with `history` above 0, that many of their newest versions, oldest first.
 
-    The user data of pools may contain what only operators should read. For other principals it is left out, and
-    `hidden` has the paths.
+    The user data of pools may contain secrets for operators only. In the answer to any other principal it is missing,
+    and `hidden` has the paths of the missing values.
     """
     stored = ports.store.load_rules()
     document, hidden = stored.document, list[str]()
@@ -82,7 +82,9 @@ def _compare(found: Rehearsal) -> dict[str, Any]:
 
 
 def _list_decisions(planned: Plan) -> Iterator[dict[str, Any]]:
-    """Yield the first decisions of a plan in the format in which `leasehold simulate` prints them: without claims."""
+    """Yield the first MOST_SHOWN decisions of a plan in the format in which `leasehold simulate` prints them. Claims
+    are omitted.
+    """
     shown = (each for each in planned.decisions if not isinstance(each, Claim))
     for decision, _ in zip(shown, range(MOST_SHOWN), strict=False):
         yield _cut_lists(describe_decision(decision), MOST_INNER)
@@ -98,8 +100,8 @@ def _count_codes(planned: Plan) -> dict[str, int]:
 
 
 def _cut_lists(table: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return a table whose lists have at most `most` entries. If one was longer, `lengths` has its whole length, by
-    name. Lists in its entries are cut to MOST_INNER.
+    """Return `table` with its lists cut to at most `most` entries. If a list was longer, `lengths` in the result has
+    its name -> whole length. Lists inside an entry are cut to MOST_INNER.
     """
     lists = {name: value for name, value in table.items() if isinstance(value, list | tuple)}
     lengths = {name: len(value) for name, value in lists.items() if len(value) > most}
@@ -113,8 +115,9 @@ def _cut_lists(table: Mapping[str, Any], most: int) -> dict[str, Any]:
 def apply_request(ports: Ports, document: object, principal: Principal | None) -> Answer:
     """Carry out a request that applies rules, and return its answer: `version` and `changed`, or the faults.
 
-    A request id and its answer are stored with the change, so a repeated request changes nothing and gets the answer
-    of the first one. The change is announced afterwards, also again for a repeated request.
+    The id of the request and its answer are stored with the change, so a repeated request changes nothing and gets the
+    stored answer. The change is announced after the commit. A repeated request also requests a tick, in case the
+    process ended before the announcement.
     """
     forbidden = find_role_fault(principal, "apply")
     try:
@@ -133,12 +136,16 @@ def _apply_checked(ports: Ports, document: object, principal: Principal | None) 
 
 
 def _read(document: Mapping[str, Any]) -> Rules:
-    """Return the rules in a document. Raises InvalidInputError for a wrong one, also if it names a file: a worker
-    reads no files for a request.
+    """Return the rules in a document. Raises InvalidInputError if the document is wrong or names a file: a worker reads
+    no files for a request.
     """
     rules = read_rules(document, RULES)
     faults = [
-        Fault(f"{RULES}.pools.{name}.ec2.user_data_file", "the text in user_data; no file is read", show(file))
+        Fault(
+            f"{RULES}.pools.{name}.ec2.user_data_file",
+            "the text itself, in user_data (a worker reads no files)",
+            show(file),
+        )
         for name, pool in rules.pools.items()
         if pool.ec2.user_data is None and (file := pool.ec2.user_data_file) is not None
     ]
@@ -166,8 +173,8 @@ def _apply(ports: Ports, asked: ApplyDocument, rules: Rules, principal: Principa
 def _write(
     transaction: Transaction, asked: ApplyDocument, rules: Rules, principal: Principal | None
 ) -> tuple[Applied | None, Answer]:
-    """Write the rules in a transaction. Return what was applied and the answer; (None, the refusal) if another version
-    is in force than the expected one.
+    """Write the rules in a transaction. Return (what was applied, the answer). If another version is in force than the
+    request expects, return (None, the refusal).
     """
     source = asked.source or ("a request" if principal is None else f"a request of {principal.name}")
     try:
@@ -192,8 +199,8 @@ def _describe_race(error: RulesChangedError, expected: int) -> Fault:
 
 
 def _repeat(ports: Ports, known: StoredAnswer, request: str, sender: str | None) -> Answer:
-    """Return the stored answer to a repeated request. Its process may have died before it requested a tick, so one is
-    requested; the tick also publishes the rows that the view lacks.
+    """Return the stored answer to a repeated request, and request a tick. The process that carried the request out
+    first may have ended before it requested one; the tick also publishes the rows that the view lacks.
     """
     if known.principal != sender:
         return refuse([Fault("request", "an id that no other principal has used", show(request), "conflict")])

@@ -1,7 +1,7 @@
-"""Handlers of commands and notices about slots. Senders are operators, hosts and the cloud.
+"""Handlers of commands and notices about slots. Their senders are operators, hosts and the cloud.
 
-Each handler changes rows in a unit of work. If a command cannot be carried out, its handler raises `CommandRefused`
-before it has changed anything.
+Each handler changes rows in a unit of work, and returns the new row of the slot. If a command cannot be carried out,
+its handler raises `CommandRefused` before it has changed anything.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ INTERRUPTED, MAINTENANCE = "slot_interrupted", "slot_maintenance"
 
 
 def find_slot(work: UnitOfWork, name: str) -> Slot:
-    """Return the slot with this id. Raises CommandRefused if there is none."""
+    """Return the slot with the id `name`. Raises CommandRefused if there is none."""
     slot = work.slots.get(name)
     if slot is None:
         raise CommandRefused("slot", "a known slot", name, "unknown")
@@ -31,17 +31,18 @@ def find_slot(work: UnitOfWork, name: str) -> Slot:
 
 
 def cordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """Mark a slot so that it takes no new leases. Leases that are on the slot continue."""
+    """Mark a slot so that it takes no new leases, and return its new row. Leases that are on the slot continue."""
     return work.change(find_slot(work, document.slot), cordoned=True)
 
 
 def uncordon(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """End the cordon of a slot, so that it takes new leases again."""
+    """End the cordon of a slot, so that it takes new leases again. Return its new row."""
     return work.change(find_slot(work, document.slot), cordoned=False)
 
 
 def drain(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
-    """Drain a slot (let it end when its leases are over) at the command of an operator.
+    """Drain a slot at the command of an operator: its leases continue, and it ends when they are over. Return its new
+    row.
 
     A ready slot drains at once. A slot whose machine is not ready yet, or is stopped, ends in the next tick. Slots in
     other states do not change.
@@ -50,10 +51,9 @@ def drain(work: UnitOfWork, _rules: Rules, document: SlotDocument) -> Slot:
 
 
 def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
-    """Drain a slot for this reason: at once if it is ready, or in the next tick if its machine is not ready yet, or if
-    it is stopped and an operator drains it.
-
-    Slots in other states do not change.
+    """Drain a slot for this reason, and return its new row. A ready slot drains at once. A slot whose machine is not
+    ready yet drains in the next tick; so does a stopped slot, but only if an operator drains it (`by`). Slots in other
+    states do not change.
     """
     if slot.state == "ready":
         slot = work.move_slot(slot, "draining", cause=by, reason=reason, drain_reason=reason)
@@ -64,9 +64,9 @@ def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) 
 
 
 def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
-    """Record on a slot EC2's notice that it will take the spot machine back at `gone_at`.
+    """Record on a slot EC2's notice that it will take the spot machine back at `gone_at`. Return the slot's row.
 
-    A second notice changes nothing, unless the machine will be gone earlier than the slot's row has it.
+    A later notice changes nothing, unless it gives an earlier time than the slot's row has.
     """
     slot = find_slot(work, name)
     is_news = slot.interrupted_by is None or gone_at < slot.interrupted_by
@@ -80,8 +80,8 @@ def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
 
 
 def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
-    """Handle EC2's recommendation to replace the machine of a slot: drain the slot unless the pool ignores the
-    recommendations.
+    """Handle EC2's recommendation to replace the machine of a slot: drain the slot. If the rules of the pool ignore
+    such recommendations, do nothing.
 
     A second recommendation changes nothing.
     """
@@ -93,8 +93,11 @@ def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
 
 
 def maintain(work: UnitOfWork, rules: Rules, name: str, code: str, begins_at: float | None) -> Slot:
-    """Handle EC2's announcement that it will stop, restart or retire the machine of a slot: drain the slot unless the
-    pool ignores such announcements. A second one changes nothing. `code` is EC2's name for it, for the event.
+    """Handle EC2's announcement that it will stop, restart or retire the machine of a slot: drain the slot. If the
+    rules of the pool ignore such announcements, do nothing.
+
+    A second announcement changes nothing. `code`: EC2's name of the maintenance, for the event. `begins_at`: when it
+    begins; None: unknown.
     """
     slot = find_slot(work, name)
     if (pool := rules.pools.get(slot.pool)) is None or pool.maintenance == "ignore":
@@ -128,4 +131,4 @@ SLOT_COMMANDS: dict[str, Callable[[UnitOfWork, Rules, Any], Slot]] = {
     "uncordon": uncordon,
     "drain": drain,
 }
-"""By verb: the function that carries out an operator's command about a slot."""
+"""The verb of each operator's command about a slot -> the function that carries it out."""

@@ -1,6 +1,6 @@
 """Submissions: check the documents of new reservations, store the reservations, and make the answers.
 
-An answer also names fields of the request that have no effect.
+An answer also has notes about fields of the request that have no effect.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -31,11 +31,11 @@ Item = Document | InvalidInputError
 
 
 def refuse_unservable(items: Sequence[Item], rules: Rules) -> list[Item]:
-    """Return, for each document, the error if it names an unknown pool or system, or exceeds a limit on a single
-    reservation.
+    """Return, for each document, an error if it names an unknown pool or system, or exceeds a limit on a single
+    reservation; else the document itself.
 
-    Returns the document itself if there is no fault. An unknown pool counts as a typing error; a reservation whose pool
-    is removed later waits. Speed: documents that share their request (`ReservationReader`) are tested once.
+    An unknown pool counts as a typing error, and the reservation is refused. (A reservation whose pool is removed later
+    waits.) Speed: documents that share their request object (`ReservationReader`) are checked once.
     """
     tested: dict[int, InvalidInputError | None] = {}
     found: list[Item] = []
@@ -60,11 +60,11 @@ def _refuse_unservable(item: ReservationDocument, rules: Rules) -> InvalidInputE
 
 
 def foresee(store: Store, known: KnownSlots, rules: Rules, items: Sequence[Item]) -> dict[str, Reason]:
-    """Return, by reservation id, the waiting code and sentence for each new reservation that no slot could hold at
-    present.
+    """Return, by reservation id, the waiting code and sentence of each new reservation that no slot could hold at
+    present. Reservations that fit are missing.
 
-    Of several equal documents only one is tested, because lists may be long. What fitted is not tested again until the
-    rules or the known slots change.
+    Of several equal documents only one is tested, because lists may be long. A kind of request that fitted is not
+    tested again until the rules or the known slots change.
     """
     good = {item.id: item for item in reversed(items) if isinstance(item, ReservationDocument)}
     sharing: dict[int, list[str]] = {}
@@ -87,7 +87,7 @@ def foresee(store: Store, known: KnownSlots, rules: Rules, items: Sequence[Item]
 
 @dataclass(frozen=True)
 class Submission:
-    """The documents of one request that submits reservations, the cause for events, and the verified sender (None: the
+    """One request that submits reservations: its documents, the cause for events, and the verified sender (None: the
     request was not signed).
     """
 
@@ -119,10 +119,10 @@ def submit(
     misfits: Mapping[str, Reason] | None = None,
     admission: Admission | None = None,
 ) -> tuple[list[list[Answer]], ChangeSet]:
-    """Store new reservations. Return, for each submission, the answers to its documents, and the changes.
+    """Store new reservations. Return (for each submission the answers to its documents, the changes).
 
-    No two submissions name the same reservation. A document whose id exists already changes nothing, in whatever phase
-    that reservation is. `misfits` has, by id, the reasons why no slot could hold a reservation at present; such
+    No two submissions may name the same reservation. A document whose id exists already changes nothing, in whatever
+    phase the stored reservation is. `misfits`: by id, the reason why no slot could hold a reservation at present; such
     reservations are stored as well, and their answers contain the reason. `admission` refuses reservations that exceed
     a limit on pending ones; None: no limit applies.
     """
@@ -168,15 +168,19 @@ def _answer_all(
     warned: Mapping[str, Reason],
     new: frozenset[str],
 ) -> list[Answer]:
-    """Return the answers to the documents of one submission, by index. `new`: the reservations that were inserted.
+    """Return the answers to the documents of one submission, in their order. `present`: the stored reservations by id.
+    `refused`: the errors by id. `warned`: by id, the reason why no slot could hold a reservation. `new`: the ids of the
+    reservations that were inserted.
 
-    If another principal submitted the stored reservation with the id of a document, the document is refused. If it
-    existed before the document, notes name the fields that differ, for which the stored values hold.
+    A document is refused if another principal submitted the stored reservation with its id. If the reservation existed
+    before, the answer has notes about the fields in which the document differs; the stored values stay.
     """
     results: list[Answer] = []
     answered: set[str] = set()
     noted: dict[int, dict[str, str]] = {}
-    """By identity of a shared request: the notes on the fields that its queue ignores."""
+    """Identity of a request object that documents share -> the notes about its fields that have no effect in its
+    queue.
+    """
     for index, item in enumerate(submission.items):
         if not isinstance(item, ReservationDocument) or item.id in refused:
             fault = refused[item.id] if isinstance(item, ReservationDocument) else item
@@ -224,21 +228,23 @@ def new_reservation(item: ReservationDocument, rules: Rules, now: float, princip
 
 
 def _note_ignored(rules: Rules, row: Reservation, item: ReservationDocument) -> dict[str, str]:
-    """Return, by field, a sentence for each field of a document that the order of the reservation's queue ignores."""
+    """Return notes (field -> sentence) about fields of a document that have no effect, because the order of the
+    reservation's queue does not use them.
+    """
     asked = row.request
     return rules.list_ignored(asked.pool, asked.system, priority=item.priority, account=item.account)
 
 
 def add_notes(answer: Answer, notes: Mapping[str, str]) -> None:
-    """Add `notes` to an answer: field of an accepted request -> why it has no effect. In the answer each is a `path`
-    and a `text`.
+    """Add `notes` to the answer to an accepted request. `notes`: field of the request -> why it has no effect. In the
+    answer each note is a dict with `path` and `text`.
     """
     if notes:
         answer["notes"] = [{"path": path, "text": text} for path, text in notes.items()]
 
 
 def _list_differences(item: ReservationDocument, row: Reservation) -> Iterator[tuple[str, str]]:
-    """Yield (field, sentence) for each field in which a repeated submission differs from the stored reservation. A
+    """Yield (field, sentence) for each field in which a submission differs from the stored reservation with its id. A
     missing field counts as its default.
     """
     asked, first = item.request, row.request
@@ -249,7 +255,10 @@ def _list_differences(item: ReservationDocument, row: Reservation) -> Iterator[t
         if name == "components" and _is_plain(asked.components) and _is_plain(first.components):
             # The document named `resources`, not `components`.
             field, value = "resources", first.components[0].resources
-        yield field, f"{row.id} exists already and keeps the values of its first request: there it is {_show(value)}"
+        yield (
+            field,
+            f"{row.id} exists already and keeps the values of its first request, in which this field is {_show(value)}",
+        )
     if item.priority != row.priority:
         text = f"{row.id} exists already and its priority stays {row.priority:g}; the verb `priority` changes it"
         yield "priority", text
@@ -258,7 +267,7 @@ def _list_differences(item: ReservationDocument, row: Reservation) -> Iterator[t
 
 
 def _is_plain(components: tuple[Component, ...]) -> bool:
-    """Return whether the components are what a document with `resources` and without `components` gives: one component
+    """Return whether these components are those of a document without `components`: one component with the name
     `main`.
     """
     return len(components) == 1 and components[0] == Component(name="main", resources=components[0].resources)
@@ -271,8 +280,8 @@ def _show(value: object) -> str:
 
 
 def describe_answer(row: Reservation | Slot | Account | UnknownReservation) -> Answer:
-    """Return the answer to a command that was carried out. `row`: the reservation, slot or account after
-    the command.
+    """Return the answer to a command that was carried out. `row`: the reservation, slot or account after the command,
+    or the UnknownReservation of a report.
     """
     if isinstance(row, Account):
         return {"ok": True, "account": row.id, "balance": row.balance}

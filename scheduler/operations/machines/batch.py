@@ -1,9 +1,9 @@
 """Launch in bulk: one request to the cloud asks for the machines of all slots of a batch.
 
-The request is stored on the first slot of the batch before it is sent. A machine of a batch has no tag with a slot: the
-database alone binds machines to slots, in the order of the answer. The answer is recorded once, in one transaction that
-also deletes the stored request. So a task that runs twice or dies at any point launches nothing twice, and a slot of
-the batch that is given up meanwhile gets no machine.
+The request is stored on the first slot of the batch before it is sent. A machine of a batch has no tag with a slot:
+only the database records which slot it belongs to, by the order of the answer. The answer is recorded once, in one
+transaction that also deletes the stored request. So a task that runs twice or dies at any point launches nothing twice,
+and a slot of the batch that is given up meanwhile gets no machine.
 """
 
 from collections import Counter
@@ -38,22 +38,24 @@ from scheduler.policy.scaling.offerings import Choice, find_end, list_alternativ
 from scheduler.ports import UNHEARD, BatchAnswer, BatchOrder, CloudError, ClusterRow, Refusal
 
 SHORT = "UnfulfillableCapacity"
-"""Error code of a request that got fewer machines than it asked for, if EC2 names no error. Source: CreateFleet."""
+"""Error code for a request that got fewer machines than it asked for, if EC2 names no error. Source: CreateFleet."""
 GANG = "gang"
 """Key of the stored request of a batch whose machines are of use only together: the id of the gang."""
 SLOTS = "slots"
-"""Key of the stored request of a batch: the ids of the slots for whose machines it asks. Other requests lack it."""
+"""Key of the stored request of a batch: the ids of the slots for which it asks machines. A request that lacks this key
+is not of a batch.
+"""
 PRICES = "prices"
-"""Key of the stored request of a batch: the price of each offering when the request was made. The price of a slot is
-one of these, although the table of prices may change before the answer comes.
+"""Key of the stored request of a batch: the price of each offering when the request was made. A slot gets one of these
+prices, even if the table of prices changes before the answer comes.
 """
 
 
 def launch_batch(ports: Ports, batch: str) -> str:
-    """Request the machines of all slots of this batch that still want one. Return the outcome as one word.
+    """Request the machines of all slots of this batch that still want one. Return a word for the outcome.
 
-    `success`: at least one machine was launched. Slots without a machine become empty, and the next tick plans their
-    launches again.
+    `success`: at least one slot got a machine; for a gang: all slots. Slots without a machine become empty, and the
+    next tick plans their launches again.
     """
     rules = ports.rules()
     if not (names := _find_names(ports, batch)):
@@ -81,11 +83,12 @@ def find_request(ports: Ports, batch: str) -> dict[str, Any] | None:
 
 
 def end_batch(ports: Ports, batch: str, *, is_last: bool) -> None:
-    """Settle the request of a batch, some slots of which were given up before its answer was recorded.
+    """Request the machines of a batch again, because some of its slots were given up before the answer was recorded.
+    The answer shows which machines the request has launched: each machine is given to a slot that still wants one, or
+    is terminated.
 
-    The request is sent again, and its answer shows which machines it made: each becomes the machine of a slot that
-    still wants one, or is terminated. `is_last`: whether an unknown error counts as proof that there is no machine.
-    Raises CloudError while the outcome is unknown.
+    `is_last`: this is the last try, and an unknown error counts as proof that there is no machine. Raises CloudError
+    while the outcome is unknown.
     """
     request = find_request(ports, batch)
     if request is None:
@@ -113,7 +116,7 @@ def _freeze(ports: Ports, rules: Rules, batch: str, names: Sequence[str]) -> Slo
     """Store the request of a batch on its first slot that wants a machine, and count the attempt, before the request is
     sent. Return this slot, or None if no slot wants a machine or the next attempt is not due.
 
-    A request that is stored already is not changed, whatever became of its slots.
+    A request that is stored already is not changed, even if slots of the batch were given up since.
     """
     cluster = ports.store.read_cluster()
     with ports.store.transaction() as transaction:
@@ -184,13 +187,13 @@ def _find_choice(pool: Pool | None, key: str | None) -> Choice | None:
 
 
 def settle_batch(ports: Ports, rules: Rules, batch: str, request: dict[str, Any], answer: BatchAnswer) -> str:
-    """Record the answer to the request of a batch, once. Return the outcome as one word.
+    """Record the answer to the request of a batch, once. Return a word for the outcome.
 
-    The machines of the answer become, in its order, those of the slots that want one. Slots for which there is no
-    machine become empty, and each refusal pauses launches as that of a single launch does. Slots that were given up
-    meanwhile become empty. Machines that are left are terminated. If EC2 refuses that, CloudError is raised; the sweep
-    for machines without a slot terminates them later. If a gang lacks a machine, the slots of its other machines are
-    terminated at once: the machines would cost money and serve nothing until the gang is complete.
+    The machines of the answer are given, in its order, to the slots that want one. Slots for which there is no machine
+    become empty, and each refusal pauses launches, as the refusal of a single launch does. Slots that were given up
+    meanwhile become empty. Machines that no slot wants are terminated. If EC2 refuses that, CloudError is raised; the
+    sweep for machines without a slot terminates them later. If a gang lacks a machine, the slots of its other machines
+    are terminated at once: the machines would cost money and serve nothing until the gang is complete.
     """
     bound, left, change_set = _record(ports, rules, batch, request, answer)
     if change_set is None:
@@ -222,8 +225,8 @@ def is_partial(request: dict[str, Any], answer: BatchAnswer) -> bool:
 def _record(
     ports: Ports, rules: Rules, batch: str, request: dict[str, Any], answer: BatchAnswer
 ) -> tuple[list[tuple[str, Machine]], list[Machine], ChangeSet | None]:
-    """Write the answer to the request of a batch. Return the slots that got a machine, each with the machine, the
-    machines that no slot wants, and the changes; None instead of the changes if the answer was recorded before.
+    """Write the answer to the request of a batch. Return (the slots that got a machine, each with its machine; the
+    machines that no slot wants; the changes). The changes are None if the answer was recorded before.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -255,15 +258,16 @@ def _record(
 
 
 def _clear(work: UnitOfWork, slots: Sequence[Slot], batch: str) -> None:
-    """Make the slots of a batch empty that were given up before its answer was recorded."""
+    """Make those slots of a batch empty that were given up before its answer was recorded."""
     for slot in slots:
         if slot.state == "terminating" and slot.batch == batch and slot.instance_id is None:
             work.move_slot(slot, "empty", reason="never_launched")
 
 
 def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine, prices: Mapping[str, float]) -> None:
-    """Make this machine that of a slot. The slot gets the resources of the machine's offering, and the price that the
-    offering had when the request was made (`prices`; of older requests: the present one).
+    """Store this machine on a slot. The slot gets the resources of the machine's offering, and the price that the
+    offering had when the request was made (`prices`). If `prices` lacks it (older requests), the slot gets the present
+    price.
     """
     choice = _find_choice(pool, machine.offering) if machine.offering != slot.offering else None
     changes: dict[str, Any] = {}
@@ -283,9 +287,12 @@ def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine, pri
 def _refuse(
     work: UnitOfWork, pool: Pool | None, first: Slot, slots: Sequence[Slot], refusals: Sequence[Refusal]
 ) -> None:
-    """Make the slots of a batch empty for which there is no machine, and stage the pauses for the refusals.
+    """Move the slots for which a batch got no machine to the state `empty`, or to `error` if the last refusal is a
+    wrong configuration. Stage the pauses of launches that the refusals cause.
 
-    `first`: a slot of the batch as it was before. A refusal counts as one, however many machines it concerned.
+    `slots`: the slots without a machine. `first`: a slot of the batch, as it was before this transaction changed it;
+    its launch decides which pauses are staged. Each of `refusals` counts as one refusal, however many machines it
+    concerned.
     """
     if slots:
         last = refusals[-1] if refusals else Refusal(offering=None, category="capacity", code=SHORT)
@@ -305,7 +312,7 @@ def _settle_error(ports: Ports, rules: Rules, batch: str, names: Sequence[str], 
     """Record that the whole request of a batch failed. Return the category of the error.
 
     After an unclear outcome the same request is sent again, at most `MOST_ATTEMPTS` times. After a definite refusal the
-    slots become empty or `error`, as after that of a single launch.
+    slots become empty or `error`, as after the refusal of a single launch.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")

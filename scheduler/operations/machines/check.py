@@ -24,16 +24,16 @@ from scheduler.ports import RefusedMessage, StoreUnavailableError
 BATCH = 500
 """The most slots in one message that starts checks."""
 PROBES_AT_ONCE = 25
-"""How many machines of one message are probed at the same time. Each probe may take its whole timeout."""
+"""How many machines of one message are probed at the same time. Each probe may last until its timeout."""
 YOUNG_SECONDS = 300.0
 MOST_MISSES = 3
-"""A machine counts as gone when this number of checks in a row did not find it in EC2, if it was launched at least
-YOUNG_SECONDS ago.
+"""After this number of checks in a row that did not find a machine in EC2, the machine counts as gone, if it was
+launched at least YOUNG_SECONDS ago.
 """
 
 
 def check(ports: Ports, slot_ids: Sequence[str]) -> int:
-    """Ask EC2 for the machines of these slots, and move each slot to the state of its machine. Return the number of
+    """Read the machines of these slots from EC2, and move each slot to the state of its machine. Return the number of
     events.
 
     A booting slot becomes `binding` when its machine runs, and `ready` when the probe succeeds. A slot in any state
@@ -80,7 +80,9 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
 
 
 def _needs_status(slot: Slot, rules: Rules) -> bool:
-    """Return whether the cloud's status checks decide about this slot: its pool has no probe, or is unknown."""
+    """Return whether the cloud's status checks decide about this slot. They do if its pool has no probe or is
+    unknown.
+    """
     pool = rules.pools.get(slot.pool)
     return slot.state in {"booting", "binding", "ready"} and (pool is None or pool.probe.kind == "none")
 
@@ -93,8 +95,8 @@ def _serves(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules
 
 
 def _fails(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules) -> bool:
-    """Return whether the machine of a ready slot fails its probe. Without a probe: whether the cloud reports it as
-    unhealthy. Return False if the pool's `unhealthy_after` is 0.
+    """Return whether the machine of a ready slot fails its probe or, if its pool has no probe, is reported as unhealthy
+    by the cloud. Return False if the pool's `unhealthy_after` is 0.
     """
     machine, pool = machines.get(slot.instance_id or ""), rules.pools.get(slot.pool)
     if machine is None or machine.state != "running" or slot.state != "ready" or pool is None:
@@ -145,11 +147,13 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
 
 
 def _mirror_power(work: UnitOfWork, slot: Slot, machine: Machine) -> None:
-    """Compare a stopped slot with its machine, or another slot with its stopped machine.
+    """Compare the slot's power state (stopped, or to be stopped or started) with the state of its machine, and correct
+    what differs.
 
-    A decided stop is done when the machine is stopped. A stopped slot whose machine runs although no start was decided
-    is stopped again. A machine that is stopped although no stop was decided counts as interrupted now: its leases end,
-    and it is terminated. Both need several checks in a row, because the cloud may report an earlier state.
+    A stop that was decided is done when the machine is stopped. If the machine of a stopped slot runs although no start
+    was decided, the machine is stopped again. If a machine is stopped although no stop was decided, it counts as
+    interrupted now: its leases end, and it is terminated. These two corrections need several checks in a row with the
+    same result, because the cloud may report an earlier state.
     """
     is_stopped = machine.state == "stopped"
     if slot.state == "stopped" and is_stopped:
@@ -177,7 +181,7 @@ def _whereabouts(machine: Machine) -> dict[str, Any]:
 
 def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
     """Make a slot empty because its machine is gone. If the machine had not become ready, count a failed boot of the
-    pool.
+    slot's pool.
     """
     if slot.state in BOOTING:
         note_failed_boot(work, rules.pools.get(slot.pool), slot, f"lost its machine while {slot.state}")
@@ -185,11 +189,11 @@ def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
 
 
 def _mirror_missing(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
-    """Count that the cloud does not list the machine of a slot. If it was missing often enough and is not young, treat
-    it as gone.
+    """Count that the cloud does not list the machine of a slot. If the machine was missing in MOST_MISSES checks in a
+    row and is not young, treat it as gone.
 
-    The cloud may not list a machine yet that was launched a moment ago. Slots in the state `terminating` are treated in
-    the same way, because their machines may not have got the termination.
+    The cloud may not yet list a machine that was launched a moment ago. Slots in the state `terminating` are treated in
+    the same way, because the termination may not have reached their machines.
     """
     missed = slot.missed + 1
     born = slot.since if slot.last_seen is None else slot.last_seen
@@ -200,14 +204,15 @@ def _mirror_missing(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
 
 
 RESEND_SECONDS = 10.0
-"""Seconds before a launch, a termination or a callback that is still not done is sent again."""
+"""Seconds after which a launch, termination or callback that is still not done is sent again."""
 
 
 def recover(ports: Ports, resend_seconds: float = RESEND_SECONDS) -> int:
-    """Send launches, terminations, starts, stops and callbacks again that are due and were not sent in the last
+    """Send again the launches, terminations, starts, stops and callbacks that are due and were not sent in the last
     `resend_seconds`. Return the number of messages.
 
-    If the `sent_at` of a slot is in the future, the clock was set back after the write, so its work counts as due.
+    If the `sent_at` of a slot is in the future, the clock was set back after the write, so the slot's work counts as
+    due.
     """
     now = ports.store.now()
     due = [
@@ -227,7 +232,7 @@ def recover(ports: Ports, resend_seconds: float = RESEND_SECONDS) -> int:
 
 
 def _claim(ports: Ports, due: Sequence[Slot], now: float) -> list[Slot]:
-    """Set `sent_at` to `now` for the slots in `due` that have not changed since they were read. Return these slots. So
+    """Set `sent_at` to `now` for those slots of `due` that have not changed since they were read, and return them. So
     two processes do not send the same work.
     """
     if not due:
@@ -247,8 +252,8 @@ def _claim(ports: Ports, due: Sequence[Slot], now: float) -> list[Slot]:
 def sweep(ports: Ports, *, all_machines: bool = False) -> int:
     """Send messages that start checks of slots, in batches. Return the number of slots.
 
-    The slots that boot, bind or terminate are checked, those whose stop is not confirmed, and those that drain because
-    of an interruption. `all_machines`: check every slot that has a machine.
+    Checked are slots that boot, bind or terminate, slots whose stop is not confirmed, and slots that drain because of
+    an interruption. `all_machines`: check every slot that has a machine.
     """
     probed = ports.store.find_slots(states=["booting", "binding", *(["ready"] if all_machines else [])])
     going = ports.store.find_slots(states=["terminating", "draining", "stopped"])

@@ -1,5 +1,5 @@
-"""Handle EC2's events about machines: record on a machine's slot that EC2 will take it back, replace it or maintain it,
-and check the slots of machines whose state changed.
+"""Handles EC2's events about machines: records on the slot of a machine that EC2 will take back, replace or maintain
+the machine, and checks the slots of machines whose state changed.
 
 A message is deleted from the queue only after its effect is committed, or its check was sent. So a message may arrive
 twice, and two processes may read the queue at once.
@@ -27,8 +27,8 @@ ENDING: Final = frozenset({"stopping", "stopped", "shutting-down"})
 
 @dataclass
 class HandledNotices:
-    """The result of reading EC2's events: the number of notices that changed a slot, of slots for which a check was
-    sent, and of messages that stay in the queue.
+    """The result of reading EC2's events. `changed`: number of notices that changed a slot. `checked`: number of slots
+    for which a check was sent. `left`: number of messages that stay in the queue.
     """
 
     changed: int = 0
@@ -37,8 +37,8 @@ class HandledNotices:
 
 
 class _Meant(NamedTuple):
-    """A notice and the slot of its machine. `launch_id`: the launch by which the slot was found, if the row of the slot
-    has no machine id yet; else None.
+    """A notice, and the slot whose machine it is about. `launch_id`: the launch by which the slot was found, if the row
+    of the slot has no machine id yet; else None.
     """
 
     notice: Notice
@@ -48,20 +48,21 @@ class _Meant(NamedTuple):
 
 @dataclass
 class _Sorted:
-    """The notices of a batch of messages, divided by whether the slot of their machine is known. Messages with a notice
-    whose slot cannot be found yet stay in the queue.
+    """The notices of a batch of messages. `meant`: the notices whose slot is known. `unplaced`: the receipts of
+    messages with a notice whose slot cannot be found yet; these messages stay in the queue. `error`: the error of EC2
+    because of which slots could not be found.
     """
 
     meant: list[_Meant] = field(default_factory=list)
     unplaced: set[str] = field(default_factory=set)
-    """Receipts of messages."""
+    """The receipts of the messages that stay in the queue."""
     error: CloudError | None = None
 
 
 @dataclass
 class _Changes:
-    """Changes of states that were received and not handled yet: machine -> its new states, and the receipts of the
-    messages.
+    """Notices about changed states of machines that were received and not handled yet. `states`: machine -> its new
+    states. `receipts`: the receipts of their messages.
     """
 
     states: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -72,12 +73,12 @@ def handle_notices(
     ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0, clock: Callable[[], float] = time.monotonic
 ) -> HandledNotices:
     """Read EC2's events from `feed` until it is empty and `wait_seconds` are over. Record notices on the slots of their
-    machines, and send checks for the slots of machines whose state changed.
+    machines, and send checks for the slots of machines whose state changed. Return the numbers of what was done.
 
     Changes of state are gathered while messages are waiting, so that a burst of them causes one message for up to
-    `BATCH` checks. What such an event reports is not believed: the check reads EC2. Raises CloudError if the feed
-    cannot be read, or if EC2 cannot be asked about an unknown machine. Messages that were not handled are delivered
-    again. `clock`: a monotonic clock.
+    `BATCH` checks. A check does not rely on the state in the event, but reads it from EC2. Raises CloudError if the
+    feed cannot be read, or if EC2 cannot be asked about an unknown machine. Messages that were not handled are
+    delivered again. `clock`: a monotonic clock.
     """
     handled, changes, end = HandledNotices(), _Changes(), clock() + wait_seconds
     for _ in range(MOST_BATCHES):
@@ -98,8 +99,9 @@ def handle_notices(
 def _handle_batch(
     ports: Ports, feed: NoticeFeed, batch: Sequence[Message], handled: HandledNotices, changes: _Changes
 ) -> CloudError | None:
-    """Record the notices of some messages, and delete the messages. Add changes of state to `changes`, and keep their
-    messages. Return the error of EC2 if a machine could not be looked up.
+    """Handle a batch of messages: record their notices on the slots, and delete these messages. Changes of state are
+    added to `changes`, and their messages stay until `_check`. Return the error of EC2 if a machine could not be looked
+    up, else None.
     """
     for message in batch:
         states = [(notice.machine, notice.state) for notice in message.notices if notice.kind == "state"]
@@ -118,8 +120,8 @@ def _handle_batch(
 
 def _check(ports: Ports, feed: NoticeFeed, changes: _Changes) -> int:
     """Send checks for the slots whose machines changed their state in a way that matters, and delete the messages.
-    Return the number of slots. Machines without a slot are ignored: if the answer to a launch is recorded later, the
-    slot is checked then.
+    Return the number of slots. Machines without a slot are ignored: when the answer to their launch is recorded, their
+    slot is checked anyway.
     """
     if not changes.receipts:
         return 0
@@ -137,15 +139,15 @@ def _check(ports: Ports, feed: NoticeFeed, changes: _Changes) -> int:
 
 
 def _matters(state: str, slot: SlotState) -> bool:
-    """Return whether a slot in this state may change because its machine is in `state` now."""
+    """Return whether a slot in the state `slot` may have to change because its machine is in `state` now."""
     if state == "running":
         return slot not in {"binding", "ready", "draining", "terminating"}
     return state not in ENDING or slot != "terminating"
 
 
 def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
-    """Find the slot of each machine that a notice names, by its instance id, else by the launch id in its tags.
-    Machines without a slot are ignored.
+    """Find the slot of each machine that a notice names, by its instance id, else by the launch id in its tags. Notices
+    about machines without a slot are ignored.
 
     The launch id is needed while the answer to a launch has not arrived and the slot has no instance id.
     """
@@ -173,8 +175,9 @@ def _sort_by_launch(
     batches: Collection[str],
     found: _Sorted,
 ) -> None:
-    """Ask EC2 about the machines that no slot has, and find their launching slots by the launch ids. `notices`: each
-    with the receipt of its message.
+    """Read from EC2 the machines that no slot has, find their launching slots by the launch ids, and add the result to
+    `found`. `notices`: pairs of the receipt of a message and a notice in it. `coming`: launch id -> launching slot.
+    `batches`: the batches whose launches are under way.
 
     A machine that EC2 does not list yet may belong to a launching slot, and a machine of one of `batches` has no slot
     before the answer to the launch is recorded. Their messages stay in the queue until the time of the interruption,

@@ -37,8 +37,8 @@ not counted in the metrics.
 
 
 def launch(ports: Ports, slot_id: str, launch_id: str) -> str:
-    """Request the machine of this slot's launch from EC2 and store the machine on the slot. Return the outcome as one
-    word, for logs and metrics.
+    """Request the machine of this slot's launch from EC2 and store the machine on the slot. Return a word for the
+    outcome, for logs and metrics.
     """
     rules = ports.rules()
     slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
@@ -93,8 +93,8 @@ def is_put_off(slot: Slot, now: float) -> bool:
 
 
 def find_delay(attempts: int) -> float:
-    """Return the seconds until the next attempt at a launch with an unclear outcome: 1, 2, 4 or 8. The periodic task
-    `recover` then sends it.
+    """Return the seconds until the next attempt at a launch whose outcome is unclear: 1, 2, 4 or 8. The periodic task
+    `recover` then sends the launch.
     """
     return min(MOST_DELAY, 2.0 ** max(0, attempts - 1))
 
@@ -126,11 +126,11 @@ def describe_machine(machine: Machine) -> dict[str, Any]:
 
 def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
     """Store a launched machine on its slot, which is then booting. If the launch is no longer wanted, terminate the
-    machine. Return the outcome as one word.
+    machine. Return a word for the outcome.
 
     If the slot has this machine already (from another copy of the task, or from the sweep for lost answers), nothing
-    changes. If EC2 refuses the termination, CloudError is raised; the sweep for machines without a slot terminates it
-    later.
+    changes. If EC2 refuses the termination, CloudError is raised; the sweep for machines without a slot terminates the
+    machine later.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -155,8 +155,8 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
 
 
 def forget_holds(work: UnitOfWork, slot: Slot) -> None:
-    """Delete the launch back-offs (holds) of this pool, market or offering, because the launch of the
-    slot succeeded.
+    """Delete the launch back-offs (holds) of the slot's pool, market and offering, because the launch of the slot
+    succeeded.
     """
     subject, market = slot.offering or "", slot.market or ""
     names = [
@@ -201,8 +201,8 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> 
 
 
 def may_have_launched(category: Category, attempts: int) -> bool:
-    """Return whether a launch request may have launched machines, and so is sent again, after an error of this category
-    as the answer to its last attempt. After `MOST_ATTEMPTS` attempts it is given up.
+    """Return whether a launch request may have launched machines and is sent again. `category`: the category of the
+    error that answered its last attempt. After `MOST_ATTEMPTS` attempts the request is given up.
     """
     is_unclear = category not in REFUSALS or (category in UNHEARD and attempts > 1)
     return is_unclear and attempts < MOST_ATTEMPTS
@@ -225,9 +225,9 @@ def note_refusal(
     """Stage the launch back-off (a row called hold) that pauses launches after EC2 refused one.
 
     Equal refusals of launches that one tick decided count as one. `is_definite`: whether this launch will not be sent
-    again. `refused`: the number of slots of which the launch is refused. Any answer except `throttled` deletes the
-    pool's back-off for throttling. All holds are locked in one call, so that transactions lock them in the same order.
-    Source: Arvados' holds.
+    again. `refused`: the number of slots whose launch is refused. Any answer except `throttled` deletes the pool's
+    back-off for throttling. All holds are locked in one call, so that transactions lock them in the same order. Source:
+    Arvados' holds.
     """
     name = slot.pool
     own = hold_id("*" if category == "auth" else name, category, _find_subject(slot, category))  # type: ignore[arg-type]
@@ -253,7 +253,9 @@ def note_refusal(
 
 
 def _find_subject(slot: Slot, category: Category) -> str:
-    """Return for what a refusal pauses launches: the key of an offering, a market, or "" for the whole pool."""
+    """Return the subject of a pause of launches after a refusal of this category: the key of an offering, a market, or
+    "" for the whole pool.
+    """
     subjects = {"capacity": slot.offering, "misconfigured": slot.offering, "quota": slot.market}
     return subjects.get(category) or ""
 
@@ -301,7 +303,7 @@ def list_quota_holds_of(rules: Rules, pools: Iterable[str]) -> list[str]:
 
 def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
     """End each launch back-off for an EC2 quota whose pool has fewer active slots now than when EC2 refused the launch.
-    Call it before more slots become active.
+    Call it before other slots of the transaction become active, because they would hide this.
     """
     lasting = [hold for hold in holds.values() if hold.kind == "quota" and hold.active and work.now < hold.until]
     active = {name: work.transaction.count_active(name) for name in {hold.pool for hold in lasting}}
@@ -311,11 +313,11 @@ def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
 
 
 def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collection[Hold], count: int = 1) -> None:
-    """Subtract `count` refused launches, of which `refused` is one, from the number of active slots in quota back-offs
-    that began at the same time.
+    """Subtract `count` refused launches, of which `refused` is one, from the numbers of active slots that are stored in
+    quota back-offs which began at the same time.
 
-    The slot of a refused launch is no longer active. Without the subtraction that would look like freed EC2 quota,
-    and end these back-offs. `own`: the id of the back-off that this refusal caused, which does not change.
+    The slot of a refused launch is no longer active. Without the subtraction that would look like freed EC2 quota, and
+    end these back-offs. `own`: the id of the back-off that this refusal caused, which does not change.
     """
     others = [hold for hold in holds if hold.kind == "quota" and hold.id != own]
     # Back-offs that began at the same time: refused at this instant, or for launches that the same tick decided.
@@ -327,8 +329,8 @@ def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collectio
 
 
 def count_others(work: UnitOfWork, refused: Slot, count: int = 1) -> int:
-    """Return the number of active slots in the pool of the slot `refused`, not counting `count` refused ones like
-    it.
+    """Return the number of active slots in the pool of the slot `refused`, without `count` slots whose launch is
+    refused, too.
     """
     active = work.transaction.count_active(refused.pool)
     return active - (count if refused.state not in INACTIVE else 0)

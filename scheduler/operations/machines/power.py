@@ -1,8 +1,8 @@
-"""Start and stop the machines of slots that leave or enter the stopped tier of their pool.
+"""Starts and stops the machines of slots that leave or enter the stopped tier of their pool.
 
-What is wanted is stored on the slot (`power`) before the cloud is called, and is deleted when a check finds that the
+The wanted change is stored on the slot (`power`) before the cloud is called, and is deleted when a check finds that the
 machine is stopped or starts. So a task that runs twice or dies at any point changes nothing twice, and a lost message
-is sent again. A machine keeps its slot and its epoch: its instance id makes the calls repeatable.
+is sent again. A machine keeps its slot and its epoch: the calls name it by its instance id, and so may be repeated.
 """
 
 from collections import Counter
@@ -27,21 +27,22 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import UNHEARD, Category, CloudError
 
 Refused = dict[str, CloudError]
-"""The refusal of the cloud, by slot."""
+"""The errors with which the cloud refused machines: slot id -> error."""
 _OF_ONE: Final[frozenset[Category]] = frozenset({"capacity", "quota", "misconfigured"})
-"""Categories of errors that may concern only some of the machines of a call."""
+"""Categories of errors of a call that may concern only some of its machines, so that smaller calls are tried."""
 _SHARED: Final[frozenset[Category]] = frozenset({"capacity", "quota"})
-"""Categories of errors that machines of one offering and zone have together."""
+"""Categories of errors that hold for all machines of one offering and zone, so that no smaller calls are tried."""
 
 
 def start_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Start the machines of these slots, given as (slot, epoch), by one call for each offering and zone. Return the
-    outcome for each slot as one word.
+    """Start the machines of these slots, given as (slot, epoch), by one call for each offering and zone. Return a word
+    for the outcome of each slot.
 
-    A machine whose type differs from that of the slot's offering is changed to it before. After a refusal for capacity,
-    quota, throttling or permissions the slot is stopped again, launches and starts of the offering, market or pool are
-    paused as after a refused launch, and a tick plans the demand again. A machine that cannot be started for another
-    reason is terminated. After an unclear error the call is repeated; `boot_timeout` limits the time.
+    If the type of a machine differs from the type of the slot's offering, the machine gets this type before the start.
+    After a refusal for capacity, quota, throttling or permissions the slot is stopped again, launches and starts of the
+    offering, market or pool are paused as after a refused launch, and a tick plans the demand again. A machine that
+    cannot be started for another reason is terminated. After an unclear error the call is repeated; `boot_timeout`
+    limits the time.
     """
     rules = ports.rules()
     slots, outcomes = _list_due(ports, wanted, "start")
@@ -65,8 +66,8 @@ def start_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]
 
 
 def stop_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Stop the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return the outcome for each
-    slot as one word.
+    """Stop the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return a word for the
+    outcome of each slot.
 
     A machine that the cloud refuses to stop is terminated. After an unclear error the call is repeated with growing
     delays; `terminating_timeout` limits the time.
@@ -91,7 +92,9 @@ def _is_pause(error: CloudError) -> bool:
 
 
 def _start(ports: Ports, rules: Rules, slots: Sequence[Slot]) -> tuple[list[Slot], Refused]:
-    """Start the machines of these slots, which have one offering. Return the started ones and the refusals."""
+    """Start the machines of these slots, which have the same offering. Return (the slots whose machines were started,
+    the refusals).
+    """
     pool = rules.pools.get(slots[0].pool)
     offering = pool.offering_by_key.get(slots[0].offering or "") if pool is not None else None
     refused: Refused = {}
@@ -110,10 +113,10 @@ def _start(ports: Ports, rules: Rules, slots: Sequence[Slot]) -> tuple[list[Slot
 
 @repeated_if_overtaken
 def _return(ports: Ports, rules: Rules, slots: Sequence[Slot], refused: Refused) -> None:
-    """Make the slots stopped again whose machines the cloud did not start, and store the launch back-offs that these
-    refusals cause.
+    """Move the slots whose machines the cloud refused to start (`refused`) back to the state `stopped`, and store the
+    launch back-offs that these refusals cause.
 
-    `refused`: slot id -> error. Slots that no longer want the start do not change.
+    Slots that no longer want the start do not change.
     """
     if not refused:
         return
@@ -141,10 +144,10 @@ def _count(ports: Ports, slots: Sequence[Slot], outcomes: dict[str, str]) -> Non
 
 
 def _list_due(ports: Ports, wanted: Sequence[tuple[str, int]], power: str) -> tuple[list[Slot], dict[str, str]]:
-    """Return the slots that still want this power change and for which a call is due, and for each other slot the
-    outcome (slot id -> `not_wanted` or `not_due`).
+    """Return (due, outcomes). `due`: the slots that still want this power change and whose call is due. `outcomes`:
+    slot id -> `not_wanted` or `not_due`, for every other slot.
 
-    `wanted`: pairs of slot id and epoch. `power`: the change, as the row of a slot names it.
+    `wanted`: pairs of slot id and epoch. `power`: `start` or `stop`, as in the row of a slot.
     """
     found = {slot.id: slot for slot in ports.store.find_slots(ids=[name for name, _ in wanted])}
     now, due, outcomes = ports.store.now(), list[Slot](), dict[str, str]()
@@ -160,10 +163,10 @@ def _list_due(ports: Ports, wanted: Sequence[tuple[str, int]], power: str) -> tu
 
 
 def _call_cloud(call: Callable[[Sequence[str]], None], slots: Sequence[Slot]) -> tuple[list[Slot], Refused]:
-    """Call the cloud for the machines of these slots. If it refuses, call it for each half, and so on. Return the slots
-    of the machines for which it was called with success, and the refusals.
+    """Call the cloud for the machines of these slots. If it refuses, call it for each half of them, and so on. Return
+    (the slots whose call succeeded, the refusals).
 
-    If a half is refused as a whole for capacity or quota, the other half is not tried: it would be refused too.
+    If the first half is refused as a whole for capacity or quota, the other half is not tried: it would be refused too.
     """
     if not slots:
         return [], {}
@@ -186,14 +189,16 @@ def _call_cloud(call: Callable[[Sequence[str]], None], slots: Sequence[Slot]) ->
 
 
 def _is_meant(current: Slot | None, slot: Slot) -> bool:
-    """Return whether the current row of a slot still wants the power change that the earlier row wanted."""
+    """Return whether `current`, the present row of a slot, still wants the power change that `slot`, an earlier row of
+    the slot, wanted.
+    """
     return current is not None and (current.epoch, current.power) == (slot.epoch, slot.power)
 
 
 @repeated_if_overtaken
 def _note_called(ports: Ports, slots: Sequence[Slot]) -> None:
-    """Note that the cloud accepted the calls for these slots: they are repeated only after a minute. The success of a
-    start ends pauses of launches, as that of a launch does.
+    """Note that the cloud accepted the calls for these slots, so that they are repeated only after a minute. The
+    success of a start ends pauses of launches, as the success of a launch does.
     """
     if not slots:
         return
@@ -213,7 +218,9 @@ def _note_called(ports: Ports, slots: Sequence[Slot]) -> None:
 
 @repeated_if_overtaken
 def _give_up(ports: Ports, slots: Sequence[Slot], refused: Refused, what: str) -> None:
-    """Terminate the machines that the cloud refused to stop or to start."""
+    """Terminate the machines that the cloud refused to stop or to start. `what`: `stopped` or `started`, for the reason
+    in the event.
+    """
     if not refused:
         return
     with ports.store.transaction() as transaction:
@@ -229,7 +236,9 @@ def _give_up(ports: Ports, slots: Sequence[Slot], refused: Refused, what: str) -
 
 
 def _put_off(ports: Ports, slots: Sequence[Slot]) -> None:
-    """Delay the next call for these slots by 1, 2, 4, … at most 60 s. The periodic task `recover` then sends it."""
+    """Delay the next call for these slots by 1, 2, 4, … at most 60 s. The periodic task `recover` then sends the
+    call.
+    """
     meant = {slot.id: slot for slot in slots}
     with ports.store.transaction() as transaction:
         transaction.mark(

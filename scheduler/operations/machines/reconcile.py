@@ -1,9 +1,9 @@
 """Reconcile: compare the machines in EC2 with the slots in SQL, so that no machine keeps running without a slot.
 
-EC2 is listed first, then SQL is read. A launch is stored before it is sent to EC2, so the launch of each listed machine
-was stored by then. So a machine whose launch is answered in between never counts as one without a slot. Every step may
-run twice or in two processes: rows are locked and tested again before they change, and terminating a machine that is
-gone changes nothing. Source: Arvados (restart of the scheduler).
+EC2 is listed first, then SQL is read. A launch is stored before it is sent to EC2, so SQL has the launch of each listed
+machine. Therefore a machine whose launch is answered in between never counts as one without a slot. Every step may run
+twice or in two processes: rows are locked and tested again before they change, and terminating a machine that is gone
+changes nothing. Source: Arvados (restart of the scheduler).
 """
 
 from collections import Counter
@@ -29,15 +29,17 @@ from scheduler.policy.scaling.offerings import list_configured
 from scheduler.ports import CloudError
 
 ORPHAN_SECONDS = 300.0
-"""A machine without a slot is terminated only when it is this old in seconds, because the answer to its launch may
-still arrive.
+"""Age in seconds from which a machine without a slot is terminated. A younger machine may get a slot, because the
+answer to its launch may still arrive.
 """
 STRANGER_SECONDS = 180.0
-"""Seconds after a sweep for which the machines without a slot that it found count towards `max_slots`."""
+"""Seconds after a sweep for which the machines without a slot that the sweep found count towards `max_slots`."""
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of comparing EC2 with the slots, as numbers of machines."""
+    """The result of comparing EC2 with the slots, as numbers of machines. `adopted`: machines without a slot that an
+    empty slot has taken.
+    """
 
     settled: int = 0
     """Number of machines that were stored on their slots, because the answers to their launches were lost."""
@@ -49,22 +51,26 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Sorted(msgspec.Struct):
-    """The machines that EC2 lists and no slot has, divided by what to do with them."""
+    """The machines that EC2 lists and no slot has, divided by what is done with them. `strangers`: the machines without
+    a slot.
+    """
 
     lost: list[tuple[Slot, Machine]] = []
     """Slots whose launch has no answer yet, each with the machine that EC2 lists for this launch."""
     extra: list[Machine] = []
-    """Second machines of a launch whose slot has a machine already. They are terminated at once."""
+    """Second machines of a launch whose slot has another machine. They are terminated at once."""
     strangers: list[Machine] = []
 
 
 def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconciled:
-    """Store machines whose launch answer was lost, and adopt or terminate machines without a slot. Return the numbers.
+    """Store machines on their slots if their launch answer was lost, and adopt or terminate machines without a slot.
+    Return the numbers.
 
     A slot adopts a machine that is tagged with its id, if the slot is empty. Other machines are terminated when they
-    are older than `orphan_seconds`; a machine of `leasehold doctor` may also boot first. A second machine of one launch
-    is terminated at once. Without any rules (a new database) nothing is changed. Machines of another cluster are not
-    changed; if there are any, ForeignMachineError is raised at the end. Raises CloudError if EC2 refuses a call.
+    are older than `orphan_seconds`; a machine of `leasehold doctor` gets the additional time of a boot. A second
+    machine of one launch is terminated at once. Without any rules (a new database) nothing is changed. Machines of
+    another cluster are not changed; if there are any, ForeignMachineError is raised at the end. Raises CloudError if
+    EC2 refuses a call.
     """
     if not ports.store.rules_version():
         return Reconciled()
@@ -98,8 +104,8 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
     """Divide the listed machines that no slot has by what to do with them. The first running machine of a launch
-    belongs to the launch's slot; others are extra. Machines of a batch whose answer is not recorded yet are in no
-    group: the request is sent again, and its answer binds them.
+    belongs to the launch's slot; other machines of the launch are extra. Machines of a batch whose answer is not
+    recorded yet are in no group: the request is sent again, and its answer gives them to slots.
     """
     in_place = {slot.instance_id for slot in slots}
     unsettled = {slot.batch for slot in slots if is_of_batch(slot.launch_request)}
@@ -123,10 +129,10 @@ def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
 
 
 def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
-    """Ask EC2 again about these machines without a slot, and return those that are not gone.
+    """Ask EC2 again about these machines without a slot, and return the machines that are not gone.
 
-    Listing all machines takes a while. If a slot's machine ended meanwhile, the slot is empty now and must not adopt
-    it.
+    Listing all machines takes a while. If a machine ended meanwhile and its slot became empty, the slot must not adopt
+    the machine again.
     """
     present = ports.fleet.describe([machine.id for machine in strangers]) if strangers else {}
     found = (present.get(machine.id, machine) for machine in strangers)
@@ -136,9 +142,9 @@ def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
 def _adopt(
     ports: Ports, rules: Rules, strangers: Sequence[Machine], accounts: Mapping[str, str], orphan_seconds: float
 ) -> tuple[int, list[Machine], list[Machine]]:
-    """Let empty slots adopt the machines that are tagged with their ids or were launched in a batch, book the time in
-    which the machines had no slot, and store how many have none, in one transaction. Return (number adopted, machines
-    without a slot, those of them that are old enough to be terminated).
+    """In one transaction: let empty slots adopt the machines that are tagged with their ids or were launched in a
+    batch, book the time in which the machines had no slot, and store how many machines have no slot. Return (number of
+    adopted machines, machines without a slot, the old ones of these, which are terminated).
     """
     market = load_prices(ports, rules, strangers)
     with ports.store.transaction() as transaction:
@@ -172,9 +178,10 @@ def _adopt(
 
 
 def _is_old(machine: Machine, rules: Rules, now: float, orphan_seconds: float) -> bool:
-    """Return whether a machine without a slot is old enough to be terminated. A machine of unknown age is.
+    """Return whether a machine without a slot is old enough to be terminated. A machine of unknown age is old enough.
 
-    `leasehold doctor` ends its machine itself. Until then the machine may boot as long as its pool permits.
+    `leasehold doctor` ends its machine itself. Its machine is terminated only after it has had the time of a boot, as
+    its pool permits.
     """
     if machine.launched_at is None:
         return True
@@ -184,8 +191,8 @@ def _is_old(machine: Machine, rules: Rules, now: float, orphan_seconds: float) -
 
 
 def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
-    """Put a machine on the slot that it is tagged with, if the slot is empty; a machine of a batch, on the first empty
-    slot of its pool. Return whether the machine is on the slot now.
+    """Put a machine on the slot that it is tagged with, if the slot is empty. Put a machine of a batch on the first
+    empty slot of its pool. Return whether the machine is on the slot now.
     """
     if machine.batch is not None:
         empty = (slot for slot in work.slots.values() if slot.state == "empty" and slot.pool == machine.pool)
@@ -213,8 +220,8 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
 
 
 def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
-    """Return the field values that a slot gets from the offering of the machine that it adopts. If the offering is no
-    longer configured, resources and labels are those of the pool.
+    """Return the field values that a slot gets when it adopts this machine: those of the machine's offering. If the
+    rules no longer list the offering, resources and labels are those of the pool.
     """
     key = find_offering(pool, machine)
     choice = next((each for each in list_configured(pool) if each.key == key), None)
@@ -229,8 +236,8 @@ def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
 
 
 def _count_strangers(work: UnitOfWork, rules: Rules, left: Iterable[Machine]) -> bool:
-    """Stage the number of machines without a slot in each pool, for the launch limits. Return whether any pool has
-    fewer now.
+    """Stage the number of machines without a slot (`left`) in each pool, for the launch limits. Return whether any pool
+    has fewer now.
 
     Launch back-offs for EC2 quotas that are over are ended first, before adopted machines count as active.
     """

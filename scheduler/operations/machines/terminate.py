@@ -1,4 +1,6 @@
-"""Terminate: end the EC2 machines of slots that still have the epoch for which this was requested."""
+"""Terminate: end the EC2 machines of slots. A termination is for one epoch of a slot, and is ignored if the slot has a
+later epoch.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,22 +16,23 @@ from scheduler.ports import CloudError
 
 
 def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
-    """Terminate the machine of a slot. Return the outcome as one word. The slot becomes empty later, when EC2 reports
+    """Terminate the machine of a slot. Return a word for the outcome. The slot becomes empty later, when EC2 reports
     that the machine is gone.
 
     If the slot has no instance id, its launch may be under way, and the machine is searched by its launch id. If none
-    is found (it may be too young to be listed), the stored launch request is sent again, and its answer decides. The
-    request of a batch is settled as a whole. If EC2 refuses the termination, `recover` repeats it with growing delays
-    and without a limit, because a running machine costs money.
+    is found (it may be too young to be listed), the stored launch request is sent again, and its answer decides. For a
+    slot of a batch, the answer to the request of the whole batch is recorded first. If EC2 refuses the termination,
+    `recover` repeats it with growing delays and without a limit, because a running machine costs money.
     """
     return next(iter(terminate_all(ports, [(slot_id, epoch)]).values()))
 
 
 def terminate_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Terminate the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return the outcome for
-    each slot as one word. See `terminate`.
+    """Terminate the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return a word for the
+    outcome of each slot. Each slot is treated as by `terminate`.
 
-    The machines that are known are ended together. A call that the cloud refuses puts off all of them.
+    Machines whose instance ids are known are terminated by one call. If the cloud refuses the call, all of them are
+    tried again later.
     """
     found = {slot.id: slot for slot in ports.store.find_slots(ids=[name for name, _ in wanted])}
     now = ports.store.now()
@@ -64,7 +67,9 @@ def terminate_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, 
 
 
 def _end(ports: Ports, slots: Sequence[Slot], machines: Mapping[str, str]) -> dict[str, str]:
-    """Terminate the machines of these slots (slot → instance id), and record those that were not known."""
+    """Terminate the machines of these slots, and store the instance ids that the slots lacked. `machines`: slot id ->
+    instance id. Return the outcome by slot id.
+    """
     if not slots:
         return {}
     try:
@@ -81,7 +86,7 @@ def _end(ports: Ports, slots: Sequence[Slot], machines: Mapping[str, str]) -> di
 
 def _put_off(ports: Ports, slots: Iterable[Slot]) -> None:
     """Delay the next attempt to terminate the machine of each slot by 1, 2, 4, … at most 60 s. The periodic task
-    `recover` then sends it.
+    `recover` then sends the termination.
     """
     meant = {slot.id: slot for slot in slots}
     with ports.store.transaction() as transaction:
@@ -100,12 +105,12 @@ def _put_off(ports: Ports, slots: Iterable[Slot]) -> None:
 
 
 def _find_launched(ports: Ports, slot: Slot) -> str | None:
-    """Return the instance id of the machine that the launch of a slot made; None if it made none, or if no machine of
-    its batch is this slot's. Raises CloudError while this is unknown.
+    """Return the instance id of the machine that the launch of a slot made. Return None if it made none, or if no
+    machine of its batch was given to this slot. Raises CloudError while this is unknown.
 
     EC2 may answer a repeated request with an unknown error, because its client token was used for another request. Then
-    the request is sent at most `MOST_ATTEMPTS` times. After that None is returned. The sweep for machines without a
-    slot terminates a machine that appears later.
+    the request is sent at most `MOST_ATTEMPTS` times. After that, None is returned. If a machine appears later, the
+    sweep for machines without a slot terminates it.
     """
     is_last = slot.attempts >= MOST_ATTEMPTS
     if slot.batch is not None:
@@ -130,8 +135,8 @@ def _is_meant(current: Slot | None, slot: Slot) -> bool:
 
 
 def _write(ports: Ports, slot: Slot, *, instance_id: str | None) -> None:
-    """Store on a terminating slot the machine that its launch was found to have made. `instance_id` None: the launch
-    made no machine, so the slot becomes empty.
+    """Store on a terminating slot the machine that its launch has made. `instance_id` None: the launch made no machine,
+    so the slot becomes empty.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")

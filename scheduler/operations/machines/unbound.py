@@ -1,8 +1,8 @@
-"""Books machines that have no slot, from their launch on as EC2 reports it.
+"""Books the costs of machines that have no slot, from the time of their launch as EC2 reports it.
 
 The database has for each such machine the time until which it is booked. Each sweep that finds the machine books the
-time since then, and so does the call that ends it. A repeated sweep or message finds nothing left to book, and a
-process that is killed before the machine's end leaves the rest to the next sweep.
+time since then, and so does the call that ends the machine. A repeated sweep or message finds nothing left to book. If
+a process is killed before the machine ends, the next sweep books the rest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +20,11 @@ from scheduler.policy.scaling.offerings import list_configured
 def book_unbound(
     work: UnitOfWork, rules: Rules, machines: Sequence[Machine], accounts: Mapping[str, str], market: StoredMarket
 ) -> None:
-    """Book the time of these machines that is not booked yet, as `unbound`, until now.
+    """Book the costs of these machines, with the kind `unbound`, for the time until now that is not booked yet.
 
-    `accounts`: id of a launch or batch -> the account whose demand caused it; others are booked for no account.
-    `market`: the table of prices, see `load_prices`. A machine that is stopped at the end of the time is booked without
-    a price. Call it last in the transaction, because the rows of these machines are locked after all others.
+    `accounts`: id of a launch or batch -> the account whose demand caused it; a machine of another launch is booked for
+    no account. `market`: the table of prices, from `load_prices`. A machine that is stopped now is booked without a
+    price. Call it last in the transaction, because the rows of these machines are locked after all others.
     """
     if not machines:
         return
@@ -38,7 +38,9 @@ def book_unbound(
 
 
 def end_unbound(ports: Ports, rules: Rules, machines: Sequence[Machine], accounts: Mapping[str, str]) -> None:
-    """Book these machines, which have no slot and get none, and terminate them. Raises CloudError if EC2 refuses."""
+    """Book the costs of these machines, which have no slot and get none, and terminate the machines. Raises CloudError
+    if EC2 refuses.
+    """
     if not machines:
         return
     market = load_prices(ports, rules, machines)
@@ -48,8 +50,8 @@ def end_unbound(ports: Ports, rules: Rules, machines: Sequence[Machine], account
 
 
 def find_accounts(slots: Iterable[Slot]) -> dict[str, str]:
-    """Return launch or batch -> the account for whose demand its slots were launched. A batch for several accounts, and
-    launches for none, are missing.
+    """Return launch or batch id -> the account for whose demand its slots were launched. Missing are batches for
+    several accounts, and launches for no account.
     """
     found: dict[str, set[str]] = {}
     for slot in slots:
@@ -58,8 +60,8 @@ def find_accounts(slots: Iterable[Slot]) -> dict[str, str]:
 
 
 def find_offering(pool: Pool, machine: Machine) -> str | None:
-    """Return the key of the machine's offering: that of its tag, else that with the type, market and zone of the
-    machine, else its type. Return None if the pool has no offerings.
+    """Return the key of the machine's offering. That is the offering in its tag, else the offering with the type,
+    market and zone of the machine, else its type. Return None if the pool has no offerings.
     """
     if machine.offering or not pool.offerings:
         return machine.offering
@@ -73,16 +75,16 @@ def find_offering(pool: Pool, machine: Machine) -> str | None:
 
 
 def load_prices(ports: Ports, rules: Rules, machines: Iterable[Machine]) -> StoredMarket:
-    """Return the table of prices, without any price if the offering of each of these machines has one. Call it before
-    the transaction if the machines are known by then, because the table is large.
+    """Return the table of prices. If the rules have a price for the offering of each of these machines, the result has
+    no prices, because the table is large. Call it before the transaction if the machines are known by then.
     """
     needs_table = any(not _find_offering_price(rules, machine)[1] for machine in machines)
     return ports.store.load_market() if needs_table else StoredMarket()
 
 
 def _find_price(rules: Rules, market: StoredMarket, machine: Machine) -> tuple[str, float | None]:
-    """Return the key of the machine's offering, and the best known price: that of the offering, else that of the type,
-    market and zone in the table of prices, else None.
+    """Return (key of the machine's offering, price). The price is that of the offering, else that of the machine's
+    type, market and zone in the table of prices, else None.
     """
     key, price = _find_offering_price(rules, machine)
     if not price and machine.type and machine.market:
@@ -92,7 +94,7 @@ def _find_price(rules: Rules, market: StoredMarket, machine: Machine) -> tuple[s
 
 
 def _find_offering_price(rules: Rules, machine: Machine) -> tuple[str, float]:
-    """Return the key of the machine's offering and its price in the rules, 0.0 if there is none."""
+    """Return (key of the machine's offering, its price in the rules). The price is 0.0 if the rules have none."""
     pool = rules.pools.get(machine.pool or "")
     key = (find_offering(pool, machine) if pool else machine.offering or machine.type) or ""
     choices = list_configured(pool) if pool else []

@@ -1,4 +1,6 @@
-"""What would be bought: the offerings of the pools in the order of choice, each with its price and what prevents it."""
+"""Lists what a pool would launch next: its offerings in the order of choice, each with its price and what prevents its
+launch.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -28,20 +30,20 @@ from scheduler.ports import Store
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """One offering of a pool. `reasons`: why it would not be bought now; () if it could be."""
+    """One offering of a pool, with its price. `reasons`: why it would not be launched now; () if it could be."""
 
     pool: str
     key: str
     type: str | None
     market: Market
     zone: str | None = None
-    """Zone with the shown price; for a price set by hand the zone of the offering."""
+    """The zone for which the price is shown; if the price was set by hand, the zone of the offering."""
     price: float | None = None
     """Dollars per hour; None: no price is known."""
     source: str | None = None
-    """Where the price comes from, see `model.market.Source`; `rules`: set by hand."""
+    """The origin of the price (`model.market.Source`); `rules`: it was set by hand."""
     seen_at: float | None = None
-    """When a price of the table was read last; None for a price set by hand."""
+    """When the price was last read into the table; None for a price that was set by hand."""
     is_stale: bool = False
     resources: dict[str, float] = {}
     labels: dict[str, str] = {}
@@ -49,13 +51,15 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """The launch back-offs on this offering that have not ended."""
     reasons: tuple[str, ...] = ()
     is_next: bool = False
-    """Whether the next launch that no reservation needs, or one for the wanted resources, would buy this offering."""
+    """Whether the next launch for the wanted resources (without such: the next launch that no reservation needs) would
+    take this offering.
+    """
     turn: str | None = None
     """Which market the next launch of the pool is to have, and why; None if the price decides."""
 
 
 class Ages(msgspec.Struct, frozen=True):
-    """Ages in seconds from which a price counts as stale, by market."""
+    """The ages in seconds from which prices count as stale, for spot and on-demand prices."""
 
     spot: float
     on_demand: float
@@ -66,11 +70,12 @@ class Ages(msgspec.Struct, frozen=True):
 
 
 def list_offers(store: Store, ages: Ages, *, pools: Sequence[str] = (), wanted: Resources | None = None) -> list[Offer]:
-    """Return the offers of these pools (none: of all pools that launch machines), in the order in which launches would
-    choose them, pool by pool. First come those that may be chosen, then those that cost too much or are too small, then
-    those without a price.
+    """Return the offers of these pools, in the order in which launches would choose them, pool by pool. If `pools` is
+    empty: of all pools that launch machines. First come the offers that may be chosen, then those that cost too much or
+    are too small, then those without a price.
 
-    `wanted`: the resources that one component requires, without the pool's defaults.
+    `ages`: the ages from which prices are stale. `wanted`: the resources that one component requires, without the
+    pool's defaults.
     """
     now, market, written = store.now(), store.load_market(), store.load_rules().rules
     rules = resolve_rules(written, market)
@@ -88,13 +93,13 @@ def list_offers(store: Store, ages: Ages, *, pools: Sequence[str] = (), wanted: 
 
 
 class _Listing:
-    """The facts that all offers of one listing depend on."""
+    """The rows and rules from which all offers of one listing are made."""
 
     def __init__(self, written: Rules, market: StoredMarket, holds: Mapping[str, Hold], ages: Ages, now: float) -> None:
         self._written, self._market, self._holds, self._ages, self._now = written, market, holds, ages, now
 
     def list_pool(self, name: str, pool: Pool, wanted: Resources, slots: Sequence[Slot]) -> Iterator[Offer]:
-        """Yield the offers of one pool in their order. `slots`: its slots."""
+        """Yield the offers of one pool in the order of choice. `slots`: the slots of the pool."""
         mix = count_mix((slot.state, slot.market or "") for slot in slots)
         turn = find_turn(pool.market, mix) if pool.market.has_mix else None
         text = describe_turn(pool.market, mix) if turn else None
@@ -179,11 +184,13 @@ class _Listing:
         )
 
     def _find_price(self, name: str, pool: Pool, offering: Offering) -> Price | None:
-        """Return the row of the table that an offering's price comes from; None if its price was set by hand."""
+        """Return the row of the table of prices that an offering's price comes from; None if the price was set by
+        hand.
+        """
         return None if offering.name in self._names_by_hand(name) else find_price(pool, offering, self._market)
 
     def _names_by_hand(self, name: str) -> set[str]:
-        """Return the names of the pool's offerings whose price does not come from the table."""
+        """Return the names of those offerings of the pool whose price was set by hand."""
         pool = self._written.pools[name]
         found = set()
         for entry in pool.offerings:

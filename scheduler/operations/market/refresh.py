@@ -1,5 +1,5 @@
-"""Refresh the catalogue of instance types and the prices from EC2, and import prices. Only changes of types and
-amounts count as a new version of the market, so that ticks plan again from the start only after such a change.
+"""Reads the catalogue of instance types and the prices from EC2, and imports prices. The version of the market
+increases only if an instance type or the amount of a price changes, so that ticks plan again from the start only then.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,15 +16,15 @@ from scheduler.ports import MarketSource, Store
 
 
 class OnDemandReader:
-    """Reads on-demand prices from AWS's price list when they are due. A process keeps it between its tasks."""
+    """Reads on-demand prices from AWS's price list when they are due. A process keeps this object from task to task."""
 
     def __init__(self) -> None:
         self._tried_at: float | None = None
         self.is_refused = False
-        """Whether AWS refused the last call."""
+        """Whether AWS refused the last call of its price list."""
 
     def read(self, store: Store, source: MarketSource, rules: Rules, interval: float) -> "Refreshed | None":
-        """Read the on-demand prices that were not seen for `interval` seconds, at most once in an interval. Return None
+        """Read the on-demand prices that were not read for `interval` seconds, at most once in an interval. Return None
         if nothing was due. Raises CloudError.
         """
         now = store.now()
@@ -35,10 +35,12 @@ class OnDemandReader:
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a refresh read, and whether any type or amount differs from before."""
+    """The result of a refresh: how many types and prices were read, and whether any type or amount of a price
+    changed.
+    """
 
     types: int = 0
-    """Number of instance types read for the catalogue; 0: it was not read."""
+    """Number of instance types read for the catalogue; 0: the catalogue was not read."""
     prices: int = 0
     changed: bool = False
 
@@ -46,10 +48,10 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
 def refresh_market(
     store: Store, source: MarketSource, rules: Rules, *, catalogue_age: float = 0.0, all_pools: bool = False
 ) -> Refreshed:
-    """Read the catalogue from EC2 if the rules have requirements and it is older than `catalogue_age` seconds, then the
-    spot prices of the offerings of the pools. Nothing is written unless EC2 answers every call.
+    """Read the catalogue from EC2 if the rules have requirements and the catalogue is older than `catalogue_age`
+    seconds. Then read the spot prices of the offerings of the pools. Nothing is written unless EC2 answers every call.
 
-    `all_pools`: also read prices for static offerings in pools that do not use the market. Raises CloudError.
+    `all_pools`: also read prices for offerings in pools that do not use the market. Raises CloudError.
     """
     now, known = store.now(), store.load_market()
     types: list[InstanceType] | None = None
@@ -68,8 +70,8 @@ def refresh_market(
 def refresh_on_demand(
     store: Store, source: MarketSource, rules: Rules, *, age: float = 0.0, all_pools: bool = False
 ) -> Refreshed:
-    """Read the on-demand prices of the instance types that the pools may use and whose price was not seen for `age`
-    seconds. A type that AWS lists no price for keeps the known one. Raises CloudError; then nothing is written.
+    """Read the on-demand prices of the instance types that the pools may use and whose price was not read for `age`
+    seconds. If AWS lists no price for a type, the known price stays. Raises CloudError; then nothing is written.
 
     `all_pools`: also for offerings with a price set by hand, and in pools that do not use the market.
     """
@@ -81,8 +83,8 @@ def refresh_on_demand(
 
 
 def _list_on_demand(rules: Rules, market: StoredMarket, *, all_pools: bool) -> set[str]:
-    """Return the instance types whose on-demand price the pools need: to buy them on demand, or to compare a spot price
-    with it.
+    """Return the instance types whose on-demand price the pools need, because they are launched on demand or because a
+    spot price is compared with it.
     """
     wanted: set[str] = set()
     for pool in rules.pools.values():
@@ -107,7 +109,7 @@ def _is_older(market: StoredMarket, before: float) -> bool:
 
 
 def _list_wanted(rules: Rules, market: StoredMarket, *, all_pools: bool) -> dict[tuple[str, ...], set[str]]:
-    """Return the instance types whose spot prices the pools need, by the zones of their pools. Offerings with a price
+    """Return the instance types whose spot prices the pools need, as zones of the pool -> types. Offerings with a price
     set by hand need none, except with `all_pools`.
     """
     wanted: dict[tuple[str, ...], set[str]] = {}
@@ -122,8 +124,9 @@ def _list_wanted(rules: Rules, market: StoredMarket, *, all_pools: bool) -> dict
 
 
 def save_market(store: Store, *, types: Sequence[InstanceType] | None = None, prices: Iterable[Price] = ()) -> bool:
-    """Store prices, and `types` as the whole catalogue (None: it stays). Return whether any type or amount changed;
-    then the version of the market increases. The history gets the prices whose amount changed.
+    """Store prices, and `types` as the whole catalogue (None: the catalogue stays). Return whether any type or the
+    amount of a price changed; then the version of the market increases. Prices whose amount changed are added to the
+    history of prices.
     """
     known, given = store.load_market(), list(prices)
     amounts = {each.key: each.price for each in known.prices}
@@ -147,7 +150,7 @@ def save_market(store: Store, *, types: Sequence[InstanceType] | None = None, pr
 
 
 def _list_changes(known: StoredMarket, types: Sequence[InstanceType] | None, prices: Iterable[Price]) -> Iterator[str]:
-    """Yield the names of the types whose facts or prices change, or that are new or gone."""
+    """Yield the names of the instance types that are new, gone or changed, or whose prices change."""
     amounts = {each.key: each.price for each in known.prices}
     yield from (each.type for each in prices if amounts.get(each.key) != each.price)
     if types is None:

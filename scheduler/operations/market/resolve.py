@@ -1,7 +1,8 @@
-"""Replace the requirements in rules by the instance types that meet them, and missing prices by those of the table.
+"""Resolves rules: replaces the requirements in them by offerings of the instance types that meet them, and adds missing
+prices from the table of prices.
 
-The result is ordinary rules, so no rule of the scheduler knows requirements. The result depends only on the rules and
-on one version of the market, so it is computed once for both.
+The result is ordinary rules, so no rule of the scheduler has to handle requirements. The result depends only on the
+rules and on the version of the market, so it is computed once for each pair of them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,8 +17,8 @@ from scheduler.model.validation import Fault, InvalidInputError
 from scheduler.ports.market import MarketReads
 
 MOST_TYPES: Final = 150
-"""Most instance types that one requirement may match when it is applied. A fleet request of EC2 has at most 300 pairs
-of type and subnet.
+"""The most instance types that a requirement may match when its rules are applied. A fleet request of EC2 has at most
+300 pairs of type and subnet.
 """
 IMPORT: Final = "`leasehold prices import FILE`"
 NO_PRICE: Final = "no price is known"
@@ -30,13 +31,13 @@ def uses_market(rules: Rules) -> bool:
 
 
 def load_resolved(store: MarketReads, rules: Rules) -> Rules:
-    """Return the rules, resolved with the market that the database has."""
+    """Return the rules, resolved with the catalogue and prices in the database."""
     return resolve_rules(rules, store.load_market()) if uses_market(rules) else rules
 
 
 def check_requirements(store: MarketReads, rules: Rules, prefix: str = "") -> None:
-    """Raise InvalidInputError with the faults that `find_market_faults` finds, if any pool has requirements. `prefix`:
-    the path of the rules.
+    """Raise InvalidInputError with the faults of requirements (`find_market_faults`). Do nothing if no pool has
+    requirements. `prefix`: the path of the rules, for the messages.
     """
     if has_requirements(rules) and (faults := [*find_market_faults(rules, store.load_market(), prefix)]):
         raise InvalidInputError(faults)
@@ -48,8 +49,8 @@ def has_requirements(rules: Rules) -> bool:
 
 
 def resolve_document(document: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
-    """Return a document of rules with the offerings of `rules`, which were resolved from it, for readers without the
-    market. Offerings that cannot be bought are left out; a pool without any keeps its own.
+    """Return `document` with the offerings of `rules`, which were resolved from it, for programs that have no market.
+    Offerings that cannot be launched are omitted; a pool for which none is left keeps its own.
     """
     pools = dict(document.get("pools", {}))
     for name, pool in document.get("pools", {}).items():
@@ -61,8 +62,8 @@ def resolve_document(document: Mapping[str, Any], rules: Rules) -> dict[str, Any
 
 
 def resolve_rules(rules: Rules, market: StoredMarket) -> Rules:
-    """Return the rules with the offerings that the market gives their pools. Rules that do not use the market are
-    returned unchanged.
+    """Return the rules with their requirements replaced and their prices filled in from `market`. Rules that do not use
+    the market are returned unchanged.
     """
     changed = {
         name: pool.model_copy(update={"offerings": tuple(_resolve_pool(pool, market))})
@@ -73,8 +74,8 @@ def resolve_rules(rules: Rules, market: StoredMarket) -> Rules:
 
 
 def _resolve_pool(pool: Pool, market: StoredMarket) -> Iterator[Offering]:
-    """Yield the offerings of a pool. A requirement that no type meets stays as it is, so that the pool is not taken for
-    one without offerings. If two requirements give the same offering, the first one counts.
+    """Yield the resolved offerings of a pool. A requirement that no type meets stays in the pool, because a pool
+    without offerings has another meaning. If two requirements give the same offering, the first one counts.
     """
     seen = {each.name for each in pool.offerings if each.require is None}
     for entry in pool.offerings:
@@ -89,7 +90,9 @@ def _resolve_pool(pool: Pool, market: StoredMarket) -> Iterator[Offering]:
 
 
 def list_types(pool: Pool, entry: Offering, market: StoredMarket) -> list[InstanceType]:
-    """Return the types that meet the requirements of an offering and that EC2 offers in one of its zones, by name."""
+    """Return the instance types, sorted by name, that meet the requirements of `entry` and that EC2 offers in one of
+    its zones.
+    """
     if entry.require is None:
         return []
     zones = set(find_zones(pool, entry))
@@ -109,13 +112,16 @@ def find_zones(pool: Pool, offering: Offering) -> tuple[str, ...]:
 
 
 def find_price(pool: Pool, offering: Offering, market: StoredMarket) -> Price | None:
-    """Return the price that the table has for an offering of the pool: the lowest one of its zones."""
+    """Return the price that the table of prices has for an offering of the pool: the lowest one of its zones. Return
+    None if it has none.
+    """
     return market.find_price(offering.instance_type, offering.market, find_zones(pool, offering))
 
 
 def make_offering(pool: Pool, entry: Offering, kind: InstanceType, market: StoredMarket) -> Offering:
-    """Return the offering of one type that meets the requirements of `entry`. What `entry` sets by hand counts: price,
-    resources and labels. The name is the same whatever the other offerings are, because slots keep it.
+    """Return the offering of the instance type `kind`, which meets the requirements of `entry`. Price, resources and
+    labels that `entry` sets by hand have precedence. The name does not depend on other offerings, because slots store
+    it.
     """
     resources, labels = (entry.require or Requirements()).describe(kind)
     name = f"{kind.name}/{entry.market}" + (f"/{entry.zone}" if entry.zone else "")
@@ -133,8 +139,8 @@ def make_offering(pool: Pool, entry: Offering, kind: InstanceType, market: Store
 
 
 def _judge(pool: Pool, offering: Offering, market: StoredMarket) -> Offering:
-    """Return an offering with the price of the table, unless it has its own. If the price is unknown or too high, the
-    result is not for sale.
+    """Return an offering with the price from the table of prices, unless it has its own. If its price is unknown or too
+    high, the result is marked as not for sale.
     """
     if pool.takes_prices and not has_price(offering):
         found = find_price(pool, offering, market)
@@ -158,7 +164,7 @@ def _hold_back(offering: Offering, reason: str) -> UnsoldOffering:
 
 def find_market_faults(rules: Rules, market: StoredMarket, prefix: str = "") -> Iterator[Fault]:
     """Yield a fault for each requirement that matches no type, or more than MOST_TYPES, or only types without a price.
-    `prefix`: the path of the rules.
+    `prefix`: the path of the rules, for the messages.
     """
     for name, pool in rules.pools.items():
         for index, entry in enumerate(pool.offerings):
@@ -186,10 +192,10 @@ def _is_priced(pool: Pool, entry: Offering, kind: InstanceType, market: StoredMa
 
 
 def _explain(pool: Pool, entry: Offering, market: StoredMarket) -> str:
-    """Return why no type of the catalogue meets the requirements of an offering.
+    """Return a sentence about why no type of the catalogue meets the requirements of an offering.
 
-    Counted are the types that miss exactly one requirement, by requirement. The sentence names the requirement with the
-    highest count, if there is any.
+    For each single requirement, the types are counted that miss this requirement only. The sentence names the
+    requirement with the highest count, if there is any.
     """
     counts: dict[str, int] = {}
     zones = set(find_zones(pool, entry))

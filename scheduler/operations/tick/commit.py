@@ -58,13 +58,15 @@ _OF_SLOTS: Final = (Launch, Start, Stop, Drain, Terminate, Reset)
 Unit = tuple[Decision, ...]
 """Decisions of one plan that are written together or not at all.
 
-Exception: several grants, revokes or cpu limits of one reservation form a unit for speed, and each of them is written
-or skipped by itself.
+Exception: several grants, revokes or CPU limits of one reservation are also a unit, but only for speed; each of them is
+written or skipped by itself.
 """
 
 
 class PlannedRules(NamedTuple):
-    """The rules under which a plan was made, with the values of schedules and budgets, and their stored version."""
+    """The rules under which a plan was made. `rules`: with the values of schedules and budgets; `version`: the version
+    of the stored rules.
+    """
 
     rules: Rules
     version: int
@@ -83,16 +85,19 @@ def commit(
     """Charge the accounts in `charged` up to `planned_at`, then write a plan's decisions in chunks, one transaction
     each.
 
-    Yields after each chunk its skipped decisions, its changes, and the number of decisions that are left: a caller may
-    stop there, and the rest is not written. Each chunk stores `planned_at` as the time of the
-    last tick. `seen`: the slots by id, as the plan saw them. If other rules came into force since the plan, nothing
-    further is written, because the decisions may break them. Raises DeposedError as soon as another process has taken
-    over as leader; chunks that were committed before stay written.
+    Yield after each chunk its skipped decisions, its changes, and the number of decisions that are left. If the caller
+    stops there, the rest is not written. Each chunk stores `planned_at` as the time of the last tick. `seen`: the slots
+    by id, as the plan saw them. If other rules came into force since the plan, nothing further is written, because the
+    decisions may break them. Raises DeposedError as soon as another process has taken over as leader; chunks that were
+    committed before stay written.
     """
     rules, left = planned_under.rules, len(decisions)
     for chunk in _cut(decisions) or ([[]] if charged else []):
         each = [decision for unit in chunk for decision in unit]
         left -= len(each)
+        # Speed: most decisions of a large plan are assignments.
+        assigns = [decision for decision in each if type(decision) is Assign]
+        others = [decision for decision in each if type(decision) is not Assign] if len(assigns) < len(each) else []
         with store.transaction() as transaction:
             transaction.note_tick(leader_term, planned_at)  # promise: term-checked
             if transaction.rules_version() != planned_under.version:  # promise: rules-of-the-plan
@@ -100,10 +105,19 @@ def commit(
             work = UnitOfWork(transaction, "tick", leader_term.term, tick=leader_term.tick)
             work.load(
                 reservations=[
-                    name for decision in each if not isinstance(decision, _PARTS) for name in reservations_of(decision)
+                    *(decision.reservation for decision in assigns),
+                    *(
+                        name
+                        for decision in others
+                        if not isinstance(decision, _PARTS)
+                        for name in reservations_of(decision)
+                    ),
                 ],
-                parts=[decision.reservation for decision in each if isinstance(decision, _PARTS)],
-                slots=[name for decision in each for name in slots_of(decision)],
+                parts=[decision.reservation for decision in others if isinstance(decision, _PARTS)],
+                slots=[
+                    *(placement.slot for decision in assigns for placement in decision.leases),
+                    *(name for decision in others for name in slots_of(decision)),
+                ],
                 accounts=charged,
                 payers=rules.has_quota,
             )
@@ -117,8 +131,8 @@ def commit(
             }
             if charged:
                 charge_accounts(work, charged, planned_at)
-            writer = _Writer(work, rules, new_id, sum(isinstance(decision, Assign) for decision in each))
-            launched = {decision.pool for decision in each if isinstance(decision, Launch)}
+            writer = _Writer(work, rules, new_id, len(assigns))
+            launched = {decision.pool for decision in others if isinstance(decision, Launch)}
             if launched:
                 end_quota_holds(work, transaction.load_holds(list_quota_holds_of(rules, launched)))
             # promise: decision-rechecked
@@ -131,13 +145,13 @@ def commit(
 
 
 def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
-    """Group consecutive decisions of a plan into units, which are written together or not at all, and the units into
-    chunks of about CHUNK decisions.
+    """Group consecutive decisions of a plan into units (see Unit), and the units into chunks of about CHUNK decisions.
+    Return the chunks.
 
     A preemption without a grace period, and revokes of elastic instances that make capacity for a reservation, form a
-    unit with the assignment or claim that follows them. Other grants, revokes or cpu limits of one reservation form a
-    unit by kind, although each of these is written or skipped by itself: copying and reading all leases of a
-    reservation once for each decision would be slow. Every other decision is a unit of its own.
+    unit with the assignment or claim that follows them. Other grants, revokes or CPU limits of one reservation form a
+    unit by kind, because copying and reading all leases of a reservation once for each decision would be slow. Every
+    other decision is a unit of its own.
     """
     units: list[list[Decision]] = []
     for decision in decisions:
@@ -157,9 +171,7 @@ def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
 
 
 def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
-    """Return whether `decision` belongs to `unit`, the decisions just before it that are written together or not at
-    all.
-    """
+    """Return whether `decision` belongs to `unit`, the unit of the decisions just before it."""
     last = unit[-1]
     if type(last) is Assign:  # speed: most decisions of a large plan
         return False
@@ -171,8 +183,8 @@ def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
 
 
 def _find_beneficiary(decision: Decision) -> str | None:
-    """Return the reservation for which a preemption or revoke makes capacity and whose assignment or claim must follow
-    it; None for other decisions.
+    """Return the reservation for which this decision, a preemption or revoke, makes capacity, if an assignment or claim
+    of this reservation must follow it. Return None for other decisions.
     """
     match decision:
         case Preempt(revoke_by=None):
@@ -184,8 +196,8 @@ def _find_beneficiary(decision: Decision) -> str | None:
 
 
 def _find_newcomer(decision: Decision) -> str | None:
-    """Return the reservation that an assignment, a claim, or a revoke that makes capacity for a reservation serves;
-    None for other decisions.
+    """Return the reservation that gets capacity by this decision: an assignment, a claim, or a revoke that makes
+    capacity for a reservation. Return None for other decisions.
     """
     match decision:
         case Assign() | Claim():
@@ -217,9 +229,10 @@ def slots_of(decision: Decision) -> list[str]:
 
 
 class _Writer:
-    """Writes the decisions of a plan: passes each decision to the writer for reservations, slots or quota accounts.
+    """Writes the decisions of a plan: passes each decision to the writer of leases, reservations, slots or quota
+    accounts.
 
-    Most chunks need only the writer of leases. The others are made when a decision needs them. `likely`: how many
+    Most chunks need only the writer of leases. Each other writer is made when a decision needs it. `likely`: how many
     reservations will probably get leases.
     """
 
@@ -241,10 +254,10 @@ class _Writer:
         return QuotaWriter(self._leases)
 
     def write_unit(self, unit: Unit) -> Sequence[tuple[Decision, str]]:
-        """Write the decisions of one unit; return those that were skipped, each with the reason.
+        """Write the decisions of one unit. Return the decisions that were skipped, each with the reason.
 
-        A state transition that the tables of moves forbid is a bug. It is found before any row of the unit changes, and
-        only this unit is skipped, so that one row never stops the whole fleet.
+        A change of state that the tables of legal moves forbid is a bug of the program. It is found before any row of
+        the unit changes, and only this unit is skipped, so that one row never stops the whole fleet.
         """
         try:
             match first := unit[0]:
@@ -265,7 +278,9 @@ class _Writer:
         return [] if reason is None else [(decision, reason) for decision in unit]
 
     def _write(self, decision: Decision, last: Decision) -> str | None:
-        """Write a decision. Return as text why it was skipped, or None. `last`: the last decision of its unit."""
+        """Write a decision. If it is skipped, return the reason as text, else None. `last`: the last decision of its
+        unit.
+        """
         match decision:
             case Claim():
                 # Leases that an earlier tick revoked make the capacity.

@@ -1,8 +1,8 @@
 """Reads the heartbeats of static hosts, and answers hosts that ask for their leases.
 
 Heartbeats do not pass through a queue (see `Heartbeats`), so neither a full queue nor a stopped worker makes a host
-look lost. A heartbeat is stored with its age, never with the host's own time, so only the scheduler's clock counts.
-Source: Orchard's workers.
+appear lost. A heartbeat is stored with its age, and without the time of the host's clock, so only the scheduler's clock
+counts. Source: Orchard's workers.
 """
 
 import random
@@ -34,8 +34,8 @@ HOSTS_A_TRANSACTION = 250
 
 
 def hear_hosts(ports: Ports) -> int:
-    """Set `last_seen` of every static host to the time of its last heartbeat. Return the number of hosts that had a
-    newer one.
+    """Set `last_seen` of every static host to the time of its last heartbeat. Return the number of hosts that have sent
+    a heartbeat since the last call.
 
     A tick is requested if a host that was silent sends heartbeats again. Hosts whose heartbeats name an old version of
     their slot get a hint that they should ask for their leases.
@@ -56,7 +56,7 @@ def hear_hosts(ports: Ports) -> int:
 def find_behind(hosts: Sequence[Slot], heard: Heard, rules: Rules) -> list[Slot]:
     """Return the slots whose hosts send heartbeats with an old version of the slot.
 
-    Such a host missed a hint to ask for its leases, or has not reacted to it yet.
+    Such a host did not get the hint to ask for its leases, or has not reacted to it yet.
     """
     return [
         slot
@@ -100,7 +100,7 @@ def hear_before_judging(ports: Ports, view: View, rules: Rules, leader_term: Lea
 def describe_host(ports: Ports, name: str, machine: str) -> dict[str, Any]:
     """Return the slot `name` of a static host and the leases on it, as the database has them.
 
-    Raises CommandRefused for an unknown slot, or one that belongs to another machine than `machine`.
+    Raises CommandRefused if the slot is unknown or belongs to another machine than `machine`.
     """
     with ports.store.transaction() as transaction:
         slot = transaction.load_slots([name]).get(name)
@@ -134,7 +134,7 @@ def name_version(slot: Slot, offline_timeout: float | None) -> str:
 
 
 def _listen(ports: Ports, hosts: Sequence[Slot]) -> Heard:
-    """Return the heartbeats of the static hosts in `hosts`, without those that do not count because of a wrong
+    """Return the heartbeats of the static hosts in `hosts`, without heartbeats that do not count because of a wrong
     signature or counter.
     """
     heard = ports.heartbeats.listen({slot.id: slot.machine for slot in hosts if slot.machine is not None})
@@ -150,7 +150,8 @@ def _heard_ago(slot: Slot, heard: Heard) -> float:
 
 
 def _note(ports: Ports, rules: Rules, ages: dict[str, float], hosts: Sequence[Slot], heard: Heard) -> list[Row]:
-    """Write `last_seen` and the heartbeat counter of the hosts that sent newer heartbeats. Return the changed slots.
+    """Write `last_seen` and the heartbeat counter of the hosts that have sent newer heartbeats. Return the changed
+    slots. `ages`: slot id -> age of its last heartbeat in seconds.
 
     Without newer heartbeats nothing is written. Thousands of hosts take several transactions, so that ticks and
     requests can write in between.
@@ -209,11 +210,11 @@ def _describe_lease(owner: str, lease: Lease) -> dict[str, Any]:
 
 
 def forgive_outage(ports: Ports, view: View, rules: Rules, leader_term: LeaderTerm, now: float) -> None:
-    """After an outage of the scheduler, start once more the periods that ran out during the outage.
+    """After an outage of the scheduler, start those periods once more that ran out during the outage: the ttl of a
+    reservation, and the offline timeout of a silent host.
 
-    The ttl of a reservation starts again, and so does the offline timeout of a silent host. The time of the tick is
-    stored in the same transaction, so that an outage does not count twice if planning fails afterwards. Raises
-    DeposedError if another process leads. Sources: the autoscaler's tick, Orchard.
+    The time of the tick is stored in the same transaction, so that an outage does not count twice if planning fails
+    afterwards. Raises DeposedError if another process leads. Sources: the autoscaler's tick, Orchard.
     """
     overdue = [each.id for each in view.reservations.values() if _is_overdue(each, now)]
     silent = [each.id for each in view.slots.values() if _fell_silent(each, rules, leader_term, now)]

@@ -19,7 +19,9 @@ TRUSTED_SHARE: Final = 0.4
 
 @dataclass
 class Leader:
-    """The state that one scheduler process keeps between its ticks."""
+    """The state that one scheduler process keeps between its ticks. `holder`: the id of the process in the leader term.
+    `interval`: seconds between periodic ticks. `lock_seconds`: the duration of the leader lock.
+    """
 
     holder: str
     interval: float = 5.0
@@ -29,15 +31,17 @@ class Leader:
     pause: Callable[[float], None] = sleep
     """Function that waits for a number of seconds."""
     clock: Callable[[], float] = monotonic
-    """Function that returns monotonic seconds, by which repairs of Redis keys are due and ticks are timed."""
+    """Function that returns the time of a monotonic clock in seconds. By this time, ticks are measured and repairs of
+    Redis keys become due.
+    """
     process: str = ""
     """The name of this scheduler process in reports: `host:pid`."""
     leader_term: LeaderTerm | None = None
     ticks: int = 0
     """Number of ticks that this process has begun in its present term."""
     repaired_at: float | None = None
-    """When this process last searched Redis for keys of a wrong type, by `clock`; None if it is due at the next tick,
-    since there was no search yet or a tick failed.
+    """When this process last searched Redis for keys of a wrong type, by `clock`. None: there was no search yet, or a
+    tick failed since, so the next tick searches.
     """
     looked_at: float = 0.0
     """Time when this process last looked in SQL for recently written rows that the view lacks; 0 if it never did."""
@@ -48,8 +52,8 @@ class Leader:
     wait_figures: WaitFigures = field(default_factory=WaitFigures)
     spending: SpendingReader = field(default_factory=SpendingReader)
     lost: set[tuple[str, int]] = field(default_factory=set)
-    """(row id, version) of the rows because of which the last tick skipped decisions. Version 0: the row was deleted.
-    If the next tick skips decisions because of the same versions, it requests no further tick.
+    """The rows because of which the last tick skipped decisions, as (row id, version). Version 0: the row was deleted.
+    If the next tick skips decisions because of the same versions of rows, it requests no further tick.
     """
 
     @property
@@ -63,7 +67,7 @@ class Leader:
         return self.repaired_at is None or self.clock() - self.repaired_at >= self.interval
 
     def trusts(self, lock: LeaderLock) -> bool:
-        """Return whether enough of the leader lock's time is left to write safely.
+        """Return whether more than TRUSTED_SHARE of the leader lock's time is left, so that this process may write.
 
         The time counts from the start of the last renewal.
         """

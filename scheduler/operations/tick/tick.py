@@ -1,7 +1,7 @@
-"""The tick (one scheduling cycle): load the view, plan, commit, publish and dispatch. Only the leader ticks.
+"""The tick (one scheduling cycle): load the view, plan, commit, publish and dispatch. Only the leader runs ticks.
 
 The leader is the scheduler process that has the lock in Redis and the newest term in the database.
-docs/reference/consistency.md, "Decisions" and "Belief", explains the failure that each line prevents.
+docs/reference/consistency.md, "Decisions" and "Belief", explains which failure each line with a promise prevents.
 """
 
 from collections.abc import Callable
@@ -31,25 +31,27 @@ from scheduler.policy.plan import plan
 from scheduler.ports import ClusterRow, LeaderTerm, RulesVersion, ViewUnavailableError
 
 LOAD_PAUSES = (0.1, 0.3, 1.0)
-"""Seconds of the pauses between tries to load the view from Redis. If the try after the last pause fails, the tick
-fails.
+"""Pauses in seconds between the attempts to load the view from Redis. If the attempt after the last pause fails, the
+tick fails.
 """
 LOAD_FAILURES = "leasehold_view_load_failures_total"
 T = TypeVar("T")
 
 
 class PlanTooLateError(Exception):
-    """Planning took so long that the leader lock may have run out. Nothing of the plan was written."""
+    """Raised when planning took so long that the leader lock may have run out. Nothing of the plan was written."""
 
 
 @dataclass
 class Ticked:
-    """The result of one tick: the plan, the decisions that were skipped, and the duration in seconds."""
+    """The result of one tick. `skipped`: the decisions that were not written, because they did not hold any more.
+    `seconds`: the duration of the tick. `now`: cluster time of the plan.
+    """
 
     plan: Plan
     rules: Rules
     rules_version: int
-    """The version of the rules that are stored. `rules` may differ from them by schedules and budgets."""
+    """The version of the stored rules. `rules` are these rules with the values of schedules and budgets."""
     term: int
     now: float
     view: View
@@ -62,17 +64,18 @@ class Ticked:
     mended: list[RepairResult] = field(default_factory=list)
     """The results of the comparisons of the view with SQL that this tick made; empty if none was due."""
     crossed: list[BudgetStatus] = field(default_factory=list)
-    """The budgets that this tick found to be exceeded, and the last reading of the amounts did not."""
+    """The budgets with a limit that is exceeded now and was not exceeded when the amounts were last read."""
 
 
 def tick(
     ports: Ports, leader: Leader, keep_lock: Callable[[], AbstractContextManager[object]] = nullcontext
 ) -> list[Ticked]:
-    """Run one tick, and another one for every request for a tick that arrived meanwhile. Do nothing while another
-    process has the leader lock.
+    """Run one tick, and another one for every request for a tick that arrived meanwhile. Return their results; [] if
+    another process has the leader lock, in which case nothing is done.
 
-    `keep_lock` returns a context manager, entered once for each tick, that renews the lock in the background. Redis
-    keys of a wrong type are set aside once in each interval, and in the next tick after one that failed.
+    `keep_lock`: a function that returns a context manager, entered once for each tick, that renews the lock in the
+    background. Redis keys of a wrong type are renamed once in each interval, and in the next tick after one that
+    failed.
     """
     if leader.must_repair:
         check_membership(ports)
@@ -135,8 +138,9 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
 def decide(
     ports: Ports, leader: Leader, leader_term: LeaderTerm, known: tuple[View, ClusterRow] | None = None
 ) -> Ticked:
-    """Bring the view (the copy of the rows in Redis) up to date and plan on it, outside any transaction. `known`: the
-    view, if the caller has brought it up to date, and the row about the cluster, read after that.
+    """Bring the view (the copy of the rows in Redis) up to date and plan on it, outside any transaction. Return the
+    plan with the facts that it is based on. `known`: (view, row about the cluster), if the caller has brought the view
+    up to date and then read the row.
 
     If there was no tick for longer than `leader.patience`, the scheduler had an outage: ttls and offline timeouts that
     ran out during the outage start again, once.
@@ -160,16 +164,16 @@ def decide(
 
 def load_view(ports: Ports, leader: Leader) -> View:
     """Return the current view: this process's own copy brought up to date, else the whole view loaded from Redis, else
-    one rebuilt from SQL. Raises ViewUnavailableError after the last try.
+    one rebuilt from SQL. Raises ViewUnavailableError after the last attempt.
     """
     return _keep_trying(ports, leader, lambda: _load_once(ports))
 
 
 def _keep_trying(ports: Ports, leader: Leader, read: Callable[[], T]) -> T:
-    """Return the result of `read`, a read of the view.
+    """Return the result of `read`, a function that reads the view.
 
-    If Redis cannot be read, the failure is counted and the read is tried again after growing pauses, as long as this
-    process certainly still has the leader lock. Raises ViewUnavailableError after the last try.
+    If Redis cannot be read, the failure is counted and the read is tried again after growing pauses, while this process
+    certainly still has the leader lock. Raises ViewUnavailableError after the last attempt.
     """
     for pause in LOAD_PAUSES:
         try:
@@ -188,8 +192,9 @@ def _load_once(ports: Ports) -> View:
 
 
 def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[RepairResult]:
-    """Publish cluster time, and rows that were recently written in SQL and are missing in the view, if
-    `leader.interval` has passed since the last time, or if the clock was set back.
+    """Publish cluster time, and the rows that were recently written in SQL and are missing in the view. Do this only if
+    `leader.interval` has passed since the last time, or if the clock was set back. Return the result in a list; [] if
+    nothing was due.
     """
     if 0 <= now - leader.looked_at < leader.interval:
         return []
@@ -216,9 +221,10 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
     """Commit a tick's plan in chunks. After each chunk publish its changes to the view and send its slow work and
     notices, while the next chunk is written.
 
-    A commit that has lasted for the whole time of the leader lock, or whose lock may run out, stops after its present
-    chunk and requests another tick. That tick plans the rest again, with what has come meanwhile: interruptions first.
-    The same happens if other rules came into force since the plan.
+    The commit stops after its present chunk if it has lasted for the whole time of the leader lock, or if the lock may
+    run out. The same happens if other rules came into force since the plan. Then another tick is requested. That tick
+    plans the rest again, together with newer changes: interruptions first.
+
     If decisions were skipped, publish their current rows and request another tick, but not twice for the same versions
     of these rows.
     """
@@ -246,11 +252,11 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
 
 
 class _Announcer:
-    """Announces committed chunks one after the other, in the order of their commits. Use it as a context manager: at
-    its end, all announcements have ended.
+    """Announces committed chunks one after the other, in the order of their commits. It is a context manager; when its
+    block ends, all announcements have ended.
 
-    Speed: a thread announces a chunk while the caller writes the next one, because most of both is waiting for Redis
-    and for the database. The last chunk, which is the only one of most plans, needs no thread.
+    Speed: a thread announces a chunk while the caller writes the next one, because both mostly wait for Redis and for
+    the database. The last chunk, which is the only one of most plans, needs no thread.
     """
 
     def __init__(self, ports: Ports) -> None:
@@ -273,8 +279,8 @@ class _Announcer:
                 self._executor.shutdown()
 
     def announce(self, change_set: ChangeSet, *, is_last: bool) -> None:
-        """Announce a committed chunk, as soon as the one before it is announced. Raises the error of an earlier
-        announcement. `is_last`: no other chunk follows; return when it is announced.
+        """Announce a committed chunk when the one before it is announced. `is_last`: no other chunk follows; then
+        return only after this chunk is announced. Raises the error of an earlier announcement.
         """
         self._wait()
         # A simulation has no Redis to wait for, and its steps have one order.
@@ -295,9 +301,9 @@ class _Announcer:
 def _kick_for_losers(ports: Ports, leader: Leader, ticked: Ticked) -> None:
     """Publish the current rows that the tick's skipped decisions name, and request another tick.
 
-    Rows that were deleted are published as gone. Reservations with leases on the slots of these decisions are published
-    too. If all these rows are the same as after the last tick, no tick is requested: the next periodic tick plans
-    again.
+    Rows that were deleted are published as deleted. Reservations with leases on the slots of these decisions are
+    published too. If all these rows have the same versions as after the last tick, no tick is requested: the next
+    periodic tick plans again.
     """
     if not ticked.skipped:
         leader.lost = set()
@@ -330,8 +336,8 @@ def _find_holders(ports: Ports, slots: set[str]) -> set[str]:
 
 
 def report(ports: Ports, leader: Leader, ticked: Ticked) -> None:
-    """Store the report of a tick in Redis: the reservations that wait, with their waiting codes, when the next tick is
-    due, and how long the steps of this tick took.
+    """Store the report of a tick in Redis: the reservations that wait, with their waiting codes; when the next tick is
+    due; and how long the steps of this tick took.
 
     In the report, `view_lag` is the age in seconds of the oldest committed change that the view lacked when it was last
     compared with SQL.

@@ -1,8 +1,8 @@
 """Repairs the view (the copy of the rows in Redis) by comparing it with the database.
 
-A process that dies between its commit and its publish leaves the view behind. A look, in every periodic tick, finds
-recently written rows; an audit, every minute, finds all other differences. Both publish the rows that the view lacks
-and remove rows that SQL does not have.
+If a process dies between its commit and its publish, the view lacks the change. The look, a search in every periodic
+tick, finds recently written rows that the view lacks. The audit, a comparison of the whole view every minute, finds all
+other differences. Both publish the rows that the view lacks and remove rows that SQL does not have.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,15 +14,17 @@ from scheduler.operations.ports import Ports
 from scheduler.ports import RowVersion, SetAside
 
 LOOK_BACK_SECONDS = 35.0
-"""Each search for recently written rows goes back this number of seconds before the previous search. A row's time mark
-is set before its commit, so this is longer than any transaction.
+"""The number of seconds by which each search for recently written rows goes back before the previous search. A row's
+`marked_at` is set before its commit, so this number is larger than the duration of any transaction.
 """
 UNDER_WAY_SECONDS = 2.0
 """A committed change younger than this may still be on its way to the view, so publishing it does not count as a
 repair.
 """
 FEW_ROWS = 1000
-"""Up to this number of rows that differ between view and SQL are published one by one, even if the view is small."""
+"""Up to this number, rows that differ between view and SQL are published one by one, even if they are more than
+MUCH_SHARE of a small view.
+"""
 MUCH_SHARE = 0.1
 """When more than this share of the view's rows differ from SQL, the whole view is rebuilt."""
 REPAIRS = "leasehold_view_repairs_total"
@@ -32,10 +34,9 @@ Names = dict[Kind, set[str]]
 
 @dataclass
 class RepairResult:
-    """What a comparison of the view with SQL found: the number of changes that the view lacked for too long, and
-    whether it was rebuilt.
-
-    `lag`: age in seconds of the oldest committed change that the view lacked, 0 if none.
+    """What a comparison of the view with SQL found. `repairs`: the number of changes that the view lacked for too long.
+    `rebuilt`: whether the view was rebuilt. `lag`: age in seconds of the oldest committed change that the view lacked;
+    0 if it lacked none.
     """
 
     repairs: int = 0
@@ -68,8 +69,8 @@ def audit(ports: Ports, view: View, now: float) -> tuple[View, RepairResult]:
     """Compare the counts and versions of all rows of the view with SQL. Publish the rows that differ, or rebuild the
     view if many do.
 
-    Returns the view, which is another object after a rebuild, and what was repaired. The view is brought up to date
-    before SQL is read, so it is never newer than SQL, unless the database went back to an older state.
+    Return (view, result). The view is another object after a rebuild. The view is brought up to date before SQL is
+    read, so it is never newer than SQL, unless the database went back to an older state.
     """
     is_whole = ports.view_cache.matches_copy()
     differing = compare(view, ports.store.read_stamps())  # promise: publish-audited
@@ -89,8 +90,8 @@ def audit(ports: Ports, view: View, now: float) -> tuple[View, RepairResult]:
 
 @dataclass
 class Differing:
-    """The rows that differ between view and SQL: their ids by kind, their time marks, and whether the view has a newer
-    version of one than SQL.
+    """The rows that differ between view and SQL. `names`: their ids by kind. `marks`: the times at which they were
+    written. `is_ahead`: whether the view has a newer version of a row than SQL.
     """
 
     names: Names = field(default_factory=lambda: {kind: set() for kind in ROW_TYPES})
@@ -104,8 +105,8 @@ class Differing:
 
 
 def compare(view: View, truth: Iterable[RowVersion]) -> Differing:
-    """Return the rows that the view has in another version than the database, that the view lacks, or that only the
-    view has.
+    """Return the rows that the view has in another version than the database, the rows that the view lacks, and the
+    rows that only the view has. `truth`: the versions of the rows in the database.
     """
     found = Differing()
     unknown: Names = {kind: set(view.rows(kind)) for kind in ROW_TYPES}

@@ -1,5 +1,5 @@
-"""Figures about the waiting reservations of a plan, for the report of a tick. Only blocks that are new since the last
-plan are examined.
+"""Numbers about the waiting reservations of a plan, for the report of a tick. The reservations are counted in blocks,
+and only blocks that are new since the last plan are examined.
 """
 
 from collections import Counter
@@ -25,33 +25,39 @@ LEVELS: Final = range(FREE + 1)
 
 @dataclass(slots=True)
 class _BlockFigures:
-    """What the reservations of one block of the queue add to the figures."""
+    """The numbers of one block of the queue, which are added up for the report. `codes`: waiting code -> number of
+    reservations.
+    """
 
     codes: Counter[str]
     oldest: float
-    """The earliest submission of a reservation that counts for the longest wait; infinity if there is none."""
+    """The earliest submission of a reservation that counts for the longest wait; infinity if none counts."""
     accounts: Counter[str] | None
-    """By account: the number of its reservations. None if no account exists."""
+    """Account -> number of its reservations in the block. None if no account exists at all."""
 
 
 @dataclass
 class WaitFigures:
-    """The figures of the last plan, by block of the queue. One process keeps them between its ticks."""
+    """The numbers about the waiting reservations of the last plan, by block of the queue. One process keeps this object
+    between its ticks.
+    """
 
     _known: dict[WaitBlock, _BlockFigures] = field(default_factory=dict)
-    """The blocks of the last plan, in queue order. Blocks are compared by identity."""
+    """The blocks of the last plan, in queue order, with their numbers. Blocks are compared by identity."""
     _codes: Counter[str] = field(default_factory=Counter)
     _accounts: Counter[str] = field(default_factory=Counter)
     _payers: Mapping[str, tuple[bool, int]] = field(default_factory=dict)
-    """The accounts that exist: whether each was forgotten, and the last sequence number that it does not pay for."""
+    """The accounts that exist -> (whether the account was forgotten, the last `sequence` of a reservation that it does
+    not pay for).
+    """
 
     def describe(self, plan: Plan, view: View, rules: Rules, now: float) -> dict[str, Any]:
-        """Return figures about the waiting reservations of a plan.
+        """Return numbers about the waiting reservations of a plan.
 
         `codes`: the number of reservations by waiting code. `longest_wait`: seconds since the oldest submission,
         without reservations whose code is in NOT_A_WAIT. `at_quota`: pools whose launches an EC2 quota holds back.
         `accounts`: for each account the number of its waiting reservations by level of service, the free level last.
-        The level is the one at which the account could pay now, by its present balance. Accounts without waiting
+        All are counted at the level that the account could pay now, by its present balance. Accounts without waiting
         reservations are missing.
         """
         self._follow(plan, view)
@@ -68,7 +74,9 @@ class WaitFigures:
         }
 
     def _follow(self, plan: Plan, view: View) -> None:
-        """Examine the blocks that the last plan did not have, and leave out those that the present one lacks."""
+        """Update the sums: add the numbers of blocks that are new in this plan, and subtract the numbers of blocks that
+        it no longer has.
+        """
         payers = {name: (each.forgotten, each.forgotten_upto) for name, each in view.accounts.items()}
         if payers != self._payers:
             self._known, self._payers = {}, payers

@@ -1,3 +1,3 @@
-"""Writers of a plan's decisions, one module for each kind of row. Each decision is tested again on the current rows,
-and then written.
+"""Writers of a plan's decisions, one module for each kind of row. Each decision is tested again, against the current
+rows, before it is written.
 """

@@ -1,4 +1,4 @@
-"""Tests the placements that a plan has chosen on the current rows of a transaction, and writes them as leases."""
+"""Tests the placements that a plan has chosen against the current rows of a transaction, and writes them as leases."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ import msgspec
 from scheduler.model.accounts import FREE, NOTHING, Levels
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import (
+    NO_DETAILS,
     Component,
     ComponentKind,
     Lease,
@@ -24,7 +25,7 @@ from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.fits import Moment, Obstacle, Usage, find_obstacle_on, measure
 from scheduler.policy.capacity.slot_info import count_uses_left
-from scheduler.policy.lifecycle.timers import has_timed_out, is_silent
+from scheduler.policy.lifecycle.timers import has_timed_out, is_silent, stays_in_service
 from scheduler.policy.quota.accounting import weigh
 
 _OBSTACLES: Mapping[Obstacle, str] = {
@@ -35,10 +36,8 @@ _OBSTACLES: Mapping[Obstacle, str] = {
 
 
 class _Run(NamedTuple):
-    """Placements of equal instances on one slot, one after the other in a plan. `given`: the resources of each
-    instance.
-
-    `component` is None if the request has no instance of this name.
+    """Placements of equal instances on one slot that follow each other in a plan. `component`: that of the instances;
+    None if the request has no instance of this name. `given`: the resources of each instance.
     """
 
     slot: str
@@ -49,7 +48,7 @@ class _Run(NamedTuple):
 
 @dataclass(slots=True)
 class _SlotUsage:
-    """What the leases on a slot take of its resources, and how many leases its machine may still take (`max_uses`)."""
+    """What the leases on a slot use of it, and how many more leases its machine may get (`uses`)."""
 
     usage: Usage
     uses: float
@@ -60,7 +59,7 @@ class _SlotUsage:
 
 
 class LeaseWriter:
-    """Tests the placements of a plan on the current rows of a transaction, and writes them as leases or claims.
+    """Tests the placements of a plan against the current rows of a transaction, and writes them as leases or claims.
 
     `likely`: how many reservations will probably get leases in this transaction.
     """
@@ -74,8 +73,8 @@ class LeaseWriter:
         """
 
     def _find_components(self, request: Request, kind: ComponentKind) -> dict[str, Component]:
-        """Return the components of one kind of a request, by name of the instance. They are listed once for each
-        request object in a transaction, because requests never change and equal ones are often the same object.
+        """Return name of an instance -> its component, for components of this kind. They are listed once for each
+        request object, because requests never change, and equal requests are often the same object.
         """
         known = self._components.get((id(request), kind))
         if known is None:
@@ -83,8 +82,8 @@ class LeaseWriter:
         return known[1]
 
     def assign(self, decision: Assign) -> str | None:
-        """Lease the placements of `decision` to its reservation. Return as text why it cannot get them, or None if it
-        got them.
+        """Lease the placements of `decision` to its reservation. If this is not possible, write nothing and return the
+        reason as text, else None.
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None:
@@ -105,9 +104,8 @@ class LeaseWriter:
         """Return as text why a pending reservation cannot get these placements by the current rows; None if it can.
 
         Claims of the reservation itself do not prevent the placements. `leaving`: ids of reservations whose leases end
-        to make capacity. `parting`: (reservation id, component) of single leases that end for this. `is_claim`: the
-        placements become a claim, which begins when the leases that are being revoked have ended, so those leases do
-        not count.
+        to make capacity. `parting`: single leases that end for it, as (reservation id, component). `is_claim`: the
+        placements become a claim. It begins when the leases that are being revoked have ended, so they do not count.
         """
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
@@ -118,7 +116,9 @@ class LeaseWriter:
         claimed = {(each.slot, each.epoch) for each in current.leases}
         occupied: dict[str, _SlotUsage] = {}
         added: dict[str, Mapping[str, float]] = {}
-        """By slot: the resources of its last instance, which count when the slot comes again. Speed: few come twice."""
+        """Slot -> the resources of its last instance. They are counted when another run of instances has the same slot,
+        which is rare, so most slots are counted only once (speed).
+        """
         for run in self._list_runs(current, placements):
             slot = self.work.slots.get(run.slot)
             if slot is None:
@@ -143,8 +143,8 @@ class LeaseWriter:
         return None
 
     def _list_runs(self, current: Reservation, placements: Sequence[Placement]) -> Iterator[_Run]:
-        """Group the placements of equal instances on one slot that follow each other, so that a gang is tested slot by
-        slot and not instance by instance.
+        """Yield the placements in groups of equal instances on one slot that follow each other, so that a gang is
+        tested slot by slot and not instance by instance.
         """
         components = self._find_components(current.request, "essential")
         run: _Run | None = None
@@ -173,10 +173,9 @@ class LeaseWriter:
 
     def object_to_instances(self, current: Reservation, placements: Sequence[Placement]) -> list[str | None]:
         """For each of these placements of elastic instances, return as text why the leased reservation cannot get it,
-        or None if it can.
+        or None if it can. A placement that is possible takes its capacity from the later ones.
 
-        A placement that is possible takes its capacity from the later ones. The cost of each test does not depend on
-        how many leases the reservation or the slot has.
+        Speed: the cost of a test does not depend on how many leases the reservation or the slot has.
         """
         if current.phase != "leased":
             return [f"the reservation is {current.phase}"] * len(placements)
@@ -194,9 +193,8 @@ class LeaseWriter:
     def _object_to_one(
         self, current: Reservation, placement: Placement, kind: ComponentKind, occupied: dict[str, _SlotUsage]
     ) -> str | None:
-        """Return as text why one instance of this kind cannot be placed as the plan chose; None if it can.
-
-        `occupied`: slot id -> usage. A slot is measured and added when its first placement is tested.
+        """Return as text why one instance of this kind cannot be placed as the plan chose; None if it can. `occupied`:
+        slot id -> what is used of the slot. A slot is added to it when its first placement is tested.
         """
         slot = self.work.slots.get(placement.slot)
         component = self._find_components(current.request, kind).get(placement.component)
@@ -217,14 +215,13 @@ class LeaseWriter:
             return (
                 f"{slot.id} is {slot.state}" if slot.state != "ready" else f"{slot.id} has another machine than planned"
             )
-        is_leaving = slot.drain_reason is not None or slot.interrupted_at is not None
-        if slot.cordoned or is_leaving or slot.stranger is not None or is_silent(slot, pool, self.now):
+        if slot.cordoned or slot.stranger is not None or not stays_in_service(slot, pool, self.now):
             return f"{slot.id} takes no leases"
         return None
 
     def has_room(self, slot: Slot, there: Collection[Lease], component: Component) -> bool:
         """Return whether one more instance of `component` fits on a slot beside the leases `there`, both now and when
-        claims have become leases.
+        the claims among them have become leases.
         """
         return find_obstacle_on(slot, self.rules.pools[slot.pool], component, measure(there)) is None
 
@@ -235,9 +232,9 @@ class LeaseWriter:
         absent: Collection[str] = (),
         parting: Collection[tuple[str, str]] = (),
     ) -> _SlotUsage:
-        """Return what the leases on a slot use of it at `moment`, and how many leases its machine may still take.
-
-        Leases of the reservations `absent` do not count, nor the single leases `parting` (reservation, component).
+        """Return what the leases on a slot use of it, and how many more leases its machine may get. `moment`: which
+        leases count (see Moment). Not counted: leases of the reservations `absent`, and `parting` (reservation id,
+        component).
         """
         pool = self.rules.pools[slot.pool]
         # Each claim is one use of the machine, which is counted here until the claim becomes a lease. At the time `now`
@@ -256,7 +253,7 @@ class LeaseWriter:
 
     def _object_to_instance(self, slot: Slot, there: _SlotUsage, asked: Request, component: Component) -> str | None:
         """Return as text why one more instance of a component cannot be leased on a slot: too little capacity, or other
-        labels. Return None if it can.
+        labels than required. Return None if it can.
         """
         obstacle = find_obstacle_on(slot, self.rules.pools[slot.pool], component, there.usage, there.uses)
         if obstacle is not None:
@@ -291,12 +288,13 @@ class LeaseWriter:
         placements: Sequence[Placement],
         level: int | None = None,
         cost: Levels = NOTHING,
-        details: Mapping[str, Any] | None = None,
+        details: Mapping[str, Any] = NO_DETAILS,
     ) -> None:
         """Lease these placements to a reservation, with a new fencing token.
 
-        A placement that the reservation has claimed keeps the level, cost and `charged_at` of the claim. Otherwise the
-        lease of the first placement starts with `cost`. `details`: additional details of the event.
+        A placement with a claim of the reservation goes on with the claim's level, cost and `charged_at`. The others
+        start at `level` (None: no account pays); the first placement, if it has no claim, starts with `cost`, so that
+        the reservation is charged once. `details`: additional details of the event.
         """
         token = self.work.transaction.next_tokens(1, self._likely)[0]  # promise: new-token
         self._likely -= 1
@@ -312,7 +310,7 @@ class LeaseWriter:
         self.work.move_reservation(
             current,
             "leased",
-            details=details or {} if level is None else {**(details or {}), "level": level},
+            details=details if level is None else {**details, "level": level},
             leases=leases,
             token=token,
             leased_at=self.now,
@@ -338,7 +336,7 @@ class LeaseWriter:
         return leases
 
     def _use_slots(self, leases: Iterable[Lease]) -> None:
-        """Add new leases to the number of uses of their slots' machines. These slots are no longer idle."""
+        """Add new leases to the numbers of uses of their slots' machines. These slots are no longer idle."""
         names = [lease.slot for lease in leases]
         # Speed: most reservations have one lease, and a Counter takes as long as a tenth of its write.
         counts = Counter(names).items() if len(names) != 1 else [(names[0], 1)]
@@ -351,7 +349,8 @@ class LeaseWriter:
         self, current: Reservation, placements: Sequence[Placement], level: int | None, cost: Levels = NOTHING
     ) -> Reservation:
         """Promise these placements to a pending reservation until the present leases on their slots have ended. Return
-        its new row. The reservation stays pending, and its account pays from now on.
+        the reservation's new row. From now on, its account pays at `level`. `cost`: the cost with which the first of
+        these claims starts.
         """
         leases = tuple(
             msgspec.structs.replace(
@@ -383,7 +382,7 @@ class LeaseWriter:
         )
 
     def meter(self, current: Reservation, lease: Lease) -> Lease:
-        """Return a lease that costs its account something from now on. A lease that is being revoked costs nothing."""
+        """Return a lease whose account pays for it from now on. A lease that is being revoked is returned unchanged."""
         if lease.state == "revoking":
             return lease
         weight = self.weigh(current, lease.resources, self.work.slots.get(lease.slot))

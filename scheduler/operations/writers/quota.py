@@ -1,4 +1,4 @@
-"""Writes quota accounts and their charges, and preemptions and changes of level, after it has tested each of these on
+"""Writes quota accounts and their charges, and preemptions and changes of level, after testing each of these against
 the current rows.
 
 Sources: the steps charge, preempt and relevel of qscheduler.
@@ -27,7 +27,7 @@ RELEVELLED = "reservation_relevelled"
 
 
 def charge_accounts(work: UnitOfWork, names: Iterable[str], now: float) -> None:
-    """Let these quota accounts earn and pay up to `now`, the time of the plan, for their leases in the current rows.
+    """Let these quota accounts earn, and pay for their leases in the current rows, up to `now`, the time of the plan.
 
     The accounts are locked. A transaction that ends one of their leases has committed before, or waits for this one.
     """
@@ -44,8 +44,8 @@ def charge_accounts(work: UnitOfWork, names: Iterable[str], now: float) -> None:
 def put_account(work: UnitOfWork, name: str, settings: Mapping[str, Any], balance: Levels | None) -> Account:
     """Store a quota account with these settings and return it. `balance` None: the present balance stays.
 
-    A new or forgotten account starts at the present time with a balance of 0, unless one is given. Reservations that
-    were submitted before the account was forgotten still have no account.
+    A new or forgotten account starts to earn now, with a balance of 0 unless `balance` is given. Reservations that were
+    submitted before the account was forgotten still have no account.
     """
     known = work.accounts.get(name)
     if known is None or known.forgotten:
@@ -83,8 +83,8 @@ def note_account(work: UnitOfWork, name: str, account: str) -> None:
 
 
 class QuotaWriter:
-    """Writes preemptions and changes of level in a transaction. Each method returns as text why the decision was
-    skipped, or None if it was written.
+    """Writes preemptions and changes of level in a transaction. If a decision is skipped, its method returns the reason
+    as text, else None.
     """
 
     def __init__(self, leases: LeaseWriter) -> None:
@@ -92,13 +92,13 @@ class QuotaWriter:
 
     def relevel(self, decision: Relevel) -> str | None:
         """Let the account of a reservation pay for its leases at the level `decision.to` from now on. Their cost so far
-        and the balance of the account stay. Return as text why this was skipped, or None.
+        and the balance of the account stay. If this is skipped, return the reason as text, else None.
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None or not current.leases or current.phase == "revoking":
             return "the reservation is not leased"
         if any(lease.level != decision.source for lease in current.leases):
-            return "the leases are at another level"
+            return "the leases are at another level than planned"
         if self.work.account_of(current) is None:
             return "the reservation's account does not exist"
         leases = tuple(
@@ -115,12 +115,12 @@ class QuotaWriter:
         return None
 
     def preempt(self, decision: Preempt, assignment: Assign | None) -> str | None:
-        """Write a preemption together with the assignment of the reservation that gets the slot (the newcomer), or
-        nothing. If the victims get a grace period, the newcomer gets a claim instead. Return as text why this was
-        skipped, or None.
+        """Write a preemption together with the assignment of the reservation that gets the slot (the newcomer). If the
+        victims get a grace period, the newcomer gets a claim instead of the assignment. If one of these cannot be
+        written, write nothing and return the reason as text; else return None.
 
-        The account of the newcomer pays what the victims have cost, and their accounts get it back. The newcomer's
-        lease starts with that cost.
+        The account of the newcomer pays what the victims have cost, and the accounts of the victims get it back. The
+        newcomer's lease starts with that cost.
         """
         if decision.revoke_by is None and assignment is None:
             return "no assignment follows the preemption"
@@ -152,8 +152,8 @@ class QuotaWriter:
         return None
 
     def _object_to_victims(self, current: Reservation, victims: Sequence[Reservation], decision: Preempt) -> str | None:
-        """Return as text why one of these `victims` may not be preempted for the reservation `current`, by the current
-        rows. Return None if all may.
+        """Return as text why one of `victims` may not be preempted for the reservation `current`, by the current rows.
+        Return None if all may be preempted.
         """
         account = self.work.account_of(current)
         for victim in victims:
@@ -161,12 +161,12 @@ class QuotaWriter:
             if victim.phase != "leased" or not there:
                 return f"{victim.id} has no lease on {decision.slot}"
             if any(lease.level <= decision.level for lease in victim.leases):
-                return f"{victim.id} is leased at no worse level"
+                return f"{victim.id} is not leased at a worse level"
             settings = self.rules.settings_of(victim.request.pool, victim.request.system)
             if not victim.request.preemptible or any(
                 self.now < lease.assigned_at + settings.min_run_time for lease in there
             ):
-                return f"{victim.id} may not be preempted"
+                return f"{victim.id} is not preemptible, or its min_run_time is not over"
             if account is not None and account == self.work.account_of(victim):
                 return f"{victim.id} belongs to the same account"
         return None
@@ -182,8 +182,8 @@ class QuotaWriter:
         self.work.put(msgspec.structs.replace(payer, balance=subtract(payer.balance, cost)))
 
     def _take_back(self, victim: Reservation, decision: Preempt) -> None:
-        """Return a preempted reservation to the queue at once, or revoke its leases with a deadline. From now on its
-        account does not pay for it.
+        """Return a preempted reservation to the queue at once, or, if the decision has a deadline, revoke its leases.
+        From now on its account does not pay for it.
         """
         newcomer = self.work.reservations[decision.reservation]
         details = {
@@ -228,8 +228,8 @@ class QuotaWriter:
 
 
 def _sum_costs(reservations: Iterable[Reservation], now: float) -> Levels:
-    """Return what all leases of these reservations have cost up to `now`, by level. Costs that they took over from
-    preempted reservations are included.
+    """Return what all leases of these reservations have cost up to `now`, by level. A lease that began with the cost of
+    a preempted reservation includes this cost.
     """
     total = NOTHING
     for reservation in reservations:

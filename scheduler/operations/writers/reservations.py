@@ -1,7 +1,7 @@
-"""Writes decisions about reservations and their leases, after it has tested each on the current rows.
+"""Writes decisions about reservations and their leases, after testing each against the current rows.
 
 Each grant or revoke of an elastic instance is written independently. The assignment of a reservation, and the revokes
-that make capacity for it, are written together or not at all. Limits of CPUs are computed again on the current rows.
+that make capacity for it, are written together or not at all. CPU limits are computed again from the current rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,15 +41,15 @@ from scheduler.operations.ending_leases import (
     shorten_grace,
 )
 from scheduler.operations.writers.leases import LeaseWriter
-from scheduler.policy.lifecycle.timers import find_end_of_grace, is_silent
+from scheduler.policy.lifecycle.timers import find_end_of_grace, stays_in_service
 from scheduler.policy.placement.cpu_bursting import find_limits, is_same
 from scheduler.policy.quota.accounting import stop
 
 GRANTED = "reservation_granted"
 """Name of the event that an elastic instance got a lease. The phase of its reservation does not change."""
 DEATHS: Final = frozenset({"slot_gone", "slot_offline"})
-"""The reasons for which a lease ends without a warning to its holder. Its instance then counts as died, unless the
-lease was already being revoked.
+"""The reasons of revokes that come without a warning to the holder. An elastic instance that ends for such a reason
+counts as died, unless its lease was already being revoked.
 """
 
 CORES = "reservation_cores"
@@ -57,16 +57,16 @@ CORES = "reservation_cores"
 
 
 class ReservationWriter:
-    """Writes a plan's decisions about reservations in a transaction. Its methods return as text why a decision was
-    skipped.
+    """Writes a plan's decisions about reservations in a transaction. If a decision is skipped, its method returns the
+    reason as text.
     """
 
     def __init__(self, leases: LeaseWriter) -> None:
         self.work, self.rules, self.now, self._leases = leases.work, leases.rules, leases.now, leases
 
     def write(self, decision: Expire | Fail | Requeue | Restart) -> str | None:
-        """Test one decision about a reservation on the current rows and write it. Return as text why it was skipped, or
-        None if it was written.
+        """Test one decision about a reservation against the current rows and write it. If it is skipped, return the
+        reason as text, else None.
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None:
@@ -101,8 +101,8 @@ class ReservationWriter:
         return None
 
     def _has_lost(self, current: Reservation, reason: str) -> bool:
-        """Return whether, by the current rows, the slot of one of the reservation's essential leases is lost for
-        `reason`. For the reason `unconfirmed`: whether the holder has not confirmed the leases.
+        """Return whether one of the reservation's essential leases has lost its slot for `reason`, by the current rows.
+        For the reason `unconfirmed`: return whether the holder has not confirmed the leases.
         """
         if reason == "unconfirmed":
             return current.confirmed_at is None
@@ -136,15 +136,15 @@ class ReservationWriter:
         return None
 
     def _may_come_free(self, lease: Lease) -> bool:
+        """Return whether a claimed slot may still take the lease. A claim outlasts a cordon, unlike a new lease."""
         slot = self.work.slots.get(lease.slot)
         if slot is None or not self.work.is_there(lease):
             return False
-        is_leaving = slot.state != "ready" or slot.drain_reason is not None or slot.interrupted_at is not None
-        return not is_leaving and not is_silent(slot, self.rules.pools.get(slot.pool), self.now)
+        return stays_in_service(slot, self.rules.pools.get(slot.pool), self.now)
 
     def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
-        """Return why a leased reservation is not to be requeued by `decision`, because its current rows no longer give
-        the reason for it. Return None if it is to be requeued.
+        """Return as text why `decision` must not requeue a leased reservation: its reason does not hold by the current
+        rows. Return None if it must be requeued.
         """
         if decision.reason != "unconfirmed":
             return None if self._has_lost(current, decision.reason) else "the slots of the reservation are not lost"
@@ -155,8 +155,8 @@ class ReservationWriter:
         return "the confirm_timeout is not over" if self.now < due else None
 
     def _object_to_return(self, current: Reservation, decision: Requeue) -> str | None:
-        """Return as text why a reservation whose leases are being revoked does not return to the queue yet, or why its
-        grace is not shortened. Return None if it does or is.
+        """Return as text why a reservation whose leases are being revoked does not return to the queue yet or, if the
+        decision has an earlier deadline, why its grace is not shortened. Return None if the decision holds.
         """
         end = find_end_of_grace(current, self.work.slots)
         if decision.revoke_by is not None:
@@ -226,9 +226,9 @@ class ReservationWriter:
 
     def make_way(self, revokes: Sequence[Revoke], newcomer: Decision) -> str | None:
         """Write the assignment or claim of a reservation (`newcomer`) together with the revokes that make capacity for
-        it, or nothing. Return as text why nothing was written, or None.
+        it. If one of these cannot be written, write nothing and return the reason as text; else return None.
 
-        `newcomer`: the decision that follows the revokes. Nothing is written if it is of another kind.
+        `newcomer`: the decision that follows the revokes. Nothing is written if it is no assignment or claim.
         """
         if not isinstance(newcomer, Assign | Claim):
             return "no assignment or claim follows the revokes"
@@ -274,8 +274,8 @@ class ReservationWriter:
         return None if self._leases.is_lost(lease, decision.reason) else "the slot of the lease is not lost"
 
     def _take_back(self, current: Reservation, partings: Sequence[tuple[Lease, Revoke]]) -> None:
-        """Take elastic leases of one reservation back, at once or with the deadline of the decision. Restarts of
-        instances that died are counted.
+        """End elastic leases of one reservation at once, or mark them as being revoked until the deadline of the
+        decision. `partings`: the leases, each with its decision. Restarts of instances that died are counted.
 
         The row of the reservation is changed once for all of these leases. Copying 10,000 leases for each of them would
         take minutes.
@@ -339,8 +339,9 @@ class ReservationWriter:
 def _object_to_cores(
     lease: Lease | None, limits: Mapping[tuple[str, str], float] | None, decision: Cores
 ) -> str | None:
-    """Return as text why a lease does not get the CPUs of a decision; None if it gets them. `limits`: by the current
-    rows, the CPUs of each lease on the slot; None: the slot does not exist any more.
+    """Return as text why the CPU limit of `decision` is not written to a lease; None if it is. `lease` None: the lease
+    does not exist any more. `limits`: the limit of each lease on the slot by the current rows; None: the slot does not
+    exist any more.
     """
     if lease is None or limits is None or (lease.slot, lease.epoch) != (decision.slot, decision.epoch):
         return "the reservation does not have this lease any more"
@@ -352,7 +353,7 @@ def _object_to_cores(
 
 class _Held:
     """The elastic leases that one reservation has at present, by component, slot and epoch. Each can be taken out once,
-    so that no lease is revoked twice.
+    so that two decisions never revoke the same lease.
     """
 
     def __init__(self, current: Reservation | None) -> None:

@@ -1,7 +1,5 @@
-"""Writes a plan's decisions about slots, after it has tested each on the current row. Counts the failed boots of a
-pool.
-
-Enough failed boots in a row pause the launches of the pool.
+"""Writes a plan's decisions about slots, after testing each against the current row. Also counts failed boots: enough
+of them in a row pause the launches of the pool.
 """
 
 from collections.abc import Callable
@@ -37,24 +35,24 @@ _ADJECTIVES = {
     "aged": "too old",
     "requested": "to be drained",
 }
-"""Reason of a drain -> the words after "SLOT is not" in the message that the drain was skipped, if they differ from the
-reason.
+"""Reason of a drain -> the words that follow "SLOT is not" in the message that the drain was skipped. Reasons that are
+such words themselves are missing.
 """
 
 
 class SlotWriter:
-    """Writes a plan's decisions about slots in a transaction. Each method returns as text why the decision was skipped,
-    or None if it was written.
+    """Writes a plan's decisions about slots in a transaction. If a decision is skipped, its method returns the reason
+    as text, else None.
     """
 
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
         self.work, self.rules, self.new_id, self.now = work, rules, new_id, work.now
         self._launched: dict[tuple[str, str | None, str | None], list[str]] = {}
-        """(pool, offering) -> the slots that were launched in this transaction, for which one request can ask."""
+        """(pool, offering, gang) -> the slots that were launched in this transaction, for which one request can ask."""
 
     def write(self, decision: Launch | Start | Stop | Drain | Terminate | Reset) -> str | None:
-        """Test one decision about a slot on the current row and write it. Return as text why it was skipped, or None if
-        it was written.
+        """Test one decision about a slot against the current row and write it. If it is skipped, return the reason as
+        text, else None.
         """
         current = self.work.slots.get(decision.slot)
         if current is None:
@@ -139,7 +137,9 @@ class SlotWriter:
         return None
 
     def _call_soon(self) -> dict[str, Any]:
-        """Return the field values of a slot for which a call of the cloud was decided: it is due and is sent now."""
+        """Return the field values of a slot for which a call of the cloud was decided: its task is sent after the
+        commit, and its first attempt is due now.
+        """
         return {"attempts": 0, "not_before": self.now, "sent_at": self.now}
 
     def _stop(self, current: Slot, decision: Stop) -> str | None:
@@ -167,7 +167,7 @@ class SlotWriter:
 
     def form_batches(self) -> None:
         """Put the slots that were launched in this transaction into batches, by pool, offering and gang. One request to
-        the cloud launches the machines of a batch. A slot that has no other one beside it is launched alone.
+        the cloud launches all machines of a batch. A slot that would be alone in its batch is launched alone.
         """
         for names in self._launched.values():
             if len(names) > 1:
@@ -190,7 +190,7 @@ class SlotWriter:
 
     def _is_to_go(self, current: Slot, reason: SlotReason, *, is_new: bool = False) -> bool:
         """Return whether the reason for which the plan drains a slot still holds for the current row of the slot.
-        `is_new`: the machine need not be idle for any time.
+        `is_new`: the machine was booted only to be stopped, so it need not have been idle for any time.
         """
         pool = self.rules.pools.get(current.pool)
         is_free = not self.work.leases.list_on(current) and current.stranger is None
@@ -246,7 +246,7 @@ class SlotWriter:
 
 
 def describe_choice(choice: Choice) -> dict[str, Any]:
-    """Return the field values that a slot gets from the offering as which its machine is launched or started."""
+    """Return the field values that a slot gets from the chosen offering when its machine is launched or started."""
     return {
         "offering": choice.key,
         "price": choice.price,
@@ -256,8 +256,8 @@ def describe_choice(choice: Choice) -> dict[str, Any]:
 
 
 def _is_to_be_replaced(slot: Slot, pool: Pool, reason: SlotReason, now: float) -> bool:
-    """Return whether a slot's machine is too old, or has drifted, by the rules of its pool. A slot with an unknown
-    occupant stays.
+    """Return whether, by the rules of its pool, a slot's machine is too old (`aged`) or has drifted, as `reason`
+    states. Return False for a slot with an unknown occupant.
     """
     rules = pool.replacement
     if slot.stranger is not None:
@@ -271,8 +271,8 @@ def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happe
     """Count a failed boot of a machine of this pool. After `unhealthy_after` failed boots in a row, pause the pool's
     launches for `error_cooldown`.
 
-    A boot that was interrupted or drained does not count. `what_happened`: words that are stored after the name of the
-    slot, as the subject of the pause.
+    The boot of a slot that was interrupted or is being drained does not count. `what_happened`: the words that follow
+    the name of the slot in the stored subject of the pause.
     """
     if pool is None or not pool.unhealthy_after or slot.interrupted_at is not None or slot.drain_reason:
         return
@@ -301,8 +301,8 @@ def note_good_boot(work: UnitOfWork, slot: Slot) -> None:
 
 
 def _find_hold(work: UnitOfWork, pool: str) -> Hold | None:
-    """Return the row with the failed boots of a pool, as changed in this transaction, else as stored. Return None if
-    there is none.
+    """Return the row that counts the failed boots of a pool, as changed in this transaction, else as stored. Return
+    None if there is none.
     """
     name = hold_id(pool, "unhealthy")
     return work.holds.get(name) or work.transaction.load_holds([name]).get(name)

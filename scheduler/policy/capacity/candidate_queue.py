@@ -26,13 +26,16 @@ LEASE: Final[Rank] = 1 << 48
 NO_RANK: Final[Rank] = 1 << 96
 """A rank behind the ranks of all slots."""
 HEAPIFIED_SHARE: Final = 8
-"""A heap is built again if more than one in this number of its entries is new: that takes less time than pushes."""
+"""If more than 1 / HEAPIFIED_SHARE of the entries of a heap are new, the heap is built again: that takes less time than
+to push each entry.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class RemainingCapacity:
-    """The capacity that a slot has left. Slots with the same capacity left share one object, so that each answer is
-    computed once.
+    """The capacity that a slot has left: `free` amounts (None: the slot counts leases only), `uses_left` of its
+    machine, and its `load` of at most `most` leases. Slots with the same capacity left share one object, so that each
+    answer is computed once.
     """
 
     free: Resources | None
@@ -42,10 +45,10 @@ class RemainingCapacity:
     leases: Rank = field(init=False)
     """The part of the slot's rank that comes from the number of its leases."""
     after: "_After" = field(init=False)
-    """By amounts of one lease: the slot's remaining capacity after that lease; None if the lease does not fit."""
+    """Amounts of one lease -> the slot's remaining capacity after that lease; None if the lease does not fit."""
     runs: dict[Amounts, tuple[int, "RemainingCapacity"]] = field(default_factory=dict)
-    """By amounts of one lease: how many such leases fit, and the remaining capacity after them.
-    `take_often` fills it.
+    """Amounts of one lease -> (how many such leases fit, the remaining capacity after them). `take_often` fills the
+    table.
     """
 
     def __post_init__(self) -> None:
@@ -87,7 +90,9 @@ class RemainingCapacities(dict[Mark, RemainingCapacity]):
     """The `RemainingCapacity` objects of one slot index; slots with equal capacity left share one object."""
 
     def find(self, mark: Mark, free: Resources | None) -> RemainingCapacity:
-        """Return the object for slots with this key and these free amounts, the same one for all of them."""
+        """Return the object that all slots with the key `mark` (see `make_capacity_mark`) and the free amounts `free`
+        share.
+        """
         return self.get(mark) or self._add(mark, free)
 
     def find_after(self, before: RemainingCapacity, amounts: Resources) -> RemainingCapacity:
@@ -143,8 +148,8 @@ class SlotClass:
     has_removed: bool = False
     """Whether `slot_infos` still contains a slot that was removed from the index."""
     changed: list[SlotInfo] = field(default_factory=list)
-    """Slots whose capacity changed other than by one new lease, one entry for each change. Queues read it before a
-    search.
+    """Slots whose capacity changed other than by one new lease, one entry for each change. Candidate queues read the
+    new entries before a search.
     """
 
 
@@ -154,7 +159,8 @@ class CandidateQueue:
     fewest if it `spreads`), then in slot order.
 
     The request fits on `first`. An entry in `others` or `entered` is outdated once its slot has another number of
-    leases. `first` has no entry: it stays first while it is filled, so that it is not pushed again.
+    leases. The slot `first` has no entry: it stays the best slot while instances are placed on it, and no entry has to
+    be pushed for each of them.
     """
 
     step: Amounts
@@ -163,7 +169,7 @@ class CandidateQueue:
     slot_classes: Collection[SlotClass]
     """The slot classes whose slots stand in the queue."""
     slot_infos: Mapping[int, SlotInfo]
-    """All slots of the index, by slot order."""
+    """Position in slot order -> slot, for all slots of the index."""
     first: SlotInfo | None = None
     """The best slot of the queue; None if the request fits on no slot."""
     rank: Rank = NO_RANK
@@ -171,30 +177,32 @@ class CandidateQueue:
     others: list[Rank] = field(default_factory=list)
     """The ranks of the slots behind the best one when the queue was filled, greatest first."""
     entered: list[Rank] = field(default_factory=list)
-    """A heap of the ranks of slots that came behind the best one since.
+    """A heap of the ranks of slots that entered the queue after it was filled, and are not the best one.
 
     Speed: to take the last entry of a list costs a tenth of taking one out of a heap with thousands of slots.
     """
     read: dict[SlotClass, int] = field(default_factory=dict)
-    """By slot class: how many of the class's changes the queue has read."""
+    """Slot class -> how many entries of the class's list `changed` the queue has read."""
     read_at: int = 0
     """The number of changes of slots that the index had counted when the queue last read them."""
 
     def catch_up(self) -> int:
-        """Read the changes of slots since the last search of this queue. Return the number of slots examined."""
+        """Update the queue by the changes of slots since its last search. Return the number of slots examined."""
         if any(len(each.changed) - self.read[each] > len(each.slot_infos) for each in self.slot_classes):
             self.open()
             return sum(len(each.slot_infos) for each in self.slot_classes)
-        count, step, has_changed, ranks = 0, self.step, False, list[Rank]()
+        count, step, spreads, has_changed = 0, self.step, self.spreads, False
+        ranks: list[Rank] = []
         for slot_class in self.slot_classes:
             changed = dict.fromkeys(slot_class.changed[self.read[slot_class] :])
             count += len(changed)
             has_changed = has_changed or self.first in changed
             # A slot that was removed, or has other labels now, is of another class or of none.
-            able = [
-                each for each in changed if each.slot_class is slot_class and each.remaining.after[step] is not None
+            ranks += [
+                each.order + (remaining.leases if spreads else -remaining.leases)
+                for each in changed
+                if each.slot_class is slot_class and (remaining := each.remaining).after[step] is not None
             ]
-            ranks += map(self._rank, able)
             self.read[slot_class] = len(slot_class.changed)
         self._enter_all(ranks)
         if has_changed or (self.first is not None and self.first.slot_class not in self.slot_classes):
@@ -236,7 +244,7 @@ class CandidateQueue:
         self.advance()
 
     def fill_first(self, first: SlotInfo) -> None:
-        """Note that more instances are on `first`, the best slot of a queue that does not spread."""
+        """Note that more instances were placed on `first`, the best slot of a queue that does not spread."""
         if first.remaining.after[self.step] is None:
             self.advance()
         else:
@@ -253,7 +261,7 @@ class CandidateQueue:
             heappush(self.entered, rank)
 
     def advance(self) -> None:
-        """Replace `first` by the best other slot, because `first` is full, was removed or was pushed again."""
+        """Replace `first` by the best other slot, because `first` is full, was removed or has an entry again."""
         others, entered, slot_infos, slot_classes = self.others, self.entered, self.slot_infos, self.slot_classes
         step, spreads = self.step, self.spreads
         while others or entered:
@@ -270,7 +278,9 @@ class CandidateQueue:
         self.first, self.rank = None, NO_RANK
 
     def find_except(self, declined: Collection[str]) -> tuple[Rank, SlotInfo] | None:
-        """Return the best slot of the queue that was not declined, with its rank."""
+        """Return (rank, slot) of the best slot of the queue whose id is not in `declined`; None if there is no such
+        slot.
+        """
         self.catch_up()
         able = (
             each

@@ -18,7 +18,7 @@ Obstacle = Literal["leases", "uses", "resources"]
 """What a slot has too little of: leases that it may take, uses of its machine (`max_uses`), or a resource."""
 Moment = Literal["now", "later", "always"]
 """Which leases on a slot count when its use is measured. `now`: held and revoking ones. `later`: held and claimed ones.
-`always`: all leases, so that both moments count.
+`always`: all leases, and of the two moments the one with the greater use counts.
 """
 
 
@@ -63,7 +63,7 @@ class Usage:
 
 
 class Occupancy:
-    """The leases on a slot, summed by state."""
+    """The number and the amounts of the leases on a slot, summed separately for held, revoking and claimed leases."""
 
     __slots__ = ("_usages",)
 
@@ -96,9 +96,7 @@ class Occupancy:
 
 
 def measure(leases: Collection[Lease], moment: Moment = "always") -> Usage:
-    """Return the number and the amounts of these leases that count at a moment: now, or after the revoking leases have
-    ended.
-    """
+    """Return the number and the summed amounts of the leases in `leases` that count at `moment`."""
     if moment != "always":
         absent = "claimed" if moment == "now" else "revoking"
         leases = [lease for lease in leases if lease.state != absent]
@@ -122,8 +120,8 @@ def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
 
 
 def given_to(component: Component, pool: Pool) -> dict[str, float]:
-    """Return the amounts of an instance in a pool: those that the component requests, else the pool's
-    `default_resources`.
+    """Return the amounts of an instance in a pool: of each resource what the component requests, else what the pool's
+    `default_resources` contain.
     """
     return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources
 

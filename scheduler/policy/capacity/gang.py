@@ -9,22 +9,22 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 
 MANY: Final = 100
-"""From this number of instances on, the free capacity is summed before slots are searched: most large gangs
-do not fit.
+"""For a gang with at least this number of instances, the free capacity is summed before slots are searched, because
+most large gangs do not fit.
 """
 Extend = Callable[[InstanceRequest], SlotInfo | None]
 _Find = Callable[[Sequence[SlotIndex], InstanceRequest, Collection[str]], tuple[SlotIndex, SlotInfo | None]]
 _Taken = list[tuple[SlotIndex, SlotInfo, RemainingCapacity, int]]
-"""The steps of a search, in order: (index, slot, the slot's remaining capacity before the step, number of
-instances).
+"""What a search has taken so far, in order, each step as (index, slot, the slot's remaining capacity before the step,
+number of instances).
 """
 
 
 class Shortage(dict[RequestClass, int]):
-    """By request class: the largest number of instances that fitted in some slot indexes.
+    """Request class -> the largest number of its instances that fitted when a search in certain slot indexes failed.
 
-    While no capacity is given back, a gang with more instances of that class cannot fit. So most gangs that do not fit
-    need no search. Clear the table when slots got capacity back.
+    While these slots get no capacity back, a gang with more instances of that class cannot fit. So most gangs that do
+    not fit need no search. Callers clear the table when slots get capacity back.
     """
 
     def holds_for(self, demand: Demand) -> bool:
@@ -32,9 +32,10 @@ class Shortage(dict[RequestClass, int]):
         return any(likeness in self and count > self[likeness] for likeness, count in demand.alike)
 
     def note(self, demand: Demand, found: int) -> None:
-        """Record that only the first `found` instances of a demand fit, if the instances are alike.
+        """Record that only the first `found` instances of a demand fit, so that no gang with more instances of this
+        class fits.
 
-        Then no gang with more instances of this kind fits.
+        Record nothing if the holder declined slots, or if the instance that did not fit differs from the first one.
         """
         likeness, _ = demand.alike[0]
         if not demand.declined and (len(demand.alike) == 1 or demand.needs[found] is demand.needs[0]):
@@ -48,12 +49,13 @@ def fill(
     shortage: Shortage | None = None,
     accept: Callable[[Collection[SlotInfo]], bool] | None = None,
 ) -> list[SlotInfo] | None:
-    """Return a slot for each instance and take its capacity; return None, and take nothing, if an instance does not
-    fit.
+    """Return a slot for each instance of a demand and take the capacity. Return None, and take nothing, if an instance
+    does not fit.
 
-    The indexes are searched in the given order. If an instance fits in none, `extend` may add a slot to the last index,
-    and further slots until all instances fit once everything is ready. `shortage` must belong to these indexes.
-    `accept`: the slots of a gang are taken only if this function accepts them.
+    The indexes are searched in the given order. `extend` is called for an instance that fits in no index: it may add a
+    slot to the last index, for example by a launch, and return it. If needed, it is called again until all instances
+    fit together once every slot is ready. `shortage`: what is known not to fit in these indexes. `accept`: the slots of
+    a gang are taken only if this function accepts them.
     """
     if len(demand.needs) == 1:  # speed: almost all demands have one instance, and nothing has to be undone
         need = demand.needs[0]
@@ -81,7 +83,7 @@ def has_room(
 ) -> bool:
     """Return whether all instances of a demand would get slots in the indexes.
 
-    No capacity is taken; slots that `extend` adds stay.
+    No capacity is taken. `shortage`, `extend`: as for `fill`; slots that `extend` adds stay in the last index.
     """
     taken = _take(demand, slot_index, extend, shortage)
     _undo(taken or [])
@@ -89,7 +91,7 @@ def has_room(
 
 
 def has_room_for_some(demand: Demand, slot_index: Sequence[SlotIndex]) -> bool:
-    """Return whether at least one instance of a demand would fit if the others were not placed."""
+    """Return whether at least one instance of a demand would fit if its other instances were not placed."""
     return any(_find_in(slot_index, need, demand.declined)[1] is not None for need in dict.fromkeys(demand.needs))
 
 
@@ -106,8 +108,8 @@ def _take(
 def _take_together(
     demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None, taken: _Taken
 ) -> _Taken | None:
-    """Return slots on which all instances fit once every slot is ready: these slots, or others with slots that `extend`
-    adds. Return None, and take nothing, if there are none.
+    """Return slots on which all instances fit once every slot is ready: the slots in `taken`, or others with slots that
+    `extend` adds. Return None, and take nothing, if there are no such slots.
 
     This search ranks the slots of all indexes together. Each instance takes the best slot. If a larger instance has
     that slot, the larger one moves to another slot.

@@ -53,9 +53,9 @@ class InstanceRequest:
     """The labels that the reservation requires of each slot; the component may require more."""
     prefers: Labels
     given: dict[str, dict[str, float]]
-    """By pool that may serve the request: the amounts of the instance there."""
+    """Pool that may serve the request -> the amounts of the instance there."""
     steps: dict[str, Amounts]
-    """By pool: the amounts of the instance as objects that equal requests share."""
+    """Pool -> the amounts of the instance there, as an object that equal requests share."""
     likeness: RequestClass
     """The class of the request. The labels that it prefers do not matter for the class."""
     spreads: bool
@@ -64,15 +64,14 @@ class InstanceRequest:
     """The labels that a slot must have, as pairs (name, value): those of the reservation and of the component."""
 
     def could_hold(self, pool: str, capacity: Resources | None, labels: Labels) -> bool:
-        """Return whether a slot of this pool with these labels and amounts could hold one instance. Its leases do not
-        count.
+        """Return whether an empty slot of this pool with these labels and this capacity (None: it counts leases only)
+        could hold one instance.
         """
         return self.required <= labels.items() and find_obstacle(self.given[pool], capacity) is None
 
     def asks_as_much_as(self, other: "InstanceRequest") -> bool:
-        """Return whether this request needs at least as much as `other`.
-
-        A slot that is too small for `other` is then too small for this one.
+        """Return whether this request has the same required labels and pools as `other`, and at least the same amounts.
+        Then a slot that is too small for `other` is too small for this request, too.
         """
         if self.required != other.required:
             return False
@@ -106,7 +105,8 @@ class Demand:
     pools: tuple[str, ...]
     """The pools that may serve the demand."""
     queue: str
-    """The queue in which the reservation waits: a system with its own queue, or "" for the common queue."""
+    """The name of the queue in which the reservation waits: its system if the system has settings of its own, else "".
+    """
     settings: SchedulerKeys
     """The scheduler settings of that queue."""
     needs: tuple[InstanceRequest, ...]
@@ -122,7 +122,7 @@ class Demand:
     payer: str = ""
     """The account of the reservation, if a budget limits what its launches may cost; "": no such account."""
     runs: tuple[tuple[InstanceRequest, int], ...] = field(init=False)
-    """`needs` as (request, number) of equal requests that follow each other."""
+    """`needs` as (request, number of equal requests that follow each other)."""
     alike: tuple[tuple[RequestClass, int], ...] = field(init=False)
     """The requests in `needs` by class: (class, number of requests)."""
     is_shared: bool = field(init=False)
@@ -142,13 +142,15 @@ class Demand:
 
     @property
     def elastic_runs(self) -> list[tuple[InstanceRequest, int]]:
-        """The elastic requests as (request, number), by component."""
+        """The elastic requests as (request, number of instances), one entry for each elastic component."""
         found = {need.component.name: need for need in dict.fromkeys(self.elastic)}
         return [(found[each.name], each.count) for each in self.shape.components if each.kind == "elastic"]
 
 
 class Demands(dict[Shape, Demand]):
-    """The demands by shape under some rules; a demand is made when its shape is looked up for the first time."""
+    """A table (shape -> demand) for one object of rules. A demand is made when its shape is looked up for the first
+    time.
+    """
 
     def __init__(self, rules: Rules) -> None:
         super().__init__()
@@ -156,8 +158,8 @@ class Demands(dict[Shape, Demand]):
         self._of_payers: dict[tuple[Demand, str], Demand] = {}
 
     def find(self, shape: Shape, account: str | None) -> Demand:
-        """Return the demand of a reservation of this shape and account. Only an account that a budget limits has
-        demands of its own.
+        """Return the demand of a reservation of this shape and account. An account that a budget limits has demands of
+        its own; all other accounts share the demand of the shape.
         """
         demand = self[shape]
         if account is None or account not in self._rules.limited_accounts:
@@ -176,7 +178,7 @@ class Demands(dict[Shape, Demand]):
 
 
 class LastDemands:
-    """The demands of the last cycle. The next one under the same rules uses them again."""
+    """Keeps the demands of the last cycle, so that the next cycle under the same rules uses them again."""
 
     def __init__(self) -> None:
         self._rules: Rules | None = None
@@ -198,7 +200,9 @@ Needs = tuple[InstanceRequest, ...]
 def _make_needs(
     shape: Shape, pools: Iterable[tuple[str, Pool]], steps: SharedAmounts, *, spreads: bool
 ) -> tuple[Needs, Needs]:
-    """Return the requests of the essential and of the elastic instances of a shape in these pools."""
+    """Return two tuples for a shape in these pools: the requests of the essential instances, and those of the elastic
+    ones.
+    """
     serving = list(pools)
     needs: dict[str, InstanceRequest] = {}
     for component in shape.components:

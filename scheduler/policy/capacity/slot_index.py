@@ -23,16 +23,20 @@ from scheduler.policy.capacity.requests import InstanceRequest
 from scheduler.policy.capacity.slot_info import Mark, SlotInfo
 
 _Alike = tuple[tuple[Mark, Mark], SlotClass, RemainingCapacity]
-"""The keys that some slots share, with their class and their remaining capacity."""
+"""Two keys that some slots share (see `find_marks`), and what these slots therefore share: their class and their
+remaining capacity.
+"""
 Given = TypeVar("Given")
 _RANK = attrgetter("rank")
 
 SLOTS_A_STEP = 100
-"""How many slots a search sums up for one step of the work budget."""
+"""How many slots a search may sum up at the cost of one step of the work budget."""
 CHANGES_A_STEP = 3
-"""How many changes of slots a search reads for one step of the work budget."""
+"""How many changes of slots a search may read at the cost of one step of the work budget."""
 MOST_QUEUES = 8
-"""The most candidate queues that a search compares. More slot classes with equally good labels share queues."""
+"""The most slot classes with equally good labels that have candidate queues of their own, which a search compares. If
+there are more, classes in which a request has equal amounts share a queue.
+"""
 
 
 class SlotIndex:
@@ -40,16 +44,19 @@ class SlotIndex:
 
     def __init__(self, slot_infos: Iterable[SlotInfo] = ()) -> None:
         self._slot_infos: dict[int, SlotInfo] = {}
-        """The slots of the index, by slot order."""
+        """Position in slot order -> slot, for the slots of the index."""
         self._classes: dict[Mark, SlotClass] = {}
         self._alike: dict[tuple[Mark, Mark], _Alike] = {}
         self._classes_of_pool: dict[str, list[SlotClass]] = {}
         self._capacities = RemainingCapacities()
         self._queues: dict[Mark, CandidateQueue] = {}
         self._tiers: dict[InstanceRequest, list[list[CandidateQueue]]] = {}
-        """By request: queues of slot classes with the required labels, best first; equal ones stand together."""
+        """Request -> the candidate queues of the slot classes with the required labels. Queues with the best labels
+        come first, and queues with equally good labels are in one list.
+        """
         self.changes = 0
-        """The number of changes of slots that queues read before a search."""
+        """The number of changes of slots so far. Before a search, a queue reads the changes that it has not read yet.
+        """
         self.steps = 0
         """The counted work of searches for several instances (`policy/cycle/work_budget.py`)."""
         self._insert_all(slot_infos)
@@ -85,7 +92,9 @@ class SlotIndex:
             slot_info.slot_class, slot_info.remaining, slot_info.free = slot_class, remaining, remaining.free
 
     def add(self, slot_info: SlotInfo, need: InstanceRequest | None = None) -> None:
-        """Let searches find this slot. With `need`, one instance is placed there first."""
+        """Add a slot to the index, so that searches find it. With `need`, one instance of this request is placed on the
+        slot first.
+        """
         self._insert(slot_info)
         if need is not None:
             after = slot_info.remaining.after[need.steps[slot_info.slot_class.pool]]
@@ -146,7 +155,9 @@ class SlotIndex:
         return iter(self._slot_infos.values())
 
     def find(self, need: InstanceRequest, declined: Collection[str] = ()) -> SlotInfo | None:
-        """Return the best slot for one instance; None if the instance fits on none."""
+        """Return the best slot for one instance; None if the instance fits on none. `declined`: ids of slots to leave
+        out.
+        """
         tiers = self._tiers.get(need)
         if tiers is None:
             tiers = self._rank(need)
@@ -267,7 +278,9 @@ class SlotIndex:
         return most - left
 
     def put_back(self, slot_info: SlotInfo, remaining: RemainingCapacity, count: int) -> None:
-        """Give back the capacity of the last `count` instances that were placed on a slot."""
+        """Give back the capacity of the last `count` instances that were placed on a slot. `remaining`: what the slot
+        had left before them.
+        """
         slot_info.given -= count
         self._put(slot_info, remaining)
 

@@ -23,11 +23,11 @@ from scheduler.policy.capacity.fits import capacity_of, find_obstacle, measure
 Mark = tuple[object, ...]
 """A key that is equal for slots that are alike in some facts, for example in the capacity that they have left."""
 Leases = dict[tuple[str, str], Lease]
-"""The leases of a slot, by (reservation, component)."""
+"""The leases of a slot: (reservation id, component) -> lease."""
 
 
 NO_LEASES: Final[Leases] = {}
-"""The leases of every slot without leases."""
+"""An empty table, which all slots without leases share."""
 
 
 class SlotInfo(msgspec.Struct, eq=False):
@@ -56,9 +56,8 @@ class SlotInfo(msgspec.Struct, eq=False):
     given: int = 0
     """How many instances this cycle placed on the slot or keeps capacity for there."""
     redeemed: int = 0
-    """The number of the slot's leases that this cycle assigns to claims or by preemption.
-
-    The slot's row does not count them yet.
+    """The number of the slot's leases that this cycle assigns to claims or by preemption. The slot's row does not count
+    them as uses of the machine (`max_uses`) yet.
     """
     lifted: int = 0
     """The number of elastic leases that are taken off the slot in this scratch copy."""
@@ -97,7 +96,10 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def takes_leases(self) -> bool:
-        """Whether the slot is ready, not cordoned, not offline, and without an unknown occupant."""
+        """Whether the slot is ready, not cordoned, not offline, and without an unknown occupant.
+
+        The commit tests the same on rows (`stays_in_service`). Here drains and interruptions are in `state` or `stuck`.
+        """
         return self.state == "ready" and not (self.slot.cordoned or self.stuck or self.slot.stranger)
 
     @property
@@ -122,7 +124,9 @@ class SlotInfo(msgspec.Struct, eq=False):
         return self.state == "ready" and not self.slot.cordoned and is_free
 
     def end_lease(self, key: tuple[str, str], now: float) -> None:
-        """End one lease of the slot in this cycle. Only a lease that was held may leave something on the machine."""
+        """End one lease of the slot in this cycle. Unless it was only a claim, its holder may have left something on
+        the machine: in a pool with `recycle_unclean` the slot is unclean then.
+        """
         ended = self.leases.get(key)
         self.leases = {other: lease for other, lease in self.leases.items() if other != key}
         self.idle_since = now
@@ -134,23 +138,28 @@ class SlotInfo(msgspec.Struct, eq=False):
         """Set what follows from the leases of the slot, after these have changed: the free amounts (`free`), the number
         of pairs of a revoking and a claimed lease (`overlap`), and whether the leases are plain (`is_plain`).
         """
-        self.overlap, self.free = 0, self.capacity
-        leases, capacity = self.leases.values(), self.capacity
+        leases, capacity = self.leases, self.capacity
         has_claims = has_limits = False
         uses: list[Resources] = []
-        for lease in leases:  # speed: each lease is read once
+        for lease in leases.values():  # speed: each lease is read once
             uses.append(lease.resources)
             if lease.state == "claimed":
                 has_claims = True
             if lease.cores is not None:
                 has_limits = True
-        self.is_plain = not (has_claims or has_limits)
+        free, overlap, is_plain = capacity, 0, not (has_claims or has_limits)
         if has_claims and len(uses) > 1:
-            usage = measure(leases)
-            self.overlap = len(leases) - usage.count
-            self.free = None if capacity is None else subtract(capacity, usage.amounts)
+            usage = measure(leases.values())
+            overlap = len(leases) - usage.count
+            free = None if capacity is None else subtract(capacity, usage.amounts)
         elif uses and capacity is not None:  # speed: without claims there are no pairs
-            self.free = subtract_all(capacity, uses)
+            free = subtract_all(capacity, uses)
+        self.free = free
+        # Speed: to set a field of a struct takes five times as long as to read it, and most fields keep their value.
+        if self.overlap != overlap:
+            self.overlap = overlap
+        if self.is_plain is not is_plain:
+            self.is_plain = is_plain
 
 
 class CachedSlot(msgspec.Struct, eq=False):
@@ -159,7 +168,9 @@ class CachedSlot(msgspec.Struct, eq=False):
     slot_info: SlotInfo
     """The slot at the beginning of a cycle, of which each cycle makes its scratch copy."""
     is_at_rest: bool
-    """Whether no rule of the slot's lifecycle applies while its row does not change in this cycle."""
+    """Whether no rule of the slot's lifecycle, such as a timeout or a drain, changes the slot while its row and leases
+    stay as they are.
+    """
     is_sound: bool
     """Whether all leases on the slot belong to its present machine."""
     marks: tuple[Mark, Mark] | None = None
@@ -171,7 +182,7 @@ class CachedSlot(msgspec.Struct, eq=False):
 
 
 def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> SlotInfo:
-    """Return the scratch copy of a slot with these leases, without any decision."""
+    """Return the scratch copy of a slot with these leases, as it is before any decision of a cycle."""
     capacity = slot.resources if slot.resources is not None else capacity_of(slot, pool)
     slot_info = SlotInfo(
         slot,
@@ -261,7 +272,9 @@ AT_REST: Final = frozenset({"ready", "empty"})
 
 
 def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
-    """Return the facts that follow from the row and the leases of a slot of this pool."""
+    """Return the scratch copy of a slot of this pool at the beginning of a cycle, with the facts that stay valid until
+    the row or a lease of the slot changes.
+    """
     found, is_sound = _find_held(view, slot)
     slot_info = make_slot_info(slot, pool, 0, found)
     return CachedSlot(slot_info, _is_at_rest(slot_info), is_sound)
@@ -269,40 +282,58 @@ def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
 
 def renew_slot(slot_info: SlotInfo, view: View, slot: Slot) -> CachedSlot | None:
     """Set the scratch copy of a slot, and the cached facts of which it is a copy, to the present row and leases of the
-    slot, as if both were made again. Return the facts; None, without a change, if a new row has other amounts or
-    labels, or is of another market.
+    slot, as if both were made again. Return the cached facts. Return None, and change nothing, if a new row has other
+    amounts or labels, or is of another market.
 
-    For a cycle that only assigned leases: it has changed neither the state nor another field of the slot's row.
+    Only for a cycle that did nothing to the slot but assign leases.
     """
     opened, pool = slot_info.opened, slot_info.pool
     assert opened is not None, "the view has had the slot"  # noqa: S101
     is_new_row = slot is not slot_info.slot
-    if is_new_row:
-        fresh = make_slot_info(slot, pool, opened.slot_info.order)
-        if (fresh.capacity, fresh.labels, fresh.market) != (slot_info.capacity, slot_info.labels, slot_info.market):
-            return None
-        opened.slot_info, opened.life = fresh, None
-        slot_info.slot, slot_info.state, slot_info.capacity = slot, fresh.state, fresh.capacity
-        slot_info.labels, slot_info.price = fresh.labels, fresh.price
-        slot_info.unconfirmed, slot_info.idle_since = fresh.unconfirmed, fresh.idle_since
+    if is_new_row and not _renew_row(slot_info, opened, slot):
+        return None
     begun = opened.slot_info
-    begun.leases, opened.is_sound = _find_held(view, slot)
-    begun.count_free()
-    opened.marks = opened.may_exceed = None
+    leases, is_sound = _find_held(view, slot)
+    if slot_info.leases is not leases or begun.leases is not leases:
+        slot_info.leases = begun.leases = leases
+    slot_info.count_free()
+    begun.free = slot_info.free
+    # Speed: to set a field of a struct takes five times as long as to read it, and most fields keep their value.
+    if begun.overlap != slot_info.overlap or begun.is_plain is not slot_info.is_plain:
+        begun.overlap, begun.is_plain = slot_info.overlap, slot_info.is_plain
+    if opened.is_sound is not is_sound:
+        opened.is_sound = is_sound
+    if opened.marks is not None or opened.may_exceed is not None:
+        opened.marks = opened.may_exceed = None
     if is_new_row or pool.max_uses:  # otherwise the leases do not matter for it
         opened.is_at_rest = _is_at_rest(begun)
-    slot_info.leases, slot_info.free = begun.leases, begun.free
-    slot_info.overlap, slot_info.is_plain = begun.overlap, begun.is_plain
-    slot_info.given = slot_info.redeemed = slot_info.lifted = 0
-    slot_info.unclean = slot_info.wanted = slot_info.stuck = False
+    if slot_info.given or slot_info.wanted or slot_info.lifted or slot_info.redeemed:
+        slot_info.given = slot_info.redeemed = slot_info.lifted = 0
+        slot_info.wanted = False
+    if slot_info.unclean or slot_info.stuck:
+        slot_info.unclean = slot_info.stuck = False
     return opened
 
 
+def _renew_row(slot_info: SlotInfo, opened: CachedSlot, slot: Slot) -> bool:
+    """Set what follows from a new row of a slot. Return False, without a change, if the row has other amounts or
+    labels, or is of another market.
+    """
+    fresh = make_slot_info(slot, slot_info.pool, opened.slot_info.order)
+    if (fresh.capacity, fresh.labels, fresh.market) != (slot_info.capacity, slot_info.labels, slot_info.market):
+        return False
+    opened.slot_info, opened.life = fresh, None
+    slot_info.slot, slot_info.state, slot_info.capacity = slot, fresh.state, fresh.capacity
+    slot_info.labels, slot_info.price = fresh.labels, fresh.price
+    slot_info.unconfirmed, slot_info.idle_since = fresh.unconfirmed, fresh.idle_since
+    return True
+
+
 def _find_held(view: View, slot: Slot) -> tuple[Leases, bool]:
-    """Return the leases of a slot's present epoch, and whether no other leases name the slot."""
+    """Return the leases of a slot's present epoch, and whether these are all leases that name the slot."""
     named = view.leases_on.get(slot.id, NO_LEASES)
     found = _list_present(named, slot.epoch) if named and slot.state in HOLDING else NO_LEASES
-    return found, len(found) == len(named)
+    return found, found is named or len(found) == len(named)
 
 
 def _is_at_rest(slot_info: SlotInfo) -> bool:
@@ -333,7 +364,7 @@ def find_leases(view: View, slot: Slot) -> Leases:
 
 
 def _list_present(leases: Leases, epoch: int) -> Leases:
-    """Return those of a slot's leases that belong to this epoch; the same table if all do."""
+    """Return the leases of a slot that belong to this epoch. If all of `leases` do, return the same table."""
     for lease in leases.values():
         if lease.epoch != epoch:
             return {key: each for key, each in leases.items() if each.epoch == epoch}

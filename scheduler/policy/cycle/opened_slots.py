@@ -17,7 +17,9 @@ _copy: Any = SlotInfo.__copy__  # type: ignore[attr-defined]  # every Struct has
 
 
 class OpenedSlots:
-    """The cached facts of all slots of the configured pools, and what a cycle needs to know before it copies a slot."""
+    """The cached facts of all slots of the configured pools, and the slots that need attention (`restless`, `unsound`,
+    `vanished`), which a cycle reads before it copies any slot.
+    """
 
     def __init__(self) -> None:
         self._view: View | None = None
@@ -26,7 +28,7 @@ class OpenedSlots:
         self._slots: dict[str, list[CachedSlot]] = {}
         """Pool name -> its slots, in slot order."""
         self._places: dict[str, tuple[str, int]] = {}
-        """Slot id -> its pool, and its place in the list of the pool. In slot order."""
+        """Slot id -> (its pool, its index in the list of this pool in `_slots`), in slot order."""
         self.restless: dict[int, str] = {}
         """Position in slot order -> id of a slot to which a rule of its lifecycle may apply (`CachedSlot.is_at_rest`).
         """
@@ -46,7 +48,9 @@ class OpenedSlots:
         self._revision = view.revision
 
     def _reread(self, view: View, cached: dict[str, CachedSlot]) -> bool:
-        """Read the slots that changed. Return False if one of them is not in its place any more, or has none."""
+        """Read the slots that changed. Return False, after which all slots have to be read, if a changed slot is new,
+        was deleted or has another pool.
+        """
         slots, places = view.slots, self._places
         for name in list_touched(view, self._revision):
             slot, place = slots.get(name), places.get(name)

@@ -19,7 +19,7 @@ _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 class Queue:
     """Pending reservations in order, and the demand of each.
 
-    These are parallel lists, because there may be a million reservations.
+    They are stored in parallel lists, because there may be a million reservations.
     """
 
     _rows: list[Reservation] = field(default_factory=list)
@@ -159,7 +159,7 @@ class WaitReasons:
                 self.add(name, *reason)
 
     def add_in_order(self, ids: Sequence[str], reasons: Sequence[Reason]) -> None:
-        """Add reasons as `add_all` does. `ids` is in the order of the queue."""
+        """Add reasons as `add_all` does. `ids` must be in queue order, so that `list` need not look them up."""
         if not self._open():
             self._ordered = (ids, reasons)
         else:

@@ -38,7 +38,9 @@ from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
 UNUSED_DEMANDS: Final = 1000
-"""How many demands that no pending reservation has may be kept for the next cycle, beside one for each pending one."""
+"""If there are more demands than two for each pending reservation plus this number, the next cycle makes them again,
+because many may be in use no longer.
+"""
 _STATE_AFTER: dict[type, SlotState] = {Drain: "draining", Terminate: "terminating", Reset: "empty", Stop: "stopped"}
 
 
@@ -53,9 +55,8 @@ class Timers:
         self.first = inf
         """The earliest instant at which something falls due; infinity if nothing does."""
         self.lease_terms: set[Terms] = set()
-        """What determines how long the leases assigned in this cycle last.
-
-        Many leases have equal terms: their ends are worked out once.
+        """The fields (ttl, pool, system) that determine how long the leases assigned in this cycle last. Many leases
+        have equal fields, so their end is computed once.
         """
 
     def add(self, *instants: float | None) -> None:
@@ -70,9 +71,9 @@ class Timers:
 
 
 class CycleState:
-    """What one cycle knows and has decided: slots by pool, pending reservations, decisions, waits and wake-ups.
+    """What one cycle knows and has decided: slots, demands, decisions, waiting reasons and timers.
 
-    `cache`: see `PlanCache` (default: an empty one).
+    `cache`: what cycles keep for later cycles, to save time (default: an empty cache).
     """
 
     def __init__(self, view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> None:
@@ -110,7 +111,7 @@ class CycleState:
         self.balances = NO_BALANCES
         """What the quota accounts have left after `charge`; empty if no queue is `quota`."""
         self.charged: tuple[str, ...] = ()
-        """The accounts that this cycle charges."""
+        """Ids of the quota accounts that this cycle charges."""
         self.preempted: list[Reservation] = []
         """Reservations that were preempted without a grace. They are pending again and are served last in this cycle.
         """
@@ -164,7 +165,7 @@ class CycleState:
         self.place(reservation, name_placements(leases), level)
 
     def place(self, reservation: Reservation, placements: tuple[Placement, ...], level: int | None) -> None:
-        """Assign leases to a reservation, as `assign` does, in the form in which decisions name them."""
+        """Decide, as `assign` does, that a reservation gets leases, which are given as the placements of a decision."""
         request = reservation.request
         self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
         self.decide(Assign(reservation=reservation.id, leases=placements, level=level))
@@ -208,7 +209,8 @@ class CycleState:
     def demand_of(self, reservation: Reservation) -> Demand:
         """Return the demand of a reservation: what its instances request, and the pools that may serve it.
 
-        Reservations with equal demands share one object.
+        Reservations with equal requests share one demand, unless a slot was declined or a reservation was interrupted
+        too often.
         """
         shape = self.view.shapes[reservation.id]
         demand = self.demands.find(shape, reservation.request.account)
@@ -269,7 +271,9 @@ class CycleState:
         return self.now > start + limit  # 64.4 - 4.4 is more than 60, and 4.4 + 60 is 64.4
 
     def open_indexes(self) -> None:
-        """Make the index of ready slots and that of slots in flight. The placing begins with this."""
+        """Make the index of ready slots and the index of slots in flight. Steps call this before they place
+        reservations.
+        """
         slot_infos = [
             slot_info for slot_info in self.slot_infos.values() if not slot_info.slot.cordoned and not slot_info.stuck
         ]
@@ -295,10 +299,8 @@ class CycleState:
         return index
 
     def _is_done_with(self, slot_info: SlotInfo) -> bool:
-        """Return whether the index can omit a ready slot whose queue is `quota`.
-
-        It can if the slot is full and no elastic instance can be reclaimed from it. A `quota` queue has no starvation
-        guard that could keep the slot.
+        """Return whether the index of ready slots can leave out this slot: its queue is `quota`, it is full, and no
+        elastic instance can be reclaimed from it. A `quota` queue has no starvation guard that could keep the slot.
         """
         if self.view.stretching and any(lease.kind == "elastic" for lease in slot_info.leases.values()):
             return False
@@ -309,7 +311,9 @@ class CycleState:
         return sum(index.steps for index in self._indexes)
 
     def finish(self, queue: Queue, wake_at: float | None) -> Plan:
-        """Return the plan, with the waiting reasons in the order of the queue, and close the indexes."""
+        """Return the plan, with the waiting reasons in the order of the queue, and close the indexes. `wake_at`: when
+        the next cycle is due (None: at no time).
+        """
         ids = [*queue.ids, *(each.id for each in self.preempted)] if self.preempted else queue.ids
         if self.returning:
             # A claimant that got its lease and was preempted in the same cycle keeps the slot until its grace ends.
@@ -328,7 +332,9 @@ class CycleState:
 def make_revoke(
     holder: str, lease: Lease, reason: RevokeReason, revoke_by: float | None, room_for: str | None = None
 ) -> Revoke:
-    """Return the decision that ends an elastic lease, at once or by a deadline."""
+    """Return the decision that ends an elastic lease of the reservation `holder`, at once (`revoke_by` None) or by a
+    deadline. `room_for`: as in `Revoke`.
+    """
     return Revoke(
         reservation=holder,
         component=lease.component,
@@ -341,5 +347,5 @@ def make_revoke(
 
 
 def name_placements(leases: Iterable[Lease]) -> tuple[Placement, ...]:
-    """Return leases as the placements that decisions contain."""
+    """Return leases in the form of placements, which decisions contain."""
     return tuple(Placement(each.component, each.slot, each.epoch, each.resources) for each in leases)

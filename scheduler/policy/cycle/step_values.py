@@ -27,7 +27,7 @@ Warm = NewType("Warm", CycleState)
 Tiered = NewType("Tiered", CycleState)
 """The cycle's state after machines were stopped, launched and terminated for the stopped tier of each pool."""
 ToStop = Mapping[str, int]
-"""By pool: how many of its slots in flight or idle will be stopped when they are ready, or idle for long enough."""
+"""Pool -> how many of its slots in flight or idle will be stopped when they are ready, or idle for long enough."""
 ScaledIn = NewType("ScaledIn", CycleState)
 """The cycle's state after slots that were idle for too long have begun to drain."""
 Replaced = NewType("Replaced", CycleState)
@@ -40,7 +40,9 @@ Shared = NewType("Shared", CycleState)
 """The cycle's state after all decisions are made; only the time of the next cycle is still to be found."""
 
 FailedBoots = Mapping[str, Sequence[str]]
-"""By pool: the slots whose boot timed out in this cycle. Their failures are not in the database before the commit."""
+"""Pool -> ids of the slots whose boot timed out in this cycle. Their failures are not in the database before the
+commit.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,15 @@ class Protected:
     gangs: Collection[str]
     """Ids of protected gangs. Launches that could serve such a gang are not made for reservations behind it."""
     kept: Mapping[str, SlotIndex]
-    """Ready slots, by the gang that they are kept for; under "" the slots for all protected single instances."""
+    """Id of a gang -> the ready slots that are kept for it. "" -> the slots that are kept for all protected single
+    instances.
+    """
 
 
 class ElasticShortage(NamedTuple):
-    """Elastic instances without capacity, in pools that launch for them."""
+    """Elastic instances of one reservation for which no slot has capacity, in pools that launch machines for elastic
+    instances.
+    """
 
     reservation: Reservation
     demand: Demand
@@ -70,7 +76,7 @@ class Unplaced:
     """
 
     queue: Queue
-    """Reservations for which no slot is ready or in flight, in queue order."""
+    """Reservations that fit on no slot that is ready or in flight, in queue order."""
     deferred: Collection[str]
     """Ids of reservations behind a gang in a queue without backfill.
 
@@ -89,8 +95,8 @@ class Shortfall:
     kept: Mapping[str, SlotIndex]
     """Ready slots that the starvation guard keeps, as in `Protected.kept`."""
     awaited: Mapping[int, Sequence[InstanceRequest]]
-    """Requests of protected gangs that no launch completes, by the number of `demands` up to and with the gang. No
-    launch that could serve one of them is made for the demands behind it.
+    """Index in `demands` -> the requests of protected gangs without launches that come directly before this demand in
+    the queue. For this demand and all later ones, no launch is made that could serve one of these requests.
     """
 
 
@@ -99,8 +105,8 @@ class Headroom:
     """The slots that have to end so that withheld launches can run in a later cycle."""
 
     launches: Mapping[str, int]
-    """By pool: how many launches `max_slots` or EC2's quota withholds."""
+    """Pool -> how many launches `max_slots` or EC2's quota withholds."""
     spared: Container[str]
     """Ids of slots without leases that must not end: the reservations with withheld launches would use them too."""
     beyond: Mapping[str, int]
-    """By pool: how many of the launches `max_slots` withholds. EC2's quota withholds the others."""
+    """Pool -> how many of these launches `max_slots` withholds. EC2's quota withholds the others."""

@@ -13,11 +13,11 @@ from scheduler.model.reservations import Reservation
 from scheduler.policy.plan_cache import Payer, Turns
 
 LEASE_STEPS: Final = 5
-"""Steps that each assigned lease of a gang counts, because the commit writes each lease."""
+"""The steps that each assigned lease of a gang costs, because the commit writes each lease."""
 GRANT_STEPS: Final = 25
-"""Steps that each granted elastic lease counts: after a grant the commit writes all leases of the reservation."""
+"""The steps that each granted elastic lease costs: after a grant the commit writes all leases of the reservation."""
 CORES_STEPS: Final = 2
-"""Steps that each lease of a reservation counts if a limit of its cores changes: the commit publishes each lease."""
+"""The steps that each lease of a reservation costs if a limit of its cores changes: the commit publishes each lease."""
 PAUSE_SECONDS: Final = 1.0
 """Seconds until the next cycle if this cycle made no decision and the work budget made reservations wait."""
 NEXT_TURN: Final = (
@@ -48,7 +48,7 @@ class WorkBudget:
         """The principal or account that pays for leases of the reservation that was tried last."""
         self._tried: Turns = {}
         self._first: dict[Payer, str] = {}
-        """By payer (principal or account): its first reservation in queue order.
+        """Payer (principal or account) -> its first reservation in queue order.
 
         That reservation is tried in each cycle and pays for its leases alone.
         """

@@ -44,7 +44,7 @@ class _Entry:
     stood: SlotInfo | None
     use: float
     slot_infos: tuple[tuple[SlotInfo, int, int, Resources | None], ...]
-    """(slot, given, lifted, free) of each slot that changed."""
+    """(slot, given, lifted, free) of each slot that the move changes, as they were before the move."""
     stamp: int
     """`Assignment.stamp` before the move."""
     leaving: Usage | None = None
@@ -58,11 +58,14 @@ class Assignment:
         self._slot_index = cycle.ready
         self._journal: list[_Entry] = []
         self._changed: dict[int, SlotInfo] = {}
-        """By slot order: changed slots that the slot index has not read yet; one update is for many moves."""
+        """Position in slot order -> a changed slot that the slot index has not read yet. One update of the index reads
+        the slots of many moves.
+        """
         self.use = 0.0
         """The utilisation of the pools; only differences matter, see `weigh_use`."""
         self._leaving: dict[SlotInfo, Usage] = {}
-        """By slot, in slot order: what its revoking leases free when they end, less what is claimed or expected of it.
+        """Slot -> what its revoking leases free when they end, without the parts that are claimed or promised already.
+        In slot order.
         """
         by_pool: dict[str, list[Resources]] = {}
         for slot_info in self._slot_index.list_slot_infos():
@@ -70,16 +73,18 @@ class Assignment:
         self._slot_infos = cycle.slot_infos
         self.missing = MissingInstances()
         self.standing: dict[int, dict[ElasticInstance, None]] = {}
-        """By slot order: the elastic instances on the slot. A queue that reclaims nothing does not enter them."""
+        """Position in slot order -> the elastic instances on the slot. Empty for a queue that reclaims nothing."""
         self.history: list[SlotInfo] = []
-        """Each slot that got capacity back or another elastic instance, or of which capacity is expected, one entry a
-        change. Searches read it.
+        """The changed slots, one entry for each change: the slot got capacity back, got an elastic instance, or its
+        coming capacity was promised to one. Searches read the entries since their last look.
         """
         self.stamp = 0
-        """A number that is equal only between two states without a lift between them: capacity was only taken."""
+        """A number that changes whenever a slot gets capacity back. If it is equal at two times, capacity was only
+        taken between them.
+        """
         self._last_stamp = 0
         self._expected: dict[RequestClass, RatedSlots[int]] = {}
-        """By request class: the slots whose revoking leases free enough for an instance, in slot order."""
+        """Request class -> the slots whose revoking leases free enough for an instance, in slot order."""
         self._totals: dict[str, Resources] = {name: total(amounts) for name, amounts in by_pool.items()}
 
     def find(self, need: InstanceRequest, declined: Collection[str] = ()) -> SlotInfo | None:
@@ -119,8 +124,8 @@ class Assignment:
         return self.find(need, declined)
 
     def has(self, slot_info: SlotInfo) -> bool:
-        """Return whether instances can be placed on a slot in this cycle. It may become false when the starvation guard
-        keeps the slot.
+        """Return whether instances can be placed on a slot in this cycle. The answer becomes False when the starvation
+        guard keeps the slot.
         """
         return self._slot_index.has(slot_info)
 
@@ -191,8 +196,8 @@ class Assignment:
             self._leaving[slot_info] = Usage(max(0, now.count - later.count), dict(amounts))
 
     def expect(self, elastic_instance: ElasticInstance) -> bool:
-        """Return whether a missing instance fits on a slot once revoking leases there have ended. If so, promise it
-        their capacity.
+        """Return whether a missing instance fits on a slot once revoking leases there have ended. If so, promise the
+        instance the capacity of these leases.
 
         What the instance needs beyond these leases is taken from the free capacity of the slot.
         """
@@ -240,7 +245,7 @@ class Assignment:
 
     @property
     def mark(self) -> int:
-        """The number of moves of elastic instances so far; `undo` takes it to return to the present state."""
+        """The number of moves so far. `undo` with this number returns to the present state."""
         return len(self._journal)
 
     def undo(self, mark: int) -> None:
@@ -325,7 +330,8 @@ def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstan
 def _may_exceed(slot_info: SlotInfo) -> bool:
     """Return whether leases may exceed their slot, together or by a resource that the slot does not name.
 
-    False is certain. The answer is kept until the slot or one of its leases changes.
+    False is certain; after True the exact test has to follow. The answer is kept until the slot or one of its leases
+    changes.
     """
     opened, capacity = slot_info.opened, slot_info.capacity
     is_changed = opened is None or slot_info.given or slot_info.lifted

@@ -42,7 +42,7 @@ _rank = attrgetter("rank")
 
 
 class Cascade:
-    """Serves the elastic instances of one queue, and keeps the slot of each in the scratch copy."""
+    """Grants and reclaims the elastic instances of one queue in the scratch copy of the cycle."""
 
     def __init__(
         self,
@@ -64,23 +64,27 @@ class Cascade:
         self.groups: list[ElasticGroup] = []
         self._relaxed: RelaxedCapacity | None = None
         self._kept: RelaxedCapacity | None = None
-        """The same for the slots that the starvation guard keeps, as they were when it last kept another one."""
+        """The capacity that the slots kept by the starvation guard would have without elastic instances, computed after
+        the guard last kept another slot; None: not computed yet.
+        """
         self._kept_out: dict[Demand, bool] = {}
-        """By demand for one instance: whether the slots that the guard keeps would serve it."""
+        """Demand for one instance -> whether the slots that the guard keeps would serve it."""
         self._victims = VictimSearch(self.groups, self._assignment)
         self._lifted: list[ElasticGroup] = []
         """Groups with instances that were lifted and that are not served again yet."""
         self._displaced: dict[ElasticGroup, None] = {}
         """All groups with instances that may go back to the slots of their leases."""
         self._without_slot: dict[RequestClass, tuple[Rank, int]] = {}
-        """By request class: the first rank for which no slot was found, and the stamp of the assignment at that time.
+        """Request class -> (first rank for which no slot was found, `Assignment.stamp` at that time).
 
         Without a lift since then no slot is found for this rank and later ones.
         """
         self._first_touched: Rank = _LAST
         """The rank of the first group with an instance that was lifted off its slot and is not back yet."""
         self._refused: dict[str, set[Demand]] = defaultdict(set)
-        """By linked pools: the demands for which a reclaim is of no use, until another reservation gets slots there."""
+        """Name of linked pools -> the demands for which no reclaim suffices. The entry is removed when another
+        reservation gets slots in these pools.
+        """
         self._has_grace = bool(settings.preemption_grace)
         """Whether instances that are lifted keep their slots for a grace, and so get no others meanwhile."""
 
@@ -153,8 +157,8 @@ class Cascade:
         return None
 
     def is_kept_out(self, demand: Demand, kept: Collection[SlotIndex]) -> bool:
-        """Return whether a reclaim, which did not suffice for a demand, could suffice with the slots `kept` by the
-        starvation guard.
+        """Return whether a reclaim could serve a demand if the starvation guard did not keep the slots in `kept`. It is
+        called after a reclaim without these slots did not suffice.
         """
         if not self.takes_back or not demand.pools:
             return False
@@ -167,20 +171,24 @@ class Cascade:
         return not self._relaxed.could_hold(demand) and self._kept.could_hold_with(self._relaxed, demand)
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """Subtract the requests of a reservation that was placed on these slots, or for which they are kept, from the
-        capacity that a reclaim could free.
+        """Subtract the requests of a reservation from the capacity that a reclaim could free on these slots. The
+        reservation was placed there, or capacity is kept for it there.
         """
         if self._relaxed is not None:
             self._relaxed.take(demand.needs, slot_infos)
 
     def find_refused(self, group: ElasticGroup) -> Collection[str]:
-        """Return the ids of the slots that the account of a group may not get for one more instance."""
+        """Return the ids of the slots that the account of a group may not get for one more instance; () if its limits
+        refuse none.
+        """
         if self._limits is not None:
             self._limits.update(group)
         return group.refused or ()
 
     def _list_ways(self, reservation: Reservation) -> Iterator[tuple[Rank, bool]]:
-        """Yield ways to reclaim: (first rank whose instances may be lifted, whether the utilisation has to grow)."""
+        """Yield the ways to reclaim that the settings permit, in the order in which they are tried, each as (first rank
+        whose instances may be lifted, whether the utilisation has to grow).
+        """
         if self.settings.elastic == "yielding":
             yield _FIRST, False
             return
@@ -214,7 +222,9 @@ class Cascade:
         return slot_infos
 
     def _take_slots(self, demand: Demand, first: Rank) -> list[SlotInfo] | None:
-        """Return a slot for each essential instance; None if an instance fits on no slot."""
+        """Return a slot for each essential instance; None if an instance fits on no slot. `first`: the first rank whose
+        elastic instances may be lifted.
+        """
         slot_infos: list[SlotInfo] = []
         self._first_touched = _LAST
         for need, alike in groupby(demand.needs):
@@ -240,7 +250,7 @@ class Cascade:
             self._assignment.missing.drop(group)
 
     def _fill(self, groups: Sequence[ElasticGroup]) -> None:
-        """Serve groups whose instances are granted and never lifted."""
+        """Grant the missing instances of these groups that fit. No instance is lifted for them."""
         for group in groups:
             if group.missing and not self._is_without_slot(group):
                 self._serve_group(group)
@@ -350,7 +360,9 @@ class Cascade:
     def _lift(
         self, victims: Sequence[ElasticInstance], need: InstanceRequest, declined: Collection[str] = ()
     ) -> SlotInfo | None:
-        """Lift elastic instances off their slot. Return the slot on which an instance of the request fits then."""
+        """Lift elastic instances off their slot. Return the slot on which an instance of the request fits then; None:
+        on none.
+        """
         for elastic_instance in victims:
             self._assignment.move(elastic_instance, None)
             self._lifted.append(elastic_instance.group)

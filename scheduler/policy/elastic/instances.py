@@ -20,7 +20,7 @@ RECLAIMS: Final = frozenset({"flexible", "yielding"})
 
 
 Rank = tuple[int, int]
-"""The position of a group in the order of service: that of its reservation, then that of its component."""
+"""The position of a group in the order of service: (position of its reservation, position of its component)."""
 _rank = attrgetter("rank")
 
 
@@ -91,10 +91,8 @@ class ElasticGroup:
     need: InstanceRequest
     holder: Reservation
     unopened: Iterator[int]
-    """The indices of instances that have no lease and no object yet, lowest first.
-
-    An object is made when its instance is to be granted: so the cost of a cycle does not grow with the number of
-    missing instances.
+    """The indices of instances that have no lease and no `ElasticInstance` yet, lowest first. This object is made when
+    the instance is to be granted: so the cost of a cycle does not grow with the number of missing instances.
     """
     instances: Sequence[Instance]
     """The elastic instances of the group's reservation, by index."""
@@ -156,26 +154,28 @@ class GrantLimits(Protocol):
     """Finds the slots that the limits of an account refuse to its elastic instances."""
 
     def update(self, group: ElasticGroup) -> None:
-        """Set `group.refused` to the ids of these slots.
+        """Set `group.refused` to the ids of the slots that the limits of the group's account refuse to it.
 
         Slots that this group, and groups of earlier calls, were granted in this cycle count towards the limits.
         """
 
 
 class MissingInstances:
-    """The elastic groups that have missing instances, by class of their requests and in rank order."""
+    """The elastic groups that have missing instances. Groups with the same request class are in one list, in rank
+    order.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[RequestClass, list[ElasticGroup]] = {}
 
     def note(self, group: ElasticGroup) -> None:
-        """Add a group that may have missing instances now."""
+        """Add a group, if it has missing instances and is not contained yet."""
         if group.missing and not group.is_noted:
             group.is_noted = True
             insort(self._groups.setdefault(group.need.likeness, []), group, key=_rank)
 
     def drop(self, group: ElasticGroup) -> None:
-        """Remove a group."""
+        """Remove a group, if it is contained."""
         if group.is_noted:
             group.is_noted = False
             groups = self._groups[group.need.likeness]
@@ -202,7 +202,8 @@ class MissingInstances:
 def list_groups(
     cycle: CycleState, reservation: Reservation, demand: Demand, position: int, leases: Iterable[Lease]
 ) -> list[ElasticGroup]:
-    """Return the elastic instances of one reservation as groups, one for each component.
+    """Return the elastic instances of one reservation as groups, one for each component. `position`: the place of the
+    reservation in the order of service. `leases`: its present leases.
 
     After the holder surrendered an instance of a component, that component gets no new instances: the holder wants
     fewer.

@@ -24,11 +24,13 @@ class RatedSlots(Generic[Key]):
         self._rate: Callable[[SlotInfo], Key | None] = rate
         self._history, self._read = history, len(history)
         self._slot_infos: dict[int, SlotInfo] = {}
-        """By slot order: the slots that were examined."""
+        """Position in slot order -> slot, for the slots that were examined."""
         self._keys: dict[int, Key] = {}
-        """By slot order: the keys of accepted slots when they were examined last; the heap has an entry of each."""
+        """Position in slot order -> the key of an accepted slot when it was examined last. The heap has an entry for
+        each.
+        """
         self._states: dict[int, tuple[object, int, int, object]] = {}
-        """By slot order: what determined the key when the slot was examined last."""
+        """Position in slot order -> what determined the key of the slot when it was examined last."""
         self._heap: list[tuple[Key, int]] = []
         """(key, slot order) of accepted slots. An entry is stale once its slot has another key."""
 

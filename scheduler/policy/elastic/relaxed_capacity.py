@@ -1,5 +1,5 @@
-"""The capacity that the ready slots would have without the elastic instances that may be reclaimed. For one slot it is
-called the slot's headroom here.
+"""Relaxed capacity: what ready slots would have left without the elastic instances that may be reclaimed. For one slot
+it is called the headroom of the slot in this module.
 
 Under load most pending reservations would not fit even then. Comparing sums shows this without moving an instance.
 """
@@ -22,7 +22,8 @@ ROUNDING: Final = 1e-6
 exact, and a demand that fits must not be refused.
 """
 _Headroom = tuple[float, tuple[tuple[str, float], ...] | None]
-"""The most that one slot could take: (number of further leases, amounts of resources).
+"""The relaxed capacity of one slot, which is the most that the slot could take: (number of further leases, amounts of
+resources).
 
 Amounts None: the slot counts leases only. The numbers may be too high; a search applies the exact rule,
 `find_obstacle`, afterwards.
@@ -30,7 +31,7 @@ Amounts None: the slot counts leases only. The numbers may be too high; a search
 
 
 def _count_fits(headroom: _Headroom, amounts: Resources, most: int) -> int:
-    """Return how many instances with these amounts would fit into a slot's headroom, at most `most`."""
+    """Return how many instances with these amounts would fit into the relaxed capacity of a slot, at most `most`."""
     leases, free = headroom
     fit = min(leases, most)
     if free is not None:
@@ -43,7 +44,9 @@ def _count_fits(headroom: _Headroom, amounts: Resources, most: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _ClassHeadroom:
-    """The headroom of the ready slots of one pool with equal labels: how many slots have which headroom."""
+    """The relaxed capacity of the ready slots of one pool with equal labels. `counts`: relaxed capacity of a slot ->
+    number of slots that have it.
+    """
 
     slot_class: SlotClass
     counts: Counter[_Headroom] = field(default_factory=Counter)
@@ -77,9 +80,11 @@ class _ClassHeadroom:
 
 
 class RelaxedCapacity:
-    """The headroom of all slots of some indexes. Placed essential instances are subtracted, and nothing is ever added.
+    """The relaxed capacity of all slots of some indexes. Essential instances that are placed are subtracted, and
+    nothing is ever added.
 
-    Slots that are alike in pool, labels and headroom are counted together, so that a search examines few of them.
+    Slots that are alike in pool, labels and relaxed capacity are counted together, so that a search examines few of
+    them.
     """
 
     def __init__(self, slot_indexes: Collection[SlotIndex], elastic_instances: Iterable[ElasticInstance]) -> None:
@@ -88,7 +93,7 @@ class RelaxedCapacity:
         """Requests that are known not to fit, as (request, number of instances)."""
         self._classes: dict[SlotClass, _ClassHeadroom] = {}
         self._of: dict[int, tuple[SlotInfo, _ClassHeadroom, _Headroom]] = {}
-        """By slot order: the slot, the sum that it belongs to, and its headroom."""
+        """Position in slot order -> (slot, the counts of its class, its relaxed capacity)."""
         standing: dict[int, list[ElasticInstance]] = {}
         for each in elastic_instances:
             if each.slot_info is not None:
@@ -155,8 +160,10 @@ class RelaxedCapacity:
                 del self._of[order]
 
     def take(self, needs: Sequence[InstanceRequest], slot_infos: Sequence[SlotInfo]) -> None:
-        """Lower the upper bound of what fits by the requests that were placed, or are kept, on these ready slots."""
-        for need, slot_info in zip(needs, slot_infos, strict=False):
+        """Subtract requests from the relaxed capacity of the ready slots on which they were placed, or on which
+        capacity is kept for them. The sequences are parallel: one slot for each request.
+        """
+        for need, slot_info in zip(needs, slot_infos, strict=True):
             if (present := self._of.get(slot_info.order)) is None:
                 continue
             _, known, before = present
@@ -168,7 +175,7 @@ class RelaxedCapacity:
 
 
 def _find_headroom(slot_info: SlotInfo, standing: Sequence[ElasticInstance]) -> _Headroom:
-    """Return the headroom that a slot would have without the elastic instances in `standing`."""
+    """Return the relaxed capacity of a slot: what it would have left without the elastic instances in `standing`."""
     leases = min(slot_info.pool.lease_limit - slot_info.load, slot_info.uses_left) + len(standing)
     if slot_info.free is None:
         return leases, None

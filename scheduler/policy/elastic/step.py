@@ -62,26 +62,30 @@ class ElasticDecisions:
         """
         self._cycle, self._start = cycle, start
         self._usages: dict[str, _SlotUsage] = {}
-        """By slot, for slots on which instances are revoked: the leases on the slot."""
+        """Slot id -> the leases on the slot, for slots on which instances are revoked."""
         self._given: dict[str, dict[tuple[str, str], Resources]] = {}
-        """By slot, then by (reservation, component): the amounts that the decisions written so far assign."""
+        """Slot id -> (reservation, component) -> the amounts that the decisions written so far assign."""
         for decision in cycle.decisions[:start]:
             if isinstance(decision, Assign):
                 for each in decision.leases:
                     self._given.setdefault(each.slot, {})[decision.reservation, each.component] = each.resources
         self._revoked: dict[str, list[ElasticInstance]] = {}
-        """By slot: the elastic instances that are revoked there, last in rank first."""
+        """Slot id -> the elastic instances that are revoked there, last in rank first."""
         self._late: list[ElasticInstance] = []
         """Elastic instances that are granted after all other decisions, because revokes may have to come before them.
         """
         self._early: dict[str, list[ElasticInstance]] = {}
-        """By reservation: instances that are granted with its assignment, or before all assignments if it is leased."""
+        """Reservation id -> its instances that are granted together with its assignment, or before all assignments if
+        the reservation was leased before.
+        """
         self._claiming = {*claiming}
         self._nameless: dict[ElasticGroup, list[ElasticInstance]] = {}
-        """By group: the elastic instances that may be granted and have no grant yet, highest index first."""
+        """Group -> its elastic instances that may be granted and have no grant yet, highest index first."""
 
     def add(self, elastic_instances: Sequence[ElasticInstance], *, takes_back: bool) -> None:
-        """Add the elastic instances of one queue, in rank order, to those that become decisions."""
+        """Add the elastic instances of one queue, in rank order, to those that become decisions. `takes_back`: whether
+        the queue reclaims elastic instances, so that grants may need revokes before them.
+        """
         moved = [
             elastic_instance
             for elastic_instance in elastic_instances
@@ -190,7 +194,8 @@ class ElasticDecisions:
             )
 
     def _take_name(self, group: ElasticGroup) -> str:
-        """Return the name of the elastic instance with the lowest index in a group that has no lease and no grant yet.
+        """Return the name of the instance that a group's next grant is for: the instance with the lowest index that has
+        neither a lease nor a grant.
 
         Instances of a group are alike, so the choice does not depend on which grants had to wait. Source: Zoe.
         """
@@ -264,7 +269,7 @@ class ElasticStep:
         nowhere.
 
         `slot_infos`: the slots on which the reservation was placed, None if it fits nowhere. Return the slots of the
-        reservation, or None if it fits nowhere after reclaims either.
+        reservation, or None if it still fits nowhere after reclaims.
         """
         cascade = self._cascades.get(demand.queue)
         if cascade is None:
@@ -276,12 +281,12 @@ class ElasticStep:
         return slot_infos
 
     def is_kept_out(self, demand: Demand, kept: Collection[SlotIndex]) -> bool:
-        """Return whether the slots that the starvation guard keeps prevent a reclaim for a demand."""
+        """Return whether a reclaim could serve a demand if the starvation guard did not keep the slots in `kept`."""
         return (cascade := self._cascades.get(demand.queue)) is not None and cascade.is_kept_out(demand, kept)
 
     def spend(self, demand: Demand, slot_infos: list[SlotInfo]) -> None:
-        """Subtract the requests of a reservation that was placed on these slots, or for which they are kept, from the
-        capacity that a reclaim could free.
+        """Subtract the requests of a reservation from the capacity that a reclaim could free on these slots. The
+        reservation was placed there, or capacity is kept for it there.
         """
         if (cascade := self._cascades.get(demand.queue)) is not None:
             cascade.spend(demand, slot_infos)

@@ -18,7 +18,7 @@ from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance, Ra
 from scheduler.policy.elastic.rated_slots import RatedSlots
 
 _Turn = tuple[int, int, int, int]
-"""The position of an instance in the order of lifts; the instance with the least one is lifted first."""
+"""The position of an instance in the order of lifts; the instance with the smallest position is lifted first."""
 _FIRST: Final[_Turn] = (-(1 << 62), 0, 0, 0)
 """A position before those of all elastic instances."""
 _rank = attrgetter("rank")
@@ -39,14 +39,15 @@ class _Candidates:
         """Start without slots. `groups`: all groups in rank order; the caller may insert and remove groups."""
         self._need, self._groups, self._assignment = need, groups, assignment
         self._serves: dict[int, bool] = {}
-        """By slot order: whether the request fits on the empty slot."""
+        """Position in slot order -> whether the request fits on the slot if it is empty."""
         self._slots = RatedSlots(self._find_key, assignment.history)
         self._reached = _FIRST
-        """The slots of all instances with a turn before this one were examined, or have changed since."""
+        """A position in the order of lifts. The slots of all instances before it were examined, or have changed since.
+        """
 
     def find(self, bound: Rank, declined: Collection[str]) -> Sequence[ElasticInstance]:
-        """Return the instances to lift for one more instance of the request. They belong to groups from the rank
-        `bound` on.
+        """Return the instances to lift for one more instance of the request; () if no lift helps. They belong to groups
+        from the rank `bound` on, and are on a slot whose id is not in `declined`.
         """
         if declined:
             self._walk(bound, to_the_end=True)
@@ -63,7 +64,7 @@ class _Candidates:
     def _walk(self, bound: Rank, *, to_the_end: bool = False) -> bool:
         """Examine slots of the next instances in the order of lifts, until a slot is found or `bound` is reached.
 
-        Return whether a slot may have been found.
+        Return whether a slot may have been found. `to_the_end`: do not stop at the first slot; return False.
         """
         position, component, *_ = self._reached
         at = bisect_left(self._groups, (-position, -component), key=_rank)
@@ -123,7 +124,8 @@ class VictimSearch:
     def find(self, need: InstanceRequest, bound: Rank, declined: Collection[str] = ()) -> Sequence[ElasticInstance]:
         """Return the elastic instances to lift for one more instance of the request, in the order of lifts.
 
-        They belong to groups from the rank `bound` on. None are returned if no lift helps.
+        They belong to groups from the rank `bound` on. Return () if no lift helps. `declined`: ids of slots to leave
+        out.
         """
         candidates = self._candidates.get(need.likeness)
         if candidates is None:

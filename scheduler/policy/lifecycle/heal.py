@@ -35,7 +35,7 @@ from scheduler.policy.lifecycle.timers import (
 )
 
 BY_CLOUD = frozenset({"rebalance", "maintenance"})
-"""Reasons of EC2 to drain a slot. A slot in flight is terminated with the same reason."""
+"""Reasons to drain a slot that come from an announcement of EC2. A slot in flight is terminated with this reason."""
 
 _sequence = attrgetter("sequence")
 
@@ -88,7 +88,9 @@ def _list_in_phase(cycle: CycleState, phase: Phase) -> list[Reservation]:
 
 
 def _heal_interrupted(cycle: CycleState, restless: Iterable[SlotInfo]) -> None:
-    """Drain ready interrupted slots, terminate those in flight, and requeue reservations with essential leases."""
+    """Drain interrupted slots that are ready, terminate those in flight, and requeue the reservations with essential
+    leases on interrupted slots.
+    """
     for slot_info in [each for each in restless if each.slot.interrupted_at is not None]:
         if slot_info.state in INACTIVE | {"terminating"}:
             continue
@@ -104,9 +106,8 @@ def _heal_interrupted(cycle: CycleState, restless: Iterable[SlotInfo]) -> None:
 
 
 def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
-    """Requeue the leased reservations with essential leases on interrupted slots, whatever their restart policy.
-
-    This happens at once, or after a grace. Under `on_interruption: fail` they fail.
+    """Requeue the leased reservations that have essential ones of these leases of an interrupted slot, at once or after
+    a grace. Their restart policy does not matter. A reservation with `on_interruption: fail` fails instead.
     """
     for reservation in _find_holders(cycle, leases, {"leased"}):
         if reservation.id in cycle.returning:
@@ -179,7 +180,8 @@ def _find_machine(cycle: CycleState, lease: Lease) -> Slot | None:
 
 
 def _heal_stuck(cycle: CycleState, restless: Iterable[SlotInfo]) -> FailedBoots:
-    """End the state (for example launching or draining) of each slot that is in it for its timeout or longer.
+    """End the state (for example launching or draining) of each slot that has been in this state for its timeout or
+    longer.
 
     `restless`: at least the slots that were in such a state when the cycle began.
     """
@@ -214,9 +216,9 @@ def _terminate(cycle: CycleState, slot_info: SlotInfo, reason: str) -> None:
 
 
 def _heal_draining(cycle: CycleState, slot_info: SlotInfo) -> None:
-    """End a draining slot without leases at once, and one with leases at its `drain_timeout` (0: never).
+    """End a draining slot: at once if it has no leases, else at its `drain_timeout` (0: never).
 
-    The machine of an elastic pool is terminated. A static host is empty until it registers again.
+    The machine of an EC2 pool is terminated. The slot of a static host becomes empty until the host registers again.
     """
     reason = "timeout" if slot_info.leases else "drained"
     if slot_info.leases:
@@ -303,7 +305,7 @@ def drop_claims(cycle: CycleState, claimants: Iterable[Reservation]) -> None:
 
 
 def _find_loss_of_claim(cycle: CycleState, lease: Lease) -> str | None:
-    """Return why the claimed slot will not take the lease any more; None if it will."""
+    """Return why a claimed slot cannot be given to its claimant any more; None if it can."""
     slot_info = cycle.slot_infos.get(lease.slot)
     if slot_info is None or slot_info.slot.epoch != lease.epoch or slot_info.state not in {"ready", "draining"}:
         return "slot_gone"
@@ -315,8 +317,8 @@ def _find_loss_of_claim(cycle: CycleState, lease: Lease) -> str | None:
 
 
 def requeue_unconfirmed(cycle: CycleState) -> None:
-    """Requeue each reservation that was not confirmed for `confirm_timeout` seconds or longer. After `max_unconfirmed`
-    times (0: no limit) it fails.
+    """Requeue each leased reservation that its holder has not confirmed within `confirm_timeout` seconds. A reservation
+    to which this happens `max_unconfirmed` times in a row (0: no limit) fails.
 
     While a machine that was found running has not reported yet, no reservation is requeued, for at most
     `adoption_timeout`: a holder on the machine may be about to confirm. Source: Arvados (restart of the scheduler).
@@ -344,7 +346,9 @@ def requeue_unconfirmed(cycle: CycleState) -> None:
 
 
 def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
-    """Requeue an unconfirmed reservation, or fail it after `max_unconfirmed` times. Each of its slots counts this."""
+    """Requeue an unconfirmed reservation, or fail it after `max_unconfirmed` times. The slot of each of its essential
+    leases counts one more unconfirmed lease.
+    """
     for lease in reservation.leases:
         slot_info = cycle.slot_infos.get(lease.slot)
         if slot_info is not None and lease.kind == "essential":
@@ -358,7 +362,8 @@ def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
 
 
 def retire(cycle: CycleState) -> None:
-    """Drain each slot for which `find_reason_to_retire` has a reason.
+    """Drain each ready slot for which `find_reason_to_retire` has a reason. Terminate each slot that is in flight or
+    stopped if its offering is not configured any more.
 
     A draining slot takes no new lease; its leases go on.
     """

@@ -1,8 +1,8 @@
 """What time alone changes: reservations expire, slots time out, static hosts become silent, failed reservations may
 restart. The first step ends the reservations whose time is over, and the last one finds when the next cycle is due.
 
-The slot of each static pool that was heard longest ago is kept between cycles, and a cycle examines only slots that
-changed. Source: the autoscaler's tick.
+Speed: of each static pool, the slot with the oldest heartbeat is kept between cycles, and a cycle examines only slots
+that changed. Source: the autoscaler's tick.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,8 +62,8 @@ def find_timeout(state: SlotState, pool: Pool) -> float:
 
 
 def find_deadline(slot: Slot, pool: Pool) -> float:
-    """Return when a slot that stays in its state times out; infinity for a state without a timeout. The stop of a
-    machine that the cloud has not confirmed has the timeout of a termination.
+    """Return when a slot that stays in its state times out; infinity for a state without a timeout. While the cloud has
+    not confirmed the stop of a machine, the stop has the timeout of a termination.
     """
     if slot.state == "stopped" and slot.power == "stop":
         return slot.since + pool.terminating_timeout
@@ -95,21 +95,36 @@ def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
     return now > slot.last_seen + pool.offline_timeout
 
 
+def stays_in_service(slot: Slot, pool: Pool | None, now: float) -> bool:
+    """Return whether a slot is ready and nothing makes it end: no drain, no interruption, no silence of its host.
+
+    The commit tests this on rows. A plan reads `SlotInfo.takes_leases`: its step `heal` has changed the state of the
+    slots for which this is false, or marked them as stuck.
+    """
+    if slot.state != "ready" or slot.drain_reason is not None or slot.interrupted_at is not None:
+        return False
+    return not is_silent(slot, pool, now)
+
+
 Heard = tuple[float, str]
-"""The time of a slot's last heartbeat, and the slot's id."""
+"""(time of a slot's last heartbeat, id of the slot)."""
 
 
 class OldestHeartbeats:
-    """By static pool: the last heartbeat that is longest ago, of the slots that hold leases or may take some."""
+    """For each static pool, the oldest of the last heartbeats of its slots in service. While it is recent enough, no
+    slot of the pool is silent, and a cycle examines none of them.
+    """
 
     def __init__(self) -> None:
         self._rules: Rules | None = None
         self._revision = 0
         self._oldest: dict[str, Heard | None] = {}
-        """None: no slot of the pool was heard. Pools of which it is unknown are missing."""
+        """Pool -> its oldest heartbeat. None: no slot of the pool sent one. Pools whose oldest heartbeat is not known
+        are missing: it has to be searched among their slots.
+        """
 
     def follow(self, cycle: CycleState) -> None:
-        """Update the heartbeats by the changes of the view."""
+        """Update the heartbeats by the rows that changed in the view since the last call."""
         if cycle.rules is not self._rules:
             self._oldest = {}
         slots, noted = cycle.view.slots, {oldest[1] for oldest in self._oldest.values() if oldest}
@@ -128,9 +143,10 @@ class OldestHeartbeats:
             self._oldest[slot.pool] = min(heard, self._oldest[slot.pool] or heard)
 
     def find(self, pool: str, cycle: CycleState) -> float | None:
-        """Return the time (seconds) of the last heartbeat that is longest ago; None if no slot of the pool was heard.
+        """Return the time (seconds since the epoch) of the oldest of the last heartbeats of a pool's slots in service;
+        None if none of them sent a heartbeat.
 
-        The slots of the pool are examined only if the slot that was heard longest ago has changed.
+        The slots of the pool are examined only if the slot with that heartbeat has changed.
         """
         if pool not in self._oldest:
             found = (_find_heard(each.slot) for each in cycle.pools[pool])
@@ -140,7 +156,9 @@ class OldestHeartbeats:
 
 
 def find_silent(cycle: CycleState) -> set[str]:
-    """Return the ids of static hosts without a heartbeat for longer than `offline_timeout`; they take no lease."""
+    """Return the ids of the slots in service whose static hosts sent no heartbeat for longer than `offline_timeout`.
+    Mark these slots as `stuck`, so that they take no lease.
+    """
     static = [(name, pool) for name, pool in cycle.rules.pools.items() if not pool.is_elastic]
     if not static:
         return set()
@@ -182,7 +200,9 @@ def is_restart_due(cycle: CycleState, reservation: Reservation) -> bool:
 
 
 def wake_for_restart(cycle: CycleState, reservation: Reservation) -> None:
-    """Schedule a cycle for the time when a failed reservation may be restarted; at once if it may now."""
+    """Schedule a cycle for the time from which on a failed reservation may be restarted. If it may be restarted now,
+    the next cycle is due at once.
+    """
     last = reservation.restarted_at
     if last is None or is_restart_due(cycle, reservation):
         cycle.timers.add(cycle.now)

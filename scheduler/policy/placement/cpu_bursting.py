@@ -86,8 +86,9 @@ def share(cycle: Scaled) -> Shared:
 
 
 def _decide_all(cycle: CycleState, found: Sequence[Cores]) -> None:
-    """Decide these changes in order of submission, as far as the work budgets permit them. Those of one reservation
-    stand together, so that one write contains them.
+    """Add the changes of CPU limits in `found` to the decisions, as far as the work budgets permit them. They are in
+    the order in which their reservations were submitted, so that the changes of one reservation stand together and one
+    write contains them.
     """
     rows, decide = cycle.view.reservations, cycle.decisions.append
     owners = [rows[each.reservation] for each in found]
@@ -140,8 +141,8 @@ def is_same(cores: float, other: float) -> bool:
 
 
 def _list_filled(cycle: CycleState, unshared: Iterable[str]) -> dict[str, int]:
-    """Return slots without spare cpus on which no lease has a limit that could change, with the number of new leases
-    that fill each. They are slots with new leases or of `unshared`.
+    """Return a table (slot id -> number of new leases there) of slots that have no spare cpus, and no lease whose limit
+    could change. Only slots with new leases and slots in `unshared` are examined.
 
     Speed: most slots of a busy cycle are such slots. Their leases are only counted and not read.
     """
@@ -169,8 +170,8 @@ def _is_filled(slot_info: SlotInfo) -> bool:
 
 
 def _list_unfilled(cycle: CycleState, unshared: dict[str, None], filled: Container[str]) -> list[str]:
-    """Return the slots of `unshared` that are not filled. Remove the others from it, except those with new leases: if
-    a commit does not write these, the other leases may use their cpus.
+    """Return the slots in `unshared` that are not in `filled`. Remove the filled slots from `unshared`, except slots
+    with new leases: if the commit does not write a new lease, the other leases of its slot may use its cpus.
     """
     found = []
     for name in list(unshared):
@@ -186,11 +187,11 @@ class _Moves:
     """The leases that the decisions of one cycle begin and end, by slot or by reservation."""
 
     omitted: dict[str, int]
-    """Slots whose leases are neither read nor collected, with the number of leases that are expected to begin there in
-    addition to those that were found.
+    """Slots whose leases are neither read nor collected. By slot: how many leases that begin there have not been found
+    in the decisions yet.
     """
     came: list[tuple[str, Placement]] = field(default_factory=list)
-    """The leases that begin on other slots, in order of the decisions: (reservation, placement)."""
+    """The leases that begin on slots that are not in `omitted`, in order of the decisions: (reservation, placement)."""
     gone: set[str] = field(default_factory=set)
     """Ids of reservations that lose all their leases."""
     parted: set[tuple[str, str]] = field(default_factory=set)
@@ -214,7 +215,7 @@ class _Moves:
         came.reverse()
 
     def list_owns(self) -> dict[str, list[float]]:
-        """Return the cpus of the leases that begin, by slot."""
+        """Return a table (slot id -> the `cpus` of each lease that begins there)."""
         found = defaultdict[str, list[float]](list)
         for _, placement in self.came:
             found[placement.slot].append(placement.resources.get(CPUS, 0.0))
@@ -299,8 +300,8 @@ def _list_staying(cycle: CycleState, slot: Slot, slot_info: SlotInfo | None, mov
 def _find_changes(
     slot: Slot, leases: Mapping[Key, Lease], came: Sequence[float], rules: Rules
 ) -> tuple[float, list[Cores] | None]:
-    """Return the cpus that each lease of a slot may use in addition to its own, and the changed limits of `leases`,
-    if any can change.
+    """Return two things: (1) the cpus that each lease of a slot may use in addition to its own; (2) the changed limits
+    of `leases`, as decisions, or None if no limit can change.
 
     `leases`: the leases that stay on the slot; `came`: the `cpus` of the leases that begin there.
     """

@@ -1,4 +1,4 @@
-"""Placing: leases on ready slots, and capacity in flight that is kept for reservations that wait for it.
+"""Placing: assign leases on ready slots, and keep capacity in flight for the reservations that wait for it.
 
 Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill, ready before in flight).
 """
@@ -147,7 +147,10 @@ def _pass_over(
 
 
 def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) -> set[Terms]:
-    """Return each different combination of fields that determine how long the leases assigned in this cycle last."""
+    """Return the different combinations of the fields (ttl, pool, system) that determine how long a lease lasts, of the
+    reservations that were leased in this cycle. `is_leased`: one entry for each reservation of `waiters`, true if it
+    was leased.
+    """
     demands = compress(waiters.demands, is_leased)
     if not cycle.view.timed:
         return {Terms(None, each.shape.pool, each.shape.system) for each in set(demands)}
@@ -156,8 +159,8 @@ def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) 
 
 
 def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demanding: Queue) -> Queue:
-    """Add to the unplaced reservations those of `quota` queues and interrupted ones that fit on nothing ready or in
-    flight.
+    """Return `unplaced` with two kinds of reservations added, if they fit on nothing that is ready or in flight: those
+    in `demanding`, which are of `quota` queues, and interrupted ones in their grace period.
     """
     late = demanding
     if (
@@ -196,7 +199,7 @@ class _Search:
         different = waiters.different
         self.different = len(different)
         self.runs = _open_runs(cycle, waiters.demands, different, elastic.pools)
-        """By demand for one instance: the leases that its reservations get, one after the other."""
+        """Demand for one instance -> an iterator over the leases that its reservations get, one after the other."""
         self.deferred: set[str] = set()
         """Ids of reservations behind a gang in a queue without backfill, as in `Unplaced.deferred`."""
         self._without_room: set[Demand] = set()
@@ -204,7 +207,9 @@ class _Search:
         """Demands that are known to fit on no ready slot (`_without_room`), and on no slot that is ready or in flight.
         """
         self.hopeless: set[Demand] = set()
-        """Demands for which no search is left to try. Speed: the many that wait cost no function call."""
+        """Demands for which no search is left to try. Speed: the many waiting reservations with such demands cost no
+        function call.
+        """
         self._few_ready, self._few = Shortage(), Shortage()
         """What did not fit on ready slots, and what did not fit on slots that are ready or in flight."""
         self._known = (self._without_room, self.uncovered, self.hopeless, self._few_ready, self._few, few_kept)
@@ -239,7 +244,8 @@ class _Search:
         return slot_infos
 
     def cover(self, reservation: Reservation, demand: Demand) -> bool:
-        """Keep capacity that is ready or in flight for all instances of a demand, if all of them fit.
+        """Keep capacity that is ready or in flight for all instances of a demand, if all of them fit. Return whether
+        they fit.
 
         Ready slots come before slots in flight. Source: Arvados.
         """
@@ -271,9 +277,9 @@ def _open_runs(
     """Return for each demand with one instance an iterator that yields the leases of its reservations, until the demand
     fits nowhere.
 
-    `demands` has the demand of each waiting reservation, and `different` has each demand once. Demands with declined
-    slots, queues without backfill and pools with elastic instances have no iterator: there a search depends on more
-    than the capacity that earlier reservations left.
+    `demands` has the demand of each waiting reservation, and `different` has each demand once. `stretched`: the pools
+    in which elastic instances may be. Demands with declined slots, queues without backfill and pools with elastic
+    instances have no iterator: there a search depends on more than the capacity that earlier reservations left.
     """
     uses = Counter(name for demand in different for name in demand.pools)
 

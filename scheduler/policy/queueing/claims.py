@@ -14,7 +14,7 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 
 Hold = Callable[[Reservation, tuple[Lease, ...]], object]
-"""A function that assigns these leases to a reservation and takes their capacity."""
+"""A function that assigns leases to a reservation and takes their capacity."""
 
 
 def assign_claims(
@@ -23,8 +23,8 @@ def assign_claims(
     """Assign each reservation with claims its leases as soon as they fit on the slots beside the held and revoking
     leases.
 
-    Until then the reservation waits and gets no other slot. `is_exclusive`: a later claimant of a slot waits until the
-    earlier one has its lease. `givers`: what gives the slot back, for the reason of the wait.
+    Until then the reservation waits and gets no other slot. `is_exclusive`: whether a later claimant of a slot waits
+    until the earlier claimant has its lease. `givers`: the words of the waiting reason for what gives the slots back.
     """
     blocked: set[str] = set()
     for reservation in claimants:

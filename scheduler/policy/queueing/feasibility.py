@@ -27,7 +27,7 @@ _Kind = tuple[Resources | None, Labels]
 
 
 def set_aside(cycle: CycleState, limits: LaunchLimits, queue: Queue) -> Queue:
-    """Return the reservations that can be placed, and report for each other reservation why it waits."""
+    """Return the reservations of the queue that can be placed, and record for each other reservation why it waits."""
     feasibility = Feasibility(cycle, limits)
     reasons = {demand: found for demand in queue.different if (found := feasibility.find(demand)) is not None}
     if not reasons and not any(map(is_on_hold, cycle.view.special.values())):
@@ -48,9 +48,11 @@ class Feasibility:
         self._cycle, self._limits = cycle, limits
         self._reasons: dict[Demand, Reason | None] = {}
         self._kinds: dict[str, tuple[list[_Kind], Iterator[_Kind]]] = {}
-        """By pool: the kinds of slots of that pool that were looked at so far, and the further ones."""
+        """Pool -> (the kinds of its slots, each as (capacity, labels), that were examined so far; an iterator over the
+        others).
+        """
         self._held: dict[tuple[object, ...], bool] = {}
-        """Whether a slot of the pool could hold an instance, by pool, resources and labels."""
+        """(pool, amounts of an instance, required labels) -> whether a slot of the pool could hold the instance."""
 
     def find(self, demand: Demand) -> Reason | None:
         """Return why a demand can never be placed; None if a slot or an offering could hold it.
@@ -114,7 +116,8 @@ def list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:
 
 
 def find_misfits(reservations: Iterable[Reservation], slots: Iterable[Slot], rules: Rules) -> dict[str, Reason]:
-    """Return by id why a reservation can never be placed: no pool serves it, or no slot or offering could hold it.
+    """Return a table (reservation id -> reason) of the reservations that can never be placed: no pool serves them, or
+    no slot or offering could hold them.
 
     The reason is the one that the next cycle reports. Reservations on hold are included: they would not fit after they
     are resumed either.

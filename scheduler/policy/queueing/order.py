@@ -19,7 +19,7 @@ _MOST_LABELS: Final = 1 << 20
 
 
 def count_required(shape: Shape) -> int:
-    """Count the different labels that the reservation and its components require."""
+    """Return the number of different labels that the request of this shape requires, with those of its components."""
     required = set(shape_of(shape.labels))
     for component in shape.components:
         required.update(shape_of(component.labels))
@@ -34,7 +34,7 @@ def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
     level_of, shapes = cycle.balances.level_of, cycle.view.shapes
     counts: dict[Shape, int] = {}
     known: dict[tuple[str | None, Shape], float] = {}
-    """By name of the account and shape, if these determine the level."""
+    """(account name, shape) -> rank. Used only if account name and shape determine the level."""
     is_by_name = cycle.balances.are_by_name
 
     def rank(reservation: Reservation) -> float:
@@ -69,13 +69,15 @@ def _size(reservation: Reservation) -> float:
 
 
 RANKS: dict[str, Rank] = {"fifo": _equal, "priority": _priority, "size": _size, "quota": _equal}
-"""By queue type: the rank function. The smallest rank is first; of equal ranks the older reservation, then the one
-submitted earlier.
+"""Queue type -> rank function of its reservations. The smallest rank is first; of equal ranks the older reservation,
+then the one submitted earlier.
 """
 
 
 def _find_ranks(cycle: CycleState) -> dict[str, Rank]:
-    """Return the rank functions by queue type, including those that depend on the time or on the accounts' balances."""
+    """Return a table (queue type -> rank function), including the functions that depend on the time or on the accounts'
+    balances.
+    """
     return {**RANKS, "dynsize": _rank_by_present_size(cycle), "quota": rank_by_level(cycle)}
 
 

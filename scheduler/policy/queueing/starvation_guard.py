@@ -48,7 +48,8 @@ def find_next_protection(view: View, rules: Rules, now: float) -> float:
 
 
 class StarvationGuard:
-    """Keeps the slots that could serve a reservation that has waited too long from all reservations behind it.
+    """Protects reservations that have waited too long: no reservation behind a protected one gets a slot that could
+    serve the protected one.
 
     Launches that could serve a protected gang are not made for reservations behind it either
     (`policy/scaling/launch.py`). `oldest`: `created_at` of the oldest reservation in the queue.
@@ -58,9 +59,9 @@ class StarvationGuard:
         self._cycle, self._limits = cycle, limits
         self.gangs: set[str] = set()
         self.kept: dict[str, SlotIndex] = {}
-        """The slots that the guard keeps, in the form in which `Protected` gives them to the steps that launch."""
+        """Gang -> the slots that the guard keeps for it, as in `Protected.kept`."""
         self._kept_out: dict[Demand, bool] = {}
-        """By demand: whether a single instance would fit on a slot that is kept for others.
+        """Demand for one instance -> whether the instance would fit on a slot that is kept for other reservations.
 
         Nothing is placed on kept slots, so an answer lasts for the cycle.
         """

@@ -1,5 +1,5 @@
-"""The limits of quota accounts: leases of equal reservations, and leases on slots with a label. Source: qscheduler's
-releases that enforced them.
+"""The limits of quota accounts: on the leases of equal reservations (`max_fanout`), and on the leases on slots with the
+same label (`per_label_task_limits`). Source: the releases of qscheduler that enforced these limits.
 """
 
 from collections import Counter
@@ -17,19 +17,21 @@ from scheduler.policy.quota.running import RunningIndex
 
 
 def find_likeness(account: Account | None, shape: Shape) -> Hashable:
-    """Return a key that is equal for reservations of one account with equal `labels` and `prefers`. They share a
-    fan-out limit.
+    """Return a key that is equal for reservations of one account with equal `labels` and `prefers`. The leases of such
+    reservations are counted together for the account's fan-out limit (`max_fanout`).
     """
     return (account.id if account else None, shape_of(shape.labels), shape_of(shape.prefers))
 
 
 class TrialLeases:
-    """Counts the leases of one trial together with those that the account has, by the labels of their slots
-    (`per_label_task_limits`).
+    """Tests whether the limits of an account for labels (`per_label_task_limits`) permit the leases of a trial. The
+    leases of the trial are counted together with the account's present leases, by the labels of their slots.
     """
 
     def __init__(self, account: Account, present: Counter[tuple[str, str, str]]) -> None:
-        """Start without leases of the trial. `present`: the leases of all accounts, by account, label and value."""
+        """Start without leases of the trial. `present`: (account, label name, value) -> number of leases, for all
+        accounts.
+        """
         self._account, self._present = account, present
         self._taken: Counter[tuple[str, str, str]] = Counter()
 
@@ -75,7 +77,8 @@ class AccountLimits:
                     self._note_labels(account, cycle.slot_infos[lease.slot].labels)
 
     def is_fanned_out(self, group: PendingGroup) -> bool:
-        """Return whether the reservations that are equal to those of a group have reached the account's `max_fanout`.
+        """Return whether the leases of reservations that are equal to those of the group have reached the `max_fanout`
+        of its account.
 
         Then the group gets no paid lease and preempts nothing.
         """
@@ -94,8 +97,8 @@ class AccountLimits:
         return trial is not None and not all(map(trial.take, slot_infos))
 
     def try_leases(self, account: Account | None) -> "TrialLeases | None":
-        """Return a count of leases that a trial gives to the quota account; None if the account has no limit for a
-        label.
+        """Return a counter for the leases that a trial gives to the quota account; None if the account has no limit for
+        a label.
         """
         if account is None or not account.per_label_task_limits:
             return None
@@ -113,7 +116,9 @@ class AccountLimits:
                 self._note_labels(account, slot_info.labels)
 
     def count_labelled(self, account: str, name: str, value: str) -> int:
-        """Return how many leases of an account count for its limit on slots with this label."""
+        """Return how many leases of an account, on slots whose label `name` is `value`, count towards the account's
+        limit for this label.
+        """
         return self._labelled[account, name, value]
 
     def _note_labels(self, account: Account, labels: Labels) -> None:
@@ -126,19 +131,21 @@ class LimitsOfGrants:
     """The limits `per_label_task_limits` for elastic instances: an account that has reached its limit for a label is
     granted no further slot with that label.
 
-    Instances that this cycle has granted count too. Instances that it has reclaimed count until its end.
+    Instances that this cycle has granted count too. Instances that it has reclaimed count until the cycle ends.
     """
 
     def __init__(self, cycle: CycleState, limits: AccountLimits, accounts: Mapping[str, Account]) -> None:
         """Begin with the leases that `limits` has counted. `accounts`: those with limits for labels, by id."""
         self._cycle, self._limits, self._accounts = cycle, limits, accounts
         self._groups: dict[str, dict[ElasticGroup, None]] = {name: {} for name in accounts}
-        """By account: the groups of elastic instances that may have been granted slots in this cycle."""
+        """Account id -> the groups of elastic instances that may have been granted slots in this cycle."""
         self._slots: dict[str, dict[str, list[str]]] = {}
-        """By name and value of a label: the ids of the slots that have it."""
+        """Label name -> value -> the ids of the slots that have this label."""
 
     def update(self, group: ElasticGroup) -> None:
-        """See GrantLimits."""
+        """Set `group.refused` to the ids of the slots that the limits of the group's account refuse to it. Change
+        nothing if its account has no such limits.
+        """
         account = self._find_account(group.holder)
         if account is None:
             return
@@ -172,7 +179,9 @@ class LimitsOfGrants:
 
 
 def make_limits_of_grants(cycle: CycleState, limits: AccountLimits) -> LimitsOfGrants | None:
-    """Return the limits for elastic instances after the leases that `limits` has counted; None: no account has any."""
+    """Return the limits for elastic instances, which begin with the leases that `limits` has counted. Return None if no
+    account has limits for labels.
+    """
     accounts = cycle.balances.accounts.items()
     limited = {name: account for name, account in accounts if account.per_label_task_limits}
     return LimitsOfGrants(cycle, limits, limited) if limited else None

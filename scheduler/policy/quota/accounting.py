@@ -20,10 +20,8 @@ from scheduler.model.slots import Slot
 from scheduler.policy.capacity.fits import capacity_of
 
 OVERLAP_SECONDS: Final = 35.0
-"""More seconds than any transaction takes.
-
-If the last charge is later than now by more than this, the clock went back; if by less, two transactions may have
-written at the same time.
+"""More seconds than any transaction takes. If the last charge of an account is later than `now` by at most this, two
+transactions may have overlapped. If it is later by more, the clock went back.
 """
 
 
@@ -50,8 +48,8 @@ def bill(account: Account, lease: Lease, follower: Lease | None, now: float) -> 
     """Return the account after a change of one of its leases: the cost since the last charge is added to the amount
     due.
 
-    The lease ends (`follower` None) or goes on as `follower`. The amount due and the costs of running leases together
-    stay the same. If the account was charged for a longer time than the lease ran, the difference is refunded.
+    The lease ends (`follower` None) or goes on as `follower`. The sum of the amount due and of the costs of running
+    leases stays the same. If the account was charged for a longer time than the lease ran, the difference is refunded.
     """
     used = used_since_charge(account, lease, now)
     if lease.charged_at is not None and lease.charged_at <= now < account.charged_at <= now + OVERLAP_SECONDS:

@@ -25,8 +25,8 @@ Payer = str | None
 Key = tuple[Payer, Shape | Demand]
 """The account and the request that all reservations of a group share."""
 SPARE_KEYS = 1_000
-"""`KnownRequests` keeps facts about as many requests as wait at present, and about this number of requests that wait no
-longer.
+"""`KnownRequests` removes all of its facts when they are about more requests than twice the number of pending groups
+plus this number.
 """
 
 
@@ -39,7 +39,9 @@ class _Facts:
 
 
 class _Keys:
-    """The keys of groups, by requirements and by account."""
+    """The keys (account, request) of pending groups. They can be listed by account, or by account and by what a slot
+    must have for the first instance of the request.
+    """
 
     def __init__(self) -> None:
         self.all: set[Key] = set()
@@ -56,8 +58,8 @@ class _Keys:
             self._preferring[facts.preferred][payer].append(key)
 
     def list_meeting(self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool) -> Iterator[Key]:
-        """Yield the keys of groups of these accounts with these requirements. `preferring`: the requirements include
-        preferred labels.
+        """Yield the keys of the groups of these accounts whose requests have these requirements. `preferring`: the
+        requirements include the preferred labels of a request.
         """
         found = (self._preferring if preferring else self._requiring).get(requirements)
         for payer, keys in found.items() if found else ():
@@ -108,7 +110,7 @@ class KnownRequests:
 
 
 class GroupTable:
-    """The pending groups of one cycle."""
+    """The pending groups of one cycle. They are found by account, or by what their requests require of a slot."""
 
     def __init__(self, cycle: CycleState, waiters: Queue | Collection[Shape], known: KnownRequests) -> None:
         """Group the reservations of a queue.
@@ -120,13 +122,13 @@ class GroupTable:
         self._opened: dict[Key, PendingGroup] = {}
         found = _list_groups(cycle, waiters)
         self._rows = _group_each(cycle, cast("Queue", waiters)) if found is None else found
-        """By key: the reservations of the group in queue order."""
+        """Key of a group -> its reservations in queue order."""
         known.trim(len(self._rows))
         self._keys = _Keys() if found is None else known.keys
         for key in filterfalse(self._keys.all.__contains__, self._rows):
             self._keys.add(key, self._find_facts(key))
         self.payers: dict[int, set[Payer]] = {level: set() for level in range(FREE + 1)}
-        """By level: the accounts with pending groups that can pay for it."""
+        """Level -> the accounts with pending groups for which this is the best level that they can pay."""
         accounts = cycle.balances.accounts
         for payer, keys in self._keys.of_payer.items():
             if not any(key in self._rows for key in keys):
@@ -154,8 +156,8 @@ class GroupTable:
     def list_meeting(
         self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool
     ) -> Iterator[PendingGroup]:
-        """Yield the groups of these accounts with these requirements. `preferring`: the requirements include preferred
-        labels.
+        """Yield the groups of these accounts whose requests have these requirements. `preferring`: the requirements
+        include the preferred labels of a request.
         """
         for key in self._keys.list_meeting(requirements, payers, preferring=preferring):
             if key in self._rows:
@@ -170,7 +172,9 @@ class GroupTable:
 
 
 def _list_groups(cycle: CycleState, waiters: Queue | Collection[Shape]) -> Mapping[Key, AgedRows] | None:
-    """Return the groups of the view by name of the account and shape; None if they are not the groups of the queue."""
+    """Return the groups of the view's pending reservations, by name of the account and shape. Return None if the queue
+    does not consist of these groups. If `waiters` is a collection of shapes, leave out the groups with these shapes.
+    """
     if isinstance(waiters, Queue):
         groups = group_waiters(cycle)
         if groups is None or len(groups[1]) != len(waiters.ids):
@@ -182,7 +186,9 @@ def _list_groups(cycle: CycleState, waiters: Queue | Collection[Shape]) -> Mappi
 
 
 def _group_each(cycle: CycleState, waiters: Queue) -> Mapping[Key, AgedRows]:
-    """Return the groups of a queue in which account and shape alone do not determine how reservations are placed."""
+    """Return the reservations of a queue grouped by the account that pays and by demand. Used if account name and shape
+    alone do not determine how reservations are placed.
+    """
     account_of, found = cycle.balances.account_of, dict[Key, list[Reservation]]()
     for reservation, demand in waiters:
         payer = account_of(reservation)
@@ -192,7 +198,8 @@ def _group_each(cycle: CycleState, waiters: Queue) -> Mapping[Key, AgedRows]:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The pending groups that one step may place: the groups of some accounts for which a condition is true.
+    """The pending groups that one step may place: the groups of the accounts `payers` for which the condition `accept`
+    is true.
 
     Whether a group is already served is tested later, when the step reaches the group.
     """

@@ -1,4 +1,5 @@
-"""Assign idle slots to the first reservations in order: one step of the placing by quota.
+"""Assign idle slots (slots that can take one more lease) to the first reservations in order: one step of the placing by
+quota.
 
 In slot order, each slot takes the first reservation whose required labels the slot has (in the step for preferences,
 also all preferred labels), and then the next one, until the slot is full. No idle slot is kept for a better
@@ -45,12 +46,14 @@ class _Matching:
             partial(candidates.list_meeting, preferring=preferring), self._is_out
         )
         self._able: dict[tuple[object, object], _AbleSlots] = {}
-        """By what matters for it: the idle slots that can take a request."""
+        """(request class, preferred labels if they count) -> the idle slots that can take such a request."""
         self._hopeless: set[PendingGroup] = set()
         """Groups with several instances for each reservation that do not fit even without the first instance."""
 
     def find(self, met: tuple[Requirements, ...], slot_info: SlotInfo) -> tuple[PendingGroup, list[SlotInfo]] | None:
-        """Return the first group whose first instance can be placed on this slot, and a slot for each instance."""
+        """Return the first group whose first instance can be placed on this slot, and a slot for each instance; None if
+        there is no such group. `met`: the requirements that the slot meets.
+        """
         return self._pending.find(met, lambda group: self._find_slots(group, slot_info))
 
     def _is_out(self, group: PendingGroup) -> bool:
@@ -79,7 +82,7 @@ class _Matching:
         return None
 
     def _list_able(self, need: InstanceRequest) -> "_AbleSlots":
-        """Return the idle slots that can take an instance; requests that the same slots can take share them."""
+        """Return the idle slots that can take an instance. Requests that fit on the same slots share one object."""
         mark = (need.likeness, shape_of(need.prefers) if self._preferring else ())
         able = self._able.get(mark)
         if able is None:
@@ -97,11 +100,14 @@ class _AbleSlots:
     def __init__(self, idle: Sequence[SlotInfo], need: InstanceRequest, *, preferring: bool) -> None:
         self._idle, self._need, self._preferring = idle, need, preferring
         self._next = list(range(len(idle) + 1))
-        """By position: the position itself, or a later one if the slots from this position up to that one are unable.
+        """For each position in `_idle`: the same position, or a later one if no slot from this position up to the later
+        one can take an instance.
         """
 
     def find(self, position: int) -> tuple[int, SlotInfo] | None:
-        """Return the first slot from a position on that can take an instance, and its position."""
+        """Return (position, slot) of the first slot from `position` on that can take an instance; None if there is
+        none.
+        """
         while (position := self._skip(position)) < len(self._idle):
             slot_info = self._idle[position]
             if self._is_able(slot_info):
@@ -136,12 +142,13 @@ class _Scratch:
     def __init__(
         self, list_able: Callable[[InstanceRequest], _AbleSlots], demand: Demand, trial: TrialLeases | None
     ) -> None:
-        """Start without instances. `trial`: counts them against the limits of the account (None: it has none)."""
+        """Start without instances. `trial` counts the instances against the account's limits; None: no such limits."""
         self._list_able, self._declined, self._trial = list_able, demand.declined, trial
         self._taken: dict[SlotInfo, tuple[int, Resources | None]] = {}
-        """By slot: how many instances the trial took there, and the free amounts that they leave."""
+        """Slot -> (how many instances the trial placed there, the free amounts that they leave)."""
         self._positions: dict[InstanceRequest, int] = {}
-        """By request: the position of the slot that it found last. Slots before it have no room for it in this trial.
+        """Request -> the position of the slot that was found for it last. Slots before that position have no room for
+        the request in this trial.
         """
 
     def take_all(self, needs: Iterable[InstanceRequest]) -> list[SlotInfo] | None:
@@ -168,7 +175,7 @@ class _Scratch:
         return None
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
-        """Subtract one instance from the free capacity of a slot in this trial, which is a copy."""
+        """Subtract one instance from the trial's copy of a slot's free capacity, and count its lease."""
         count, free = self._taken.get(slot_info, (0, slot_info.free))
         after = None if free is None else subtract(free, need.given[slot_info.slot.pool])
         self._taken[slot_info] = count + 1, after

@@ -54,7 +54,7 @@ class RequirementsIndex:
     def __init__(self) -> None:
         self._known: dict[object, Requirements] = {}
         self._by_label: dict[_Item | None, list[Requirements]] = {None: []}
-        """By label: the requirements whose rarest label it is; requirements without labels under None."""
+        """Label -> the requirements whose rarest label it is. None -> the requirements without labels."""
         self._uses: Counter[_Item] = Counter()
         self._met: dict[object, tuple[Requirements, ...]] = {}
 
@@ -132,8 +132,8 @@ class PendingGroup:
 class PendingIndex(Generic[Found]):
     """An index of pending groups by requirements. Slots that meet the same requirements share one heap of groups.
 
-    `list_groups` returns the groups with given requirements. It is called when the first slot that meets them is
-    searched.
+    `list_groups` returns the groups with given requirements. It is called when a group is searched for the first slot
+    that meets these requirements.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class PendingIndex(Generic[Found]):
     ) -> None:
         self._list_groups, self._groups = list_groups, dict[Requirements, Sequence[PendingGroup]]()
         self._heaps: dict[tuple[Requirements, ...], list[tuple[Rank, int, PendingGroup]]] = {}
-        """By the requirements that a slot meets: a heap of the groups that could be placed there."""
+        """Requirements that a slot meets -> a heap of the groups that could be placed on the slot."""
         self._is_out = is_out
         """A function that returns whether a group is not to be placed here any more."""
 
@@ -155,8 +155,8 @@ class PendingIndex(Generic[Found]):
     def find(
         self, met: tuple[Requirements, ...], accept: Callable[[PendingGroup], Found | None]
     ) -> tuple[PendingGroup, Found] | None:
-        """Return the first group in order that the slot can serve and for which `accept` returns a result, with this
-        result.
+        """Return the first group in order that a slot can serve and for which `accept` returns a result, with this
+        result. Return None if there is no such group. `met`: the requirements that the slot meets.
         """
         heap = self._heaps.get(met)
         if heap is None:

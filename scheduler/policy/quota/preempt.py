@@ -49,8 +49,8 @@ def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
 def find_movable(
     running: RunningIndex, account: Account, balance: float, level: int
 ) -> tuple[list[RunningWork], float]:
-    """Return the running work of an account that may move to or from a level at this balance, and how much of it moves,
-    measured as cost per second.
+    """Return two things: (1) the running work of an account that may move to or from `level` at this balance; (2) how
+    much of this work has to move, measured as cost per second.
     """
     if OVERDRAWN <= balance <= SAVED:
         return [], 0.0
@@ -86,7 +86,7 @@ def _move(running: RunningIndex, runs: Iterable[RunningWork], to: int) -> None:
 MOST_SETS: Final = 2_000
 """The most sets of victims of one size that are compared.
 
-If there are more, the cheapest work is taken, one after the other, until the newcomer fits.
+If there are more, the cheapest work is taken, one piece after the other, until the pending reservation fits.
 """
 
 
@@ -101,7 +101,7 @@ def choose_victims(
     """Return the running work to end so that instances with the amounts `wanted` fit; None if they fit in no case.
 
     The fewest victims are chosen, then the least total cost, then the order of `runs` (cheapest first). `given`: the
-    amounts that this cycle has assigned on the slot. `at_once` false: there is a grace, and the newcomer begins when
+    amounts that this cycle has assigned on the slot. `at_once` false: there is a grace, and the new leases begin when
     revoking leases have ended.
     """
 
@@ -159,7 +159,8 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
 def _note_contests(
     quota_run: QuotaRun, preemptors: Candidates, targets: Iterable[tuple[list[RunningWork], SlotInfo]]
 ) -> None:
-    """Record for each account the cost of the cheapest work that its reservations could preempt, by labels and amounts.
+    """Record for each account the cost of the cheapest work that its reservations could preempt. A reservation could
+    preempt work on a slot whose labels and capacity meet its requirements.
 
     `targets` are in order of cost.
     """
@@ -278,10 +279,10 @@ class _Preemption:
 def _carry_out(
     quota_run: QuotaRun, group: PendingGroup, slot_info: SlotInfo, victims: list[RunningWork], level: int
 ) -> None:
-    """Charge the cost of the victims to the newcomer's account and decide the preemption.
-
-    With a grace the newcomer claims the slot; without one it is leased at once. The commit writes the inherited cost
-    into the newcomer's lease. No later step of this cycle reads it, because only work at worse levels is preempted.
+    """Charge the cost of the victims to the account of the group, and decide the preemption for the first reservation
+    of the group. With a grace this reservation claims the slot; without one it is leased at once. The commit adds the
+    cost of the victims to its lease. No later step of this cycle reads this cost, because only work at worse levels is
+    preempted.
     """
     cycle = quota_run.cycle
     revoke_by = cycle.find_revoke_by(group.demand.settings)

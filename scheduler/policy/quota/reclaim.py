@@ -1,10 +1,10 @@
 """Reclaim under `quota`: elastic instances are reclaimed for a reservation that fits on no idle slot.
 
 This is tried before whole reservations are preempted for it. Under `yielding`, essential instances of every reservation
-have precedence over elastic ones of others, at any level. Under `flexible`, only if the utilisation of the pools grows.
-No balance changes: the cost of an elastic lease stays with its account. The rules of what may be reclaimed are those of
-the cascade (`policy/elastic`). The search differs: qscheduler takes slots in slot order, while the cascade packs or
-spreads. Sources: Zoe, in the order of qscheduler.
+have precedence over elastic ones of others, at any level. Under `flexible`, they have precedence only if the
+utilisation of the pools grows. No balance changes: the cost of an elastic lease stays with its account. The rules of
+what may be reclaimed are those of the cascade (`policy/elastic`). The search differs: qscheduler takes slots in slot
+order, while the cascade packs or spreads. Sources: Zoe, in the order of qscheduler.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -53,7 +53,7 @@ def reclaim(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> 
     """Reclaim elastic instances for the pending groups, in their order.
 
     Only instances whose capacity is needed are reclaimed: last in rank first, highest index first. With a
-    `preemption_grace` their holders have that time to stop, and the newcomer claims the slots meanwhile.
+    `preemption_grace` their holders have that time to stop, and the pending reservation claims the slots meanwhile.
     """
     if not quota_run.cycle.view.stretching:
         return
@@ -104,14 +104,14 @@ class _Reclaimable:
         """Start with all leases that may be reclaimed, last in rank first."""
         self.quota_run, self._parts, self._start = quota_run, parts, 0
         self.left = set(parts)
-        """The leases that are not reclaimed yet."""
+        """The reclaimable leases that are not reclaimed yet."""
         self.idle = set(quota_run.idle)
         self._fitting: dict[tuple[Demand, InstanceRequest], RatedSlots[int]] = {}
-        """By demand and request: the idle slots on which an instance fits without a reclaim, in slot order."""
+        """(demand, request) -> the idle slots on which an instance fits without a reclaim, in slot order."""
         self._changed: list[SlotInfo] = []
         """Slots that reclaims have changed, one entry a change."""
         self._most: dict[SlotInfo, tuple[Resources | None, float]] = {}
-        """By slot: the amounts and the number of leases that it has left at most without all reclaimable leases."""
+        """Slot -> (amounts, number of leases) that it has left at most if all reclaimable leases end."""
         self._on: dict[SlotInfo, set[tuple[str, str]]] = {}
         for part in parts:
             self._on.setdefault(part.slot_info, set()).add(part.key)
@@ -140,7 +140,9 @@ class _Reclaimable:
             self.idle.update(found)
 
     def find_idle(self, demand: Demand, need: InstanceRequest, touched: Collection[str]) -> SlotInfo | None:
-        """Return the first idle slot on which an instance fits without a reclaim. `touched`: ids of slots to ignore."""
+        """Return the first slot that can take one more lease and on which an instance fits without a reclaim; None:
+        there is none. `touched`: ids of slots to ignore.
+        """
         fitting = self._fitting.get((demand, need))
         if fitting is None:
 
@@ -217,11 +219,11 @@ class _Trial:
     _away: set[tuple[str, str]] = field(default_factory=set)
     """The keys of the leases in `gone`."""
     _touched: dict[str, SlotInfo] = field(default_factory=dict)
-    """By id: the slots that the trial has changed."""
+    """Slot id -> slot, for the slots that the trial has changed."""
     _full: dict[SlotInfo, set[InstanceRequest]] = field(default_factory=dict)
-    """By slot that the trial has changed: the requests that are known not to fit there."""
+    """Slot that the trial has changed -> the requests that are known not to fit there."""
     _walks: dict[InstanceRequest, Iterator[ReclaimableLease]] = field(default_factory=dict)
-    """By request: an iterator over the leases that the trial has not yet lifted for this request."""
+    """Request -> an iterator over the leases that the trial has not yet lifted for this request."""
     _limited: TrialLeases | None = field(init=False)
     """The instances of the trial, as the limits of the account count them; None: the account has no such limit."""
 
@@ -229,8 +231,9 @@ class _Trial:
         self._limited = self.reclaimable.quota_run.limits.try_leases(self.group.account)
 
     def run(self) -> tuple[list[SlotInfo], list[ReclaimableLease]] | None:
-        """Return a slot for each instance and the leases to reclaim; None if the instances do not fit after all
-        reclaims either.
+        """Return a slot for each instance, and the leases to reclaim. Return None if the instances do not fit even
+        after all possible reclaims, if the reclaims are not worth it under `flexible`, or if the reservation only has
+        to wait for leases that are revoking already.
         """
         slot_infos: list[SlotInfo] = []
         for need in self.group.demand.needs:
@@ -263,7 +266,7 @@ class _Trial:
 
     def _find(self, need: InstanceRequest) -> SlotInfo | None:
         """Return the first idle slot with capacity. If there is none, lift elastic leases one by one until a slot has
-        capacity.
+        capacity. Return None if no lift suffices.
         """
         demand, found = self.group.demand, self._find_idle(need)
         idle = [each for each in self._touched.values() if each in self.reclaimable.idle and self._allows(each)]

@@ -1,7 +1,8 @@
 """One pass of the placing by quota: the state that its steps share, and the assignment of leases.
 
-The state consists of the pending groups by level, the idle slots, the running work and the limits of accounts. Much of
-it follows from the rows of the view and is kept between cycles: a cycle updates it by the slots that changed.
+The state consists of the pending groups by level, the idle slots (slots that can take one more lease), the running work
+and the limits of accounts. Much of it follows from the rows of the view and is kept between cycles: a cycle updates it
+by the slots that changed.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -63,7 +64,7 @@ class _IdleSlots:
 
 class _QuotaMemory:
     """The running work, the idle slots and the pending requests of one view, which are kept between cycles. They are
-    valid while the rules and the paying accounts are the same.
+    valid while the rules are the same and each account pays for the same reservations.
     """
 
     running: RunningIndex
@@ -73,7 +74,9 @@ class _QuotaMemory:
     def __init__(self) -> None:
         self._rules: Rules | None = None
         self._payers: dict[str, tuple[bool, int]] = {}
-        """By account: the fields that decide for which reservations it pays."""
+        """Account id -> (`forgotten`, `forgotten_upto`), the fields that decide for which reservations the account
+        pays.
+        """
 
     def begin(self, cycle: CycleState) -> None:
         """Update the facts by the changes of the view, and by the decisions of this cycle so far."""
@@ -98,15 +101,17 @@ class QuotaRun:
         self.groups = GroupTable(cycle, waiters, memory.requests)
         self.requirements_index = memory.requests.requirements
         self.idle = memory.idle.list(cycle)
-        """Slots that can take one more lease, apart from resources."""
+        """Slots that can take one more lease, whatever their resources, in slot order."""
         self.preempted: set[SlotInfo] = set()
         """Slots with a preemption in this cycle: each slot has at most one."""
         self.contests: dict[str, Levels] = {}
-        """By account whose reservations could have preempted work with more balance: the cost of the cheapest of it."""
+        """Account id -> the cost of the cheapest work that its reservations could have preempted if its balance was
+        greater.
+        """
         self.served: set[str] = set()
         """The ids of reservations that got leases or a claim."""
         self.given: dict[SlotInfo, list[Resources]] = {}
-        """By slot: the amounts that this cycle has assigned there."""
+        """Slot -> the amounts that this cycle has assigned there."""
         self._has_filled = False
         """Whether a slot may have become full since full slots were last removed from the idle ones."""
 
@@ -123,7 +128,7 @@ class QuotaRun:
         """Return the groups that may run at the free level: their account has no balance, or has reached its fan-out
         limit.
 
-        Leases of the free level count towards these limits only in the next cycle.
+        Leases of the free level count towards fan-out limits only in the next cycle.
         """
         accounts, limits = self.cycle.balances.accounts, self.limits.copy()
         paying = {
@@ -196,8 +201,8 @@ class QuotaRun:
             slot_info.free = subtract(slot_info.free, total(self.given[slot_info]))
 
     def give_up(self, holder: Reservation, lease: Lease, left: Lease | None) -> None:
-        """Revoke one elastic lease of a reservation. `left`: the lease as it is until its grace ends; None if it
-        ends at once.
+        """Record in the running work that one elastic lease of a reservation is revoked. `left`: the lease as it is
+        until its grace ends; None if it ends at once.
         """
         others = (each for each in self.running.runs[holder.id].leases if each.component != lease.component)
         self.running.add(holder, (*others, *([left] if left else ())))

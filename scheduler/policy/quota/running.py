@@ -23,7 +23,7 @@ HOLDING = frozenset({"leased", "revoking", "pending"})
 
 @dataclass(slots=True, eq=False)
 class RunningWork:
-    """The running work of one reservation with leases.
+    """One piece of running work: the leases of one reservation, with their level and cost.
 
     `leaving`: the work was preempted or interrupted, and its grace is not over.
     """
@@ -71,7 +71,7 @@ class RunningWork:
 class RunningIndex:
     """All running work under `queue: quota` of one view, with the changes of the present cycle so far.
 
-    It is valid while the rules and the paying accounts are the same.
+    It is valid while the rules are the same and each account pays for the same reservations.
     """
 
     cycle: CycleState
@@ -79,21 +79,25 @@ class RunningIndex:
     def __init__(self) -> None:
         self._runs: dict[str, RunningWork] = {}
         self._begun: list[tuple[str | None, Reservation, tuple[Lease, ...]]] = []
-        """Work that this cycle assigned and that nothing has looked at yet. Speed: almost none of it is looked at."""
+        """Work that this cycle assigned and that no step has read yet, as (account, reservation, leases). Speed: steps
+        read almost none of it, so its `RunningWork` is made only when it is read.
+        """
         self._worst_begun = 0
-        """The worst level of that work; 0 if there is none."""
+        """The worst level of the work in `_begun`; 0 if there is none."""
         self._revision: int | None = None
         """The revision of the view up to which its changes are known; None: nothing is known."""
         self._of_slot: dict[str, tuple[str, ...]] = {}
-        """By slot: the reservations with leases on it when the view was read."""
+        """Slot id -> ids of the reservations with leases on it when the view was read."""
         self._changed: set[str] = set()
-        """Reservations whose work this cycle changed, or the last one: their rows may not have changed as well."""
+        """Ids of reservations whose work was changed by this cycle or the last one. Their work is computed again in the
+        next cycle, even if their rows have not changed.
+        """
         self._paid_by: dict[str, dict[str, RunningWork]] = {}
         self._at_level: list[dict[str, RunningWork]] = [{} for _ in range(FREE + 1)]
         self._added = 0
-        """How often work was added in a cycle."""
+        """The number of pieces of work that cycles have added so far. It gives each new piece its `position`."""
         self._metered: Counter[tuple[str, int]] = Counter()
-        """By account and level: how many pieces of work count for the account's levels."""
+        """(account, level) -> the number of reservations for whose work the account pays at this level now."""
 
     def begin(self, cycle: CycleState) -> None:
         """Update the index by the changes of the view, and by the leases that this cycle has ended or revoked."""
@@ -110,7 +114,7 @@ class RunningIndex:
                 self.add(reservation, reservation.leases)
 
     def finish(self) -> None:
-        """End the cycle. The work that it changed is computed again when the next cycle begins."""
+        """End the cycle. The work that this cycle changed is computed again when the next cycle begins."""
         self._drop_begun()
         del self.cycle
 
@@ -145,7 +149,7 @@ class RunningIndex:
         return self._runs
 
     def goes_on(self, run: RunningWork) -> bool:
-        """Return whether running work that was found in this cycle is still as it was found."""
+        """Return whether running work that was found earlier in this cycle is still in the index, unchanged."""
         return self._runs.get(run.reservation.id) is run
 
     def _look_at_begun(self) -> None:
@@ -218,7 +222,7 @@ class RunningIndex:
         self._remove(name)
 
     def move(self, run: RunningWork, level: int) -> None:
-        """Move running work to another level, which pays from now on."""
+        """Move running work to another level, at which its account pays from now on."""
         name = run.reservation.id
         self._changed.add(name)
         self._remove(name)
@@ -249,5 +253,5 @@ class RunningIndex:
         return self._metered[account, level] > 0
 
     def has_worse(self, account: str, level: int) -> bool:
-        """Return whether the account has a lease at a level worse than `level`."""
+        """Return whether the account pays for work at a level worse than `level` now."""
         return any(self.has_work(account, other) for other in range(level + 1, FREE + 1))

@@ -30,13 +30,15 @@ class _KeptPlan(msgspec.Struct, frozen=True):
     until: float
     """A cycle at or after this time (seconds) could decide something, whatever the balances are."""
     levels: dict[str, int]
-    """By account: the best level that it could pay."""
+    """Account id -> the best level that it could pay when the plan was made."""
     running: RunningIndex
     """The running work at the time of the plan."""
     contests: dict[str, Levels]
-    """By account whose reservations could preempt work: the least cost of such work."""
+    """Account id -> the least cost of work that its reservations could preempt."""
     moves: dict[tuple[str, int, bool], bool]
-    """By (account, level, whether the balance is above SAVED or else below OVERDRAWN): whether running work moves."""
+    """(account id, level, whether the balance is above SAVED, else it is below OVERDRAWN) -> whether running work
+    moves.
+    """
 
     def moves_work(self, account: Account) -> bool:
         """Return whether the account's balances move some of its running work to another level."""
@@ -60,7 +62,9 @@ class SteadyPlan:
         """The rows of the accounts at `_revision`."""
         self._revision = 0
         self._found: tuple[CycleState, RunningIndex, dict[str, Levels]] | None = None
-        """What was noted in a cycle that had decided nothing until its reservations were placed."""
+        """What `note` recorded of the last cycle: (cycle, its running work, its contests). None if that cycle had made
+        decisions before `note` was called.
+        """
 
     def note(self, quota_run: QuotaRun) -> None:
         """Record the running work, and the work that could be preempted, after the placing."""

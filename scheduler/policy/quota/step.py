@@ -109,8 +109,8 @@ class BlockReasons:
         return "account_limit", f"account {account.id} has as many leases as it may on slots with a label of {slot}"
 
     def _find_refused(self, account: Account, group: PendingGroup) -> str | None:
-        """Return the id of an idle slot that meets the requirements if a limit of the account refuses all such slots;
-        else None.
+        """Return the id of an idle slot that meets the requirements of the group's first instance, if a limit of the
+        account refuses all such slots. Return None if a slot is not refused, or if there is no such slot.
         """
         key = (account.id, group.required)
         if key not in self._known:
@@ -121,10 +121,11 @@ class BlockReasons:
 
 
 def place_by_quota(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue, LimitsOfGrants | None]:
-    """Place the reservations whose queue is `quota`. Return the reservations of all other queues, in order those that
-    were not placed and may cause a launch, and the limits for the elastic instances that are granted afterwards.
+    """Place the reservations whose queue is `quota`. Return three things: (1) the reservations of all other queues; (2)
+    in queue order, the reservations of `quota` queues that were not placed and may cause a launch; (3) the limits of
+    accounts for elastic instances that are granted later (None: no limits).
 
-    A reservation that its account blocks waits with the reason and causes no launch.
+    A reservation that its account blocks gets the waiting code for this, and causes no launch.
     """
     if not cycle.rules.has_quota:
         return waiters, Queue(), None
@@ -143,9 +144,10 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue, Lim
 
 
 def place_all_by_quota(cycle: CycleState, left_out: Collection[Shape]) -> None:
-    """Place the pending reservations of the view, if account and shape alone determine how each is placed.
+    """Place all pending reservations of the view. Callers make sure that account and shape alone determine how each
+    reservation is placed.
 
-    `left_out`: shapes that fit on no slot, even empty. Reservations that are not placed get no reason to wait.
+    `left_out`: shapes that fit on no slot, even empty. Reservations that are not placed get no waiting code here.
     """
     quota_run = QuotaRun(cycle, left_out)
     _place_at_each_level(quota_run)

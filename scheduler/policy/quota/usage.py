@@ -24,14 +24,18 @@ class RunningUse:
         self._view: View | None = None
         self._revision = 0
         self._payers: dict[str, tuple[bool, int]] = {}
-        """By account: the fields that decide for which reservations it pays."""
+        """Account id -> (`forgotten`, `forgotten_upto`), the fields that decide for which reservations the account
+        pays.
+        """
         self._parts: dict[str, list[_Part]] = {}
-        """By slot: what its leases use at paid levels."""
+        """Slot id -> what its leases use at paid levels."""
         self._tallies: dict[str, _Tally] = {}
-        """By account that pays for a lease, or did."""
+        """Account id -> its running leases, counted by equal use. Accounts without running leases may be missing."""
 
     def follow(self, view: View) -> None:
-        """Update the sums by the slots that changed in the view since the last call, or by all slots."""
+        """Update the sums by the slots that changed in the view since the last call. All slots are read if the view is
+        another one, if accounts were created or deleted, or if the last charge of an account moved back.
+        """
         accounts = view.accounts
         payers = {name: (account.forgotten, account.forgotten_upto) for name, account in accounts.items()}
         is_known = view is self._view and payers == self._payers
@@ -77,9 +81,9 @@ class _Tally:
         self.since = since
         """When the account was last charged."""
         self._settled: list[dict[float, int]] = [{} for _ in PAID]
-        """By level and weight: the number of leases whose use up to `since` is charged."""
+        """For each paid level: weight -> the number of leases with this weight whose use up to `since` is charged."""
         self._young: dict[_Part, int] = {}
-        """The number of leases that began to use something after `since`."""
+        """The leases that began to use something after `since`: use of one lease -> number of leases with this use."""
 
     def count(self, part: _Part, change: int) -> None:
         """Add `change` leases that each use what `part` describes; a negative number removes leases."""

@@ -2,7 +2,7 @@
 not change.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 from scheduler.model.accounts import Account, level_of
 from scheduler.model.pending_queue import GroupKey
@@ -12,13 +12,15 @@ from scheduler.policy.queueing.order import rank_by_level
 
 
 class PlacementByQuota:
-    """The levels of the accounts in the cycle that was kept."""
+    """The levels of the accounts in the kept cycle, and the ranks of reservations, which hold while these levels do not
+    change.
+    """
 
     def __init__(self, cycle: CycleState) -> None:
         self._levels = _find_levels(cycle)
         self._rank = rank_by_level(cycle)
         self._ranks: dict[GroupKey, float] = {}
-        """The ranks found so far, by account name and shape, which determine them."""
+        """(account name, shape) -> rank, for the ranks found so far. Account name and shape determine the rank."""
         self._shared: dict[float, float] = {}
         """The different ranks. Speed: positions are compared faster if equal ranks are the same object."""
 
@@ -33,14 +35,14 @@ class PlacementByQuota:
             return None
         return self._rank
 
-    def rank_all(self, rows: Sequence[Reservation], shapes: Sequence[Shape]) -> Iterator[float]:
-        """Return the rank of each row. `shapes`: the shape of each row."""
-        known, marks = self._ranks, list(zip([row.request.account for row in rows], shapes, strict=True))
-        for mark, row in zip(marks, rows, strict=True):
-            if mark not in known:
-                rank = self._rank(row)
-                known[mark] = self._shared.setdefault(rank, rank)
-        return map(known.__getitem__, marks)
+    def find_rank_of(self, row: Reservation, shape: Shape) -> float:
+        """Return the rank of a row, which has this shape."""
+        mark = (row.request.account, shape)
+        rank = self._ranks.get(mark)
+        if rank is None:
+            rank = self._rank(row)
+            rank = self._ranks[mark] = self._shared.setdefault(rank, rank)
+        return rank
 
 
 def _find_levels(cycle: CycleState) -> dict[str, tuple[int, bool]]:

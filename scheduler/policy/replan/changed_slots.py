@@ -18,14 +18,18 @@ def renew_all(cycle: CycleState, names: Iterable[str], idle: IdleSlots, lives: L
     slots, slot_infos, found = cycle.view.slots, cycle.slot_infos, list[SlotInfo]()
     for name in names:
         slot, slot_info = slots.get(name), slot_infos.get(name)
-        if slot is None or slot_info is None or slot.pool != slot_info.slot.pool or not slot_info.takes_leases:
+        if slot is None or slot_info is None:
             return None
-        pool, life = slot_info.pool, None
+        pool, life, takes_leases = slot_info.pool, None, slot_info.takes_leases
         is_new_row = slot is not slot_info.slot
+        if not takes_leases or (is_new_row and slot.pool != slot_info.slot.pool):
+            return None
         if is_new_row and pool.is_elastic and pool.replacement.is_on:
             life = find_life(slot_info, pool)
         opened = renew_slot(slot_info, cycle.view, slot)
-        if opened is None or not (opened.is_at_rest and opened.is_sound and slot_info.takes_leases):
+        if is_new_row:
+            takes_leases = slot_info.takes_leases
+        if opened is None or not (opened.is_at_rest and opened.is_sound and takes_leases):
             return None
         if slot_info.slot_class is None:  # under `quota` the index leaves full slots out
             cycle.ready.add(slot_info)

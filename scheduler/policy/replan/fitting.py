@@ -8,13 +8,16 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 
 
 class FittingClasses:
-    """The classes of some slots on which one more instance fits, found once for all demands of the same amounts."""
+    """Finds the classes of given slots on which one more instance fits. The classes are found once for all demands with
+    equal amounts.
+    """
 
     def __init__(self, slot_infos: Iterable[SlotInfo]) -> None:
         self._alike: dict[str, dict[tuple[SlotClass, RemainingCapacity], None]] = {}
-        """By pool: the different combinations of class and remaining capacity."""
-        for each in slot_infos:
-            self._alike.setdefault(each.slot_class.pool, {})[each.slot_class, each.remaining] = None
+        """Pool -> the different combinations (class, remaining capacity) of its slots."""
+        # Speed: most slots share class and remaining capacity with others.
+        for slot_class, remaining in dict.fromkeys([(each.slot_class, each.remaining) for each in slot_infos]):
+            self._alike.setdefault(slot_class.pool, {})[slot_class, remaining] = None
         self._known: dict[tuple[str, Amounts], dict[SlotClass, None]] = {}
 
     def have_place(self, demand: Demand) -> bool:

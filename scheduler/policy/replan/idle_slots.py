@@ -9,7 +9,7 @@ from scheduler.policy.scaling.pool_size import count_serving
 
 
 class IdleSlots:
-    """The idle slots of each elastic pool. All slots of the cycle are ready, stopped or empty."""
+    """The idle slots of each elastic pool. No slot of the cycle is in flight."""
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
         self._cycle, self._limits = cycle, limits
@@ -25,7 +25,9 @@ class IdleSlots:
             name: {each.order: each for each in cycle.pools[name] if each.is_idle} for name in self._serving
         }
         self._oldest: dict[str, float] = {}
-        """By pool: since when the slot is idle that was idle longest; missing if the idle slots have changed."""
+        """Pool -> the time since which its longest idle slot is idle; missing if the idle slots have changed since it
+        was found.
+        """
 
     def note(self, slot_info: SlotInfo) -> None:
         """Record the new row or the new leases of a slot."""

@@ -8,15 +8,15 @@ cycle follows.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
+from itertools import chain
 from math import inf
 from operator import itemgetter
 from typing import Final
 
 from scheduler.model.decisions import Assign, Placement, Plan
-from scheduler.model.pending_queue import QueueChange
-from scheduler.model.reservations import Reservation, Shape, is_on_hold
+from scheduler.model.reservations import Reservation, is_on_hold
 from scheduler.model.rules import Terms
 from scheduler.model.waits import Reason, WaitBlock, Waits
 from scheduler.policy.capacity.requests import Demand
@@ -44,10 +44,14 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
-"""After MOST_CHANGES changes, and CHANGES_A_SLOT for each slot, the slot index is made again, because it grows."""
+"""After more changes than MOST_CHANGES plus CHANGES_A_SLOT for each slot, the slot index is made again, because each
+change that it records takes memory.
+"""
 MOST_CHANGED_SHARE: Final = 4
 FEW_CHANGED: Final = 250
-"""If more slots have changed than FEW_CHANGED plus one in MOST_CHANGED_SHARE of all, a full cycle takes less time."""
+"""If more slots have changed than FEW_CHANGED plus 1 / MOST_CHANGED_SHARE of all slots, a full cycle is planned,
+because it takes less time then.
+"""
 
 
 class _LeftWayError(Exception):
@@ -57,9 +61,10 @@ class _LeftWayError(Exception):
 def keep_cycle(
     cycle: CycleState, limits: LaunchLimits, outcome: Plan, revision: int, known: tuple[WaitBlock, ...]
 ) -> "KeptCycle | None":
-    """Return a finished cycle in the form in which a later tick goes on with it; None if it cannot go on.
+    """Return a finished cycle in the form in which a later tick goes on with it; None if no later tick can.
 
-    `revision`: the view's revision when the cycle was planned. `known`: the blocks of waits of the plan before.
+    `revision`: the view's revision when the cycle was planned. `known`: the blocks of waiting reservations of an
+    earlier plan, which are used again where they are unchanged.
     """
     if cycle.view.revision != revision or not is_ordinary(cycle, outcome):
         return None
@@ -81,17 +86,19 @@ class KeptCycle:
         self._feasibility = Feasibility(cycle, limits)
         self._refusals: dict[Demand, Refusal] = {}
         self._keys: dict[str, Key] = {}
-        """The position of each waiting reservation, by id."""
+        """Reservation id -> position in the queue, for each waiting reservation."""
         self._lines: dict[Demand, KeyHeap] = {}
-        """By demand: its waiting reservations, except those on hold. Demands without them are missing."""
+        """Demand -> its waiting reservations, except those on hold. Demands without such reservations are missing."""
         self._spent: dict[str, None] = {}
-        """Ids of the slots on which the last plan assigned leases. They are read again: a commit may skip decisions."""
+        """Ids of the slots on which the last plan assigned leases. The next tick reads these slots again, because the
+        commit may skip decisions.
+        """
         self._fresh: set[Demand] = set()
         """Demands that are new in the queue since the last plan: all slots are searched for them."""
         self._given: list[str] = []
         """Ids of the reservations that the last plan assigned leases to."""
         self._gone: list[Key] = []
-        """Positions that are still in `_queue`, although their reservations have left it in this tick."""
+        """Positions that are still in `_queue`, although their reservations have left the queue in this tick."""
         self._queue = self._open_queue(outcome.waiting, known)
         if self._has_protected():
             raise _LeftWayError
@@ -107,37 +114,28 @@ class KeptCycle:
         return rank
 
     def _open_queue(self, waits: Waits, known: tuple[WaitBlock, ...]) -> KeptQueue:
-        rows = list(map(self._cycle.view.reservations.__getitem__, waits.names))
-        shapes = list(map(self._cycle.view.shapes.__getitem__, waits.names))
-        keys = list(self._make_keys(waits.names, rows, shapes))
+        view, names = self._cycle.view, waits.names
+        rows, shapes = list(map(view.reservations.__getitem__, names)), list(map(view.shapes.__getitem__, names))
+        ranks = map(self._rank, rows) if self._by_quota is None else map(self._by_quota.find_rank_of, rows, shapes)
+        ages, numbers = [each.created_at for each in rows], [each.sequence for each in rows]
+        keys: list[Key] = list(zip(ranks, ages, numbers, names, strict=True))
         if keys != sorted(keys):
             raise _LeftWayError
-        self._keys.update(zip(waits.names, keys, strict=True))
-        demands = self._list_demands(rows, shapes)
-        self._push_all(keys, demands)
+        self._keys.update(zip(names, keys, strict=True))
+        demands: list[Demand | None] = list(map(self._cycle.demands.__getitem__, shapes))
+        if view.special:  # speed: almost all reservations have the demand of their shape
+            for at, row in enumerate(rows):
+                if row.id in view.special:
+                    demands[at] = self._find_special_demand(row)
+        added = defaultdict[Demand | None, list[Key]](list)
+        for key, demand in zip(keys, demands, strict=True):
+            added[demand].append(key)
+        self._push_all(added)
         self._fresh.clear()  # the last cycle has searched all slots for them
         expected = {demand: self._find_reason(demand) for demand in set(demands)}
         if list(map(expected.__getitem__, demands)) != list(waits.reasons):
             raise _LeftWayError
         return KeptQueue(keys, waits.cut(known))
-
-    def _make_keys(self, names: Iterable[str], rows: Sequence[Reservation], shapes: Sequence[Shape]) -> Iterator[Key]:
-        """Return the key of each pending reservation: its position in the queue."""
-        ages, numbers = [each.created_at for each in rows], [each.sequence for each in rows]
-        ranks = map(self._rank, rows) if self._by_quota is None else self._by_quota.rank_all(rows, shapes)
-        return zip(ranks, ages, numbers, names, strict=True)
-
-    def _list_demands(self, rows: Sequence[Reservation], shapes: Sequence[Shape]) -> list[Demand | None]:
-        """Return the demand of each waiting reservation (None: it is on hold)."""
-        found: list[Demand | None] = list(map(self._cycle.demands.__getitem__, shapes))
-        if special := self._cycle.view.special:  # speed: almost all reservations have the demand of their shape
-            for at, row in enumerate(rows):
-                if row.id in special:
-                    found[at] = self._find_special_demand(row)
-        for demand in set(found):
-            if demand is not None:
-                _check_plain(demand)
-        return found
 
     def _find_special_demand(self, reservation: Reservation) -> Demand | None:
         if reservation.declined or reservation.leases:
@@ -169,15 +167,18 @@ class KeptCycle:
 
     def _note_plan(self, outcome: Plan) -> None:
         view, cycle = self._cycle.view, self._cycle
-        assigned = [each for each in outcome.decisions if isinstance(each, Assign)]
-        self._given = [each.reservation for each in assigned]
-        self._spent = dict.fromkeys([placement.slot for each in assigned for placement in each.leases])
+        self._given, self._spent = [], {}
+        for decision in outcome.decisions:  # speed: each decision is read once
+            if type(decision) is Assign:
+                self._given.append(decision.reservation)
+                for placement in decision.leases:
+                    self._spent[placement.slot] = None
         self._position, self._revision = view.waiters.follow(), view.revision
         self._since, self._until = cycle.now, inf if outcome.wake_at is None else outcome.wake_at
 
     def _has_protected(self) -> bool:
-        """Return whether some reservation has waited so long that the starvation guard protects it. Record when the
-        oldest one will have.
+        """Return whether some reservation has waited so long that the starvation guard protects it. Set
+        `next_protection` to the time at which the oldest reservation has waited that long (infinity: never).
         """
         self.next_protection = inf
         pending = self._cycle.view.by_phase["pending"]
@@ -252,7 +253,9 @@ class KeptCycle:
         return cycle.cache.recall(SteadyPlan).keep(cycle, outcome, self.next_protection)
 
     def _list_changed(self) -> Collection[str]:
-        """Return the ids of the slots that changed since the last plan, or on which it assigned leases."""
+        """Return the ids of the slots that changed since the last plan, or on which that plan assigned leases. Raise
+        `_LeftWayError` if they are too many.
+        """
         names = self._spent.copy()
         for name, revision in reversed(self._cycle.view.touched.items()):
             if revision <= self._revision:
@@ -263,23 +266,29 @@ class KeptCycle:
         return names
 
     def _follow_queue(self) -> dict[str, tuple[Key, Demand | None]]:
-        """Note the view's changes of the queue. Return each new reservation by id, with its position and demand."""
-        changes = self._cycle.view.waiters.changes_since(self._position)
+        """Read the view's changes of the queue since the last plan. Return a table (reservation id -> (position,
+        demand)) of the reservations that are new in the queue.
+        """
+        view = self._cycle.view
+        changes = view.waiters.changes_since(self._position)
         if changes is None:
             raise _LeftWayError
-        pending, shapes = self._cycle.view.by_phase["pending"], self._cycle.view.shapes
-        given = {name: (pending[name], shapes[name], True) if name in pending else None for name in self._given}
-        # The last change of a reservation in the log is its present state.
-        states: dict[str, QueueChange | None] = {**given, **{change[0].id: change for change in changes}}
+        pending, shapes, special = view.by_phase["pending"], view.shapes, view.special
         # Speed: of the reservations that waited, the log has the departure, so that new ones need no look-up.
-        left = dict.fromkeys([change[0].id for change in changes if not change[2]])
-        known = {name: key for name in left if (key := self._keys.pop(name, None)) is not None}
-        waits = {name: state for name, state in states.items() if state is not None and state[2]}
-        rows, kinds = [row for row, _, _ in waits.values()], [shape for _, shape, _ in waits.values()]
-        demands, keys = self._list_demands(rows, kinds), list(self._make_keys(waits, rows, kinds))
-        self._keys.update(zip(waits, keys, strict=True))
-        self._push_all(keys, demands)
-        came = dict(zip(waits, zip(keys, demands, strict=True), strict=True))
+        left = dict.fromkeys([row.id for row, _, has_come in changes if not has_come])
+        keys, rank, by_quota, demands = self._keys, self._rank, self._by_quota, self._cycle.demands
+        known = {name: key for name in left if (key := keys.pop(name, None)) is not None}
+        unwritten = [(pending[name], shapes[name], True) for name in self._given if name not in left]
+        came, added = dict[str, tuple[Key, Demand | None]](), defaultdict[Demand | None, list[Key]](list)
+        for row, shape, has_come in chain(unwritten, changes):  # speed: each new row is read once
+            if not has_come or ((name := row.id) in left and pending.get(name) is not row):
+                continue
+            position = rank(row) if by_quota is None else by_quota.find_rank_of(row, shape)
+            key = keys[name] = (position, row.created_at, row.sequence, name)
+            demand = self._find_special_demand(row) if special and name in special else demands[shape]
+            came[name] = key, demand
+            added[demand].append(key)
+        self._push_all(added)
         for name in known.keys() & came.keys():
             key, demand = came[name]
             if self._queue.renew(known[name], key, self._find_reason(demand)):
@@ -290,17 +299,15 @@ class KeptCycle:
     def _find_reason(self, demand: Demand | None) -> Reason:
         return ON_HOLD if demand is None else self._find_refusal(demand).reason
 
-    def _push_all(self, keys: Iterable[Key], demands: Iterable[Demand | None]) -> None:
+    def _push_all(self, added: Mapping[Demand | None, list[Key]]) -> None:
         """Add the keys of reservations to the heaps of their demands. A demand None (on hold) has no heap."""
-        found = defaultdict[Demand | None, list[Key]](list)
-        for key, demand in zip(keys, demands, strict=True):
-            found[demand].append(key)
-        for demand, added in found.items():
+        for demand, keys in added.items():
             if demand is not None:
+                _check_plain(demand)
                 if demand not in self._lines:
                     self._lines[demand] = KeyHeap(self._keys)
                     self._fresh.add(demand)
-                self._lines[demand].push_all(added)
+                self._lines[demand].push_all(keys)
 
     def _place(self, changed: Iterable[SlotInfo], came: dict[str, tuple[Key, Demand | None]]) -> None:
         """Assign leases in queue order: on changed slots to all demands, and on all slots to demands that did not wait
@@ -308,28 +315,31 @@ class KeptCycle:
         """
         names, gone = self._keys, self._gone.append
         decide, timed = self._cycle.decisions.append, self._cycle.view.timed
+        # Speed: the fields of a key stand in the entry of the heap, where they are compared faster than in the key.
         lines = [
-            (key, number, demand, self._lines[demand], self._take_each(demand))
-            for number, (demand, key) in enumerate(self._list_open(changed))
+            (*key, demand, self._lines[demand], self._take_each(demand)) for demand, key in self._list_open(changed)
         ]
         heapify(lines)
-        terms = set[tuple[float | None, Demand]]()
+        placed, terms = set[Demand](), set[tuple[float | None, Demand]]()
         while lines:
-            key, number, demand, line, run = lines[0]
+            _, _, _, name, demand, line, run = lines[0]
             leases = next(run, None)
             if leases is None:
                 heappop(lines)
                 continue
-            name = key[3]
             decide(Assign(reservation=name, leases=leases))
-            terms.add((timed[name].request.ttl if timed and name in timed else None, demand))
-            del names[name]
+            if timed and name in timed:
+                terms.add((timed[name].request.ttl, demand))
+            else:
+                placed.add(demand)
+            key = names.pop(name)
             if came.pop(name, None) is None:
                 gone(key)
-            if (following := line.first) is None:
+            if (following := line.find_next(key)) is None:
                 heappop(lines)
             else:
-                heapreplace(lines, (following, number, demand, line, run))
+                heapreplace(lines, (*following, demand, line, run))
+        terms.update((None, demand) for demand in placed)
         self._cycle.timers.lease_terms.update(Terms(ttl, each.shape.pool, each.shape.system) for ttl, each in terms)
 
     def _take_each(self, demand: Demand) -> Iterator[tuple[Placement, ...]]:
@@ -338,8 +348,10 @@ class KeptCycle:
         name, given = need.component.name, need.given  # the only instance has the name of its component
 
         def give(slot_info: SlotInfo) -> tuple[Placement, ...]:
-            slot_info.wanted, slot = True, slot_info.slot
-            note(slot_info)
+            slot = slot_info.slot
+            if not slot_info.leases:  # speed: most slots had leases, so that they were not idle
+                slot_info.wanted = True
+                note(slot_info)
             return (Placement(name, slot.id, slot.epoch, given[slot.pool]),)
 
         return self._cycle.ready.take_each(need, give)
@@ -378,7 +390,8 @@ class KeptCycle:
 
 def _check_plain(demand: Demand) -> None:
     """Raise `_LeftWayError` unless the free capacity alone decides where a demand fits. It does not for a gang, elastic
-    components, a queue without backfill, and a demand of a single reservation, which for example declined slots.
+    components, a queue without backfill, and a demand that only one reservation has, for example because its holder
+    declined slots.
     """
     if len(demand.needs) != 1 or demand.elastic or not demand.is_shared or not demand.settings.backfill:
         raise _LeftWayError

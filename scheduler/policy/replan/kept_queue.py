@@ -1,5 +1,6 @@
 """The waiting reservations of the last plan in queue order, in blocks that later plans use again."""
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
@@ -13,19 +14,19 @@ Key = tuple[Any, float, int, str]
 FEWEST_NAMES: Final = MOST_NAMES // 4
 """A block with fewer reservations than this is joined with the next block if that one is small too."""
 MOST_STALE: Final = 1000
-"""A heap removes the keys of reservations that have left the queue if it has more of them than this number, and more
-than reservations wait.
+"""A heap may contain this number of keys of reservations that have left the queue, and as many as there are keys of
+waiting reservations. If it contains more, it removes them.
 """
 
 
 class _Section:
     """The reservations of one block, in queue order. After a change the block is made again when it is read.
 
-    Speed: a reservation that leaves stays in the lists, and is only marked. So the names and reasons of a block serve
-    the next ones, too, until a reservation is added.
+    Speed: a reservation that leaves stays in the lists, and is only marked. So later blocks of the section share the
+    names and reasons of the present block, until a reservation is added.
     """
 
-    __slots__ = ("block", "count", "keys", "names", "reasons", "stays")
+    __slots__ = ("ages", "block", "count", "keys", "names", "reasons", "stays")
 
     def __init__(
         self, keys: list[Key], names: Sequence[str], reasons: Sequence[Reason], block: WaitBlock | None = None
@@ -33,6 +34,12 @@ class _Section:
         self.keys, self.names, self.reasons, self.block = keys, names, reasons, block
         self.count, self.stays = len(keys), bytearray(b"\1" * len(keys))
         """The number of reservations, and one byte for each entry of the lists: 0 if its reservation has left."""
+        self.ages: array[float] | None = None
+        """The times of creation in `keys`; None if the ranks differ or a reservation was added between others.
+
+        Speed: the times lie together in memory. A search in the keys reads many of them, each in another place.
+        """
+        self.note_ages()
 
     def make_block(self) -> WaitBlock:
         if self.block is None:
@@ -43,14 +50,19 @@ class _Section:
         return self.block
 
     def find(self, key: Key, begin: int = 0) -> int:
-        """Return the place of a reservation of the section, which is not before `begin`."""
-        place = bisect_left(self.keys, key, begin)
-        assert self.keys[place] == key and self.stays[place], "only reservations of the queue are looked up"  # noqa: S101, PT018
+        """Return the index in the section's lists of the reservation with this key. It must be in the section, at the
+        index `begin` or later.
+        """
+        keys, ages = self.keys, self.ages
+        place = begin if ages is None else bisect_left(ages, key[1], begin)
+        if keys[place] is not key:
+            place = bisect_left(keys, key, place)
+            assert keys[place] == key and self.stays[place], "only reservations of the queue are looked up"  # noqa: S101, PT018
         return place
 
     def open(self) -> tuple[list[Key], list[str], list[Reason]]:
-        """Return the keys, names and reasons as lists that can be changed, without those that left. The caller adds
-        or removes as many entries in each of them, and then calls `note_change`.
+        """Return three lists that can be changed: the keys, the names and the reasons of the reservations that are
+        still in the section. The caller adds or removes entries in all three lists, and then calls `note_change`.
         """
         if self.count < len(self.keys):
             self.keys = list(compress(self.keys, self.stays))
@@ -60,8 +72,15 @@ class _Section:
         return self.keys, self.names, self.reasons
 
     def note_change(self) -> None:
-        """Note that the lists have changed."""
+        """Record that the lists have changed, so that the block is made again."""
         self.count, self.stays, self.block = len(self.keys), bytearray(b"\1" * len(self.keys)), None
+        self.ages = None
+
+    def note_ages(self) -> None:
+        """Set `ages` to those of the present keys."""
+        keys = self.keys
+        is_level = bool(keys) and keys[0][0] == keys[-1][0]
+        self.ages = array("d", [key[1] for key in keys]) if is_level else None
 
 
 class KeptQueue:
@@ -98,6 +117,7 @@ class KeptQueue:
             names += [key[3] for key in keys[at:end]]
             known_reasons += reasons[at:end]
             section.note_change()
+            section.note_ages()
             self._lasts[-1], at = known_keys[-1], end
 
     def _insert(self, key: Key, reason: Reason) -> None:
@@ -114,8 +134,8 @@ class KeptQueue:
             self._split(at)
 
     def renew(self, known: Key, key: Key, reason: Reason) -> bool:
-        """Replace the key of a reservation by an equal one. Return False, without a change, if position or reason
-        differ.
+        """Replace the key `known` of a reservation by the equal object `key`, and return True. Return False, and change
+        nothing, if the keys or the reason of the reservation differ.
         """
         if known != key:
             return False
@@ -180,14 +200,14 @@ class KeyHeap:
     __slots__ = ("_begin", "_early", "_keys", "_present")
 
     def __init__(self, present: dict[str, Key]) -> None:
-        """Start with an empty heap. `present`: by id, the present key of each reservation in the queue. Other keys in
-        the heap are outdated.
+        """Start with an empty heap. `present`: reservation id -> present key, for each reservation in the queue. Other
+        keys in the heap are outdated.
         """
         self._keys: list[Key] = []
-        """Keys in order. Those before `_begin` were removed."""
+        """Keys in order. Keys before the index `_begin` count as removed."""
         self._begin = 0
         self._early: list[Key] = []
-        """A heap of the keys that came after a larger one."""
+        """A heap of the keys that were added after a larger key, and so cannot be appended to `_keys`."""
         self._present = present
 
     def push_all(self, keys: list[Key]) -> None:
@@ -207,6 +227,15 @@ class KeyHeap:
         keys, begin = self._keys, self._begin
         if begin < len(keys) and not self._early and self._present.get((key := keys[begin])[3]) is key:
             return key  # speed: almost always the first key is that of a reservation that waits
+        return self._find_first(keys, self._early, self._present, begin)
+
+    def find_next(self, first: Key) -> Key | None:
+        """Return the next key behind `first`, which was the result of `first` until its reservation left the queue."""
+        keys, begin = self._keys, self._begin
+        if begin < len(keys) and keys[begin] is first:
+            begin = self._begin = begin + 1  # speed: it is not looked up once more
+        if begin < len(keys) and not self._early and self._present.get((key := keys[begin])[3]) is key:
+            return key
         return self._find_first(keys, self._early, self._present, begin)
 
     def _find_first(self, keys: list[Key], early: list[Key], present: dict[str, Key], begin: int) -> Key | None:

@@ -1,4 +1,4 @@
-"""When the machines of a kept cycle are to be replaced, to find whether a full cycle would replace one of them now.
+"""Finds whether a full cycle would replace a machine now; then the kept cycle cannot go on.
 
 The life of a machine ends when it is older than the rules of its pool allow, or has drifted.
 """
@@ -12,8 +12,8 @@ from scheduler.policy.scaling.replacement import list_replaceable
 
 
 class Lives:
-    """The time at which the first machine of a kept cycle may have to be replaced. All slots of the cycle are ready,
-    stopped or empty.
+    """Finds whether a machine of a kept cycle has to be replaced, and keeps the time at which the first one may have to
+    be. No slot of the cycle may be in flight.
     """
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
@@ -22,7 +22,7 @@ class Lives:
         """When the first life of a machine ends; None if lives have changed since it was found."""
 
     def forget(self) -> None:
-        """Note that the life of a machine has changed."""
+        """Record that the life of a machine has changed, so that the end of the first life has to be found again."""
         self._first = None
 
     def stay(self) -> bool:

@@ -12,7 +12,7 @@ from scheduler.policy.lifecycle.timers import may_restart_again
 _ORDINARY: Final = frozenset({Assign, Cores})
 """Kinds of decisions after which a cycle may be kept: they change only leases on ready slots."""
 _WAITING: Final = frozenset({"draining", "terminating", "error", "stopped"})
-"""Slot states without ready capacity."""
+"""Slot states in which a slot takes no leases, and which a kept cycle permits."""
 
 
 def is_ordinary(cycle: CycleState, outcome: Plan) -> bool:
@@ -35,8 +35,9 @@ def _only_waits(slot_info: SlotInfo) -> bool:
 
 
 def has_ordinary_rows(view: View, rules: Rules) -> bool:
-    """Return whether the view has none of the rows that a kept cycle ignores: launch back-offs, revoked and failed
-    reservations, and leases with elastic components.
+    """Return whether a kept cycle can plan with this view and these rules. It cannot if there are launch back-offs,
+    revoking reservations, failed reservations that may restart, leased reservations with elastic components, or budgets
+    that are not plain (`Rules.has_plain_budgets`).
     """
     failed = view.by_phase["failed"].values()
     return not (

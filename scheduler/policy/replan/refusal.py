@@ -12,4 +12,4 @@ class Refusal(NamedTuple):
     is_withheld: bool
     """Whether only `max_slots` or EC2's quota withholds a launch."""
     is_misfit: bool
-    """Whether no slot could hold the demand, even empty."""
+    """Whether no slot, even an empty one, could hold an instance of the demand."""

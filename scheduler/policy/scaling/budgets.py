@@ -18,7 +18,9 @@ _LEAVING: Final = UNPAID | {"draining", "terminating"}
 
 @dataclass(slots=True)
 class _Account:
-    """What one budget allows, and what runs. `rate`: the prices per hour of its active machines, in dollars."""
+    """One budget in this cycle. `allowed`: the highest sum of prices per hour that its machines may have at present;
+    `rate`: the sum of prices per hour of its active machines. Both are in dollars.
+    """
 
     name: str
     budget: Budget
@@ -47,12 +49,16 @@ class BudgetLimits:
         return any(_exceeds(each, price) for each in self.limiting if each.budget.covers(pool, account))
 
     def find_end(self, pool: str, account: str) -> float:
-        """Return when the first budget of a pool and account has a new day or month to spend in."""
+        """Return the earliest time at which a budget that counts launches of this pool for this account begins a new
+        day or month; infinity if no such budget limits a day or month.
+        """
         covering = (each.budget for each in self.limiting if each.budget.covers(pool, account))
         return min(find_next_period(each, self._cycle.now) for each in covering)
 
     def add(self, pool: str, price: float, account: str) -> None:
-        """Count a launch, or with a negative price its undoing."""
+        """Count a launch of a machine with this price in the budgets that cover it. With a negative price, undo such a
+        launch.
+        """
         for each in self.limiting:
             if each.budget.covers(pool, account):
                 each.rate += price
@@ -67,7 +73,9 @@ class BudgetLimits:
         ]
 
     def describe(self, pools: Iterable[str], account: str) -> list[str]:
-        """Return a text for each budget of these pools and this account: what it allows at present, and what runs."""
+        """Return a text for each budget of these pools and this account: the dollars per hour that it allows at
+        present, and those that its machines cost now.
+        """
         names = list(pools)
         return [
             f"budget {each.name} allows {each.allowed:.2f} dollars an hour at present, {each.rate:.2f} run"
@@ -81,7 +89,7 @@ def _exceeds(each: _Account, price: float) -> bool:
 
 
 def _dearest(cycle: CycleState, pool: str) -> float:
-    """Return the highest price in a pool: cheaper offerings may not fit the reservation."""
+    """Return the highest price of any offering of a pool, because a cheaper offering may not fit the reservation."""
     return max((each.price for each in cycle.rules.pools[pool].offerings), default=0.0)
 
 
@@ -97,7 +105,7 @@ def active(cycle: CycleState) -> list[SlotInfo]:
 
 
 def sum_prices(budget: Budget, slot_infos: Iterable[SlotInfo]) -> float:
-    """Return the sum of the prices per hour of those of these slots that count for a budget, in dollars."""
+    """Return the sum of the prices per hour, in dollars, of the slots in `slot_infos` that the budget counts."""
     return sum(each.price for each in slot_infos if budget.covers(each.slot.pool, find_payer_of(each)))
 
 
@@ -129,7 +137,9 @@ def drain_over_budget(cycle: WithHeadroom) -> Scaled:
 
 
 def _list_to_go(budget: Budget, staying: list[SlotInfo], *, spares_leases: bool) -> list[SlotInfo]:
-    """Return the slots that may drain for a budget, in the order in which they drain."""
+    """Return the slots that may drain for a budget, in the order in which they drain. `staying`: the slots that do not
+    leave already. `spares_leases`: whether slots with leases stay.
+    """
     mine = [
         each
         for each in staying

@@ -28,8 +28,9 @@ from scheduler.policy.scaling.offerings import could_serve
 _MOST: Final = 1 << 32
 """A number of slots above that of any pool."""
 _LACKS_SLOT: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
-"""Waiting codes of a demand that would be launched if there were more slots. `behind_queue` also stands for protected
-gangs that come later in the queue; `_ImaginedLaunches.awaited` contains those that come before the demand.
+"""Waiting codes with which a demand would be launched if the pool had more slots. `behind_queue` is among them, because
+it may be due to a protected gang that comes later in the queue. The gangs before the demand are tested by
+`_ImaginedLaunches.awaited`.
 """
 
 
@@ -79,7 +80,8 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
 def _is_unneeded(slot_info: SlotInfo) -> bool:
     """Return whether a slot may end so that a withheld launch can run.
 
-    A slot that this cycle launches or starts may not; its row is still inactive or stopped.
+    A slot that this cycle launches or starts may not end. Such a slot is recognised by its row, which is still inactive
+    or stopped.
     """
     if slot_info.wanted:
         return False
@@ -103,7 +105,8 @@ def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
 def _imagine_launches(
     cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return, by pool, the launches that the withheld demands would cause, and those of them beyond `max_slots`.
+    """Return two tables by pool: (1) how many launches the withheld demands would cause; (2) how many of them
+    `max_slots` withholds.
 
     A demand whose imagined launches failed once is not tried again. A launch that could serve a protected gang before
     the demand is not imagined: the starvation guard would prevent it, too.
@@ -131,7 +134,9 @@ def _imagine_launches(
 
 
 def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> int:
-    """Return how many launches the pool could make if all its unneeded slots ended. More headroom would be useless."""
+    """Return how many launches the pool could make if all its unneeded slots ended. To end more slots than these would
+    be useless.
+    """
     goes = sum(_is_unneeded(slot_info) or slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
     name = slot_infos[0].slot.pool
     return min(limits.find_bound(name), limits.count_left(name) + goes)
@@ -139,14 +144,18 @@ def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> 
 
 @dataclass
 class _ImaginedLaunches:
-    """The launches that would be made without `max_slots` and EC2's quota."""
+    """The launches that would be made without `max_slots` and EC2's quota. By pool, `by_quota` counts those that EC2's
+    quota withholds, and `by_limit` the others.
+    """
 
     limits: LaunchLimits
     pools: Mapping[str, Pool]
     orders: dict[str, int]
-    """By pool: the slot order of its first imagined slot. Pools are in configured order, behind all slots."""
+    """Pool -> the position in slot order of its first imagined slot. Imagined slots come behind all slots, by pool in
+    configured order.
+    """
     most_launches: dict[str, int]
-    """By pool: how many launches the pool could make if all its unneeded slots ended."""
+    """Pool -> how many launches the pool could make if all its unneeded slots ended."""
     slot_index: SlotIndex = field(default_factory=lambda: SlotIndex([]))
     by_quota: Counter[str] = field(default_factory=Counter)
     by_limit: Counter[str] = field(default_factory=Counter)
@@ -155,14 +164,14 @@ class _ImaginedLaunches:
     demand: Demand | None = None
     made: list[tuple[SlotInfo, Counter[str]]] = field(default_factory=list)
     made_in: Counter[str] = field(default_factory=Counter)
-    """By pool: the imagined launches of the present demand."""
+    """Pool -> number of imagined launches of the present demand."""
     markets: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By pool and market: the imagined slots."""
+    """(pool, market) -> number of imagined slots."""
     numbers: Iterator[int] = field(default_factory=count)
     """Numbers of the imagined slots. An undone launch keeps its number, so that no two slots have the same order."""
 
     def begin(self, demand: Demand) -> None:
-        """Start the computation for this demand: which launches would it cause?"""
+        """Start to collect the imagined launches of this demand."""
         self.demand, self.made, self.made_in = demand, [], Counter()
 
     def launch(self, need: InstanceRequest) -> SlotInfo | None:
@@ -211,8 +220,8 @@ class _ImaginedLaunches:
         self.limits.imagine(slot_info.slot.pool, slot_info.market, count)
 
     def count(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return, by pool, the launches that EC2's quota withholds plus those beyond `max_slots`, and the latter
-        alone. From now on the imagined slots do not count for the market of the next launch.
+        """Return two tables by pool: (1) how many imagined launches EC2's quota or `max_slots` withholds; (2) how many
+        of them `max_slots` withholds. From now on the imagined slots do not count for the market of the next launch.
         """
         for (name, market), number in self.markets.items():
             self.limits.imagine(name, market, -number)

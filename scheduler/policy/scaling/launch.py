@@ -91,8 +91,8 @@ class TrialLaunch:
             self.limits.undo(name, slot_info)
 
     def probe(self) -> None:
-        """Launch a single slot as a test, after a back-off for EC2's quota has ended. A gang that needs several slots
-        gets the first of them in this way.
+        """If the trial failed because of EC2's quota, and the back-off for this quota has ended, launch a single slot
+        as a test. A gang that needs several slots gets the first of them in this way.
         """
         if self.held != "at_quota" or not self.launched:
             return
@@ -185,8 +185,9 @@ def _refuse_demands(
 ) -> tuple[dict[Demand, "_Refusal"], list[Demand], int]:
     """Try the first reservation of each demand, in queue order, until one has a launch or is a gang.
 
-    Return the refusals, the demands of the reservations before that one whose launches are withheld, and how many
-    reservations are done. Their reasons are noted. Speed: the other reservations of a refused demand need no step each.
+    Return three things: (1) the refusal of each refused demand; (2) the demands, with withheld launches, of the
+    reservations before that one; (3) how many reservations are done. The waiting reasons of these are recorded. Speed:
+    the other reservations of a refused demand need no step each.
     """
     if unplaced.protected.kept or unplaced.protected.gangs or unplaced.deferred:
         return {}, [], 0
@@ -267,8 +268,8 @@ def _launch_for(
 ) -> tuple[str, str]:
     """Give the reservation `name` capacity on slots that this cycle launches.
 
-    If nothing is launched for it, return the code of the reason that prevents it and the code to report. Else return
-    two empty texts.
+    If nothing is launched for it, return two codes: that of the reason which prevents the launch, and the one to
+    report. Else return two empty texts.
     """
     if len(demand.needs) == 1 and name not in unplaced.deferred:
         return _launch_for_one(cycle, name, demand, limits)

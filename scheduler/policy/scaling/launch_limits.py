@@ -47,7 +47,9 @@ class LaunchLimits:
         self.launches = 0
         """Launches that this cycle has decided so far."""
         self.next_end = inf
-        """When the first of the back-offs ends that held a launch back in this cycle; infinity if there is none."""
+        """The earliest end of a back-off or budget period that prevented a launch in this cycle; infinity: nothing with
+        an end did.
+        """
         self.pools = {name: PoolLaunches(cycle, name) for name in cycle.rules.pools}
         self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
@@ -131,8 +133,8 @@ class LaunchLimits:
             yield name, choice, self._find_code_behind(name, choice, demand.payer)
 
     def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | str:
-        """Return the first pool and choice that can be launched for an instance. If none can, return the code to
-        report, "" if there is no choice.
+        """Return (pool, choice) of the first launch that is possible for an instance. If none is possible, return the
+        code to report; "" if there is no offering to choose for the instance.
         """
         codes: list[str] = []
         for each in self._find_eligible(demand, need):
@@ -143,7 +145,8 @@ class LaunchLimits:
         return first_code(codes)
 
     def reserve(self, demand: Demand) -> None:
-        """From now on, launch nothing for other reservations that could serve an instance of this protected demand.
+        """From now on, make no launch for other reservations if the new slot could serve an instance of this protected
+        demand.
 
         The starvation guard would keep the new slot for the protected reservation anyway.
         """
@@ -197,7 +200,9 @@ class LaunchLimits:
         return find_turn(rules, self.pools[name].mix) if rules.has_mix else None
 
     def imagine(self, name: str, market: str, count: int) -> None:
-        """Count slots of a market, or with a negative number take them out, for the market of the next launch."""
+        """Count slots in the mix of markets that decides the market of the next launch. A negative number takes slots
+        out.
+        """
         if self._has_mix:
             self.pools[name].mix.add(market, count)
 
@@ -205,7 +210,7 @@ class LaunchLimits:
         self, name: str, choice: Choice, reason: str, account: str | None = None, gang: str | None = None
     ) -> SlotInfo:
         """Decide a launch of this choice on the first empty slot of a pool. Return the slot, which is in flight now.
-        `account`, `gang`: the account and the gang whose demand causes it. See Launch.
+        `account`, `gang`: the account and the gang whose demand causes the launch, as in `Launch`.
         """
         there = self.pools[name]
         slot_info = there.empty.pop()
@@ -228,8 +233,8 @@ class LaunchLimits:
     def find_start(
         self, pools: Iterable[str], need: InstanceRequest | None = None, account: str = ""
     ) -> tuple[str, SlotInfo, Choice] | None:
-        """Return the stopped slot to start for an instance (None: for any one) as (pool, slot, choice as which it is
-        started); None if there is none.
+        """Return (pool, slot, choice) of the stopped slot to start for an instance (`need` None: for any instance),
+        where the choice is the offering as which the slot is started. Return None if there is no such slot.
 
         Pools are in this order, and in each the cheapest slot goes first. Whatever prevents a launch of its offering
         prevents a start too, except `max_slots`. While EC2 has no capacity for its offering, a pool with
@@ -311,7 +316,7 @@ class LaunchLimits:
         return min(most for most, _ in self._bounds[name])
 
     def count_left(self, name: str) -> int:
-        """Return how many more slots `max_slots` allows in this pool, apart from other limits."""
+        """Return how many more slots `max_slots` allows in this pool. Other limits are not tested."""
         left = min(most - self._count(pools) for most, pools in self._bounds[name])
         return max(0, min(left, len(self.pools[name].empty)))
 

@@ -13,7 +13,9 @@ from scheduler.model.slots import Market
 from scheduler.model.transitions import IN_FLIGHT
 
 _STAYING: Final = IN_FLIGHT | {"ready"}
-"""States of the slots that count: slots that drain or terminate are leaving, and their machines must be replaced."""
+"""States of the slots that count in the mix. Slots that drain or terminate do not count, because their machines must be
+replaced.
+"""
 _DIGITS: Final = 9
 """Decimals to which a share of slots is rounded before it is rounded up: 0.1 × 30 is a little more than 3 as a float.
 """
@@ -46,8 +48,9 @@ def count_mix(found: Iterable[tuple[str, str]]) -> MarketMix:
 def find_turn(rules: MarketRules, mix: MarketMix) -> Market | None:
     """Return the market that the next launch of a pool is to have; None if the price decides.
 
-    With the next slot, `on_demand_base` slots have to be on-demand and, of those above, the share `on_demand_share`,
-    rounded up. If fewer are, the next launch is on-demand. Otherwise it is spot if there is a share.
+    Of the pool's slots and the next one, `on_demand_base` have to be on-demand, and of the slots above this number the
+    share `on_demand_share`, rounded up. If fewer are on-demand, the next launch is on-demand. Otherwise it is spot if
+    there is a share, and the price decides if there is none.
     """
     number, share = mix.slots + 1, rules.on_demand_share
     above = max(0, number - rules.on_demand_base)

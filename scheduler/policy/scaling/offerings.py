@@ -1,5 +1,5 @@
-"""The offerings that a launch may choose: their order, those that are eligible, and the fallback to on-demand. Also
-what the launches and starts of one cycle in one pool depend on, and how many there were.
+"""The offerings that a launch may choose: their order, those that are eligible, and the fallback to on-demand.
+`PoolLaunches` has what launches and starts in one pool depend on in one cycle, and counts them.
 
 Sources: Arvados (choice of an instance type); the market of a launch is that of `market_mix.py`.
 """
@@ -117,8 +117,8 @@ def list_alternatives(pool: Pool, chosen: Choice, held: Collection[str]) -> list
     """Return `chosen` and the other choices of its market that a launch may get in its place, best first.
 
     An alternative has at least the resources and the labels of the chosen one, so that it serves all reservations for
-    which the slot is meant. It costs at most `price_factor` times as much as the cheapest of them. `held`: the keys of
-    the offerings that a launch back-off pauses.
+    which the slot is meant. It costs at most `price_factor` times as much as the cheapest choice that satisfies this.
+    `held`: the keys of the offerings to leave out, because a launch back-off pauses them; `chosen` is never left out.
     """
     alike = [each for each in list_choices(pool) if each.market == chosen.market and _covers(each, chosen)]
     return [chosen, *(each for each in list_eligible(alike, pool) if each.key not in {chosen.key, *held})]
@@ -214,8 +214,8 @@ def find_own_choice(slot_info: SlotInfo) -> Choice:
 def list_resized(slot_info: SlotInfo) -> list[Choice]:
     """Return the other choices as which a stopped slot may be started, best first; none without `resize_stopped`.
 
-    Each is of the same market and has at least the resources and labels of the slot's offering, as for a launch in
-    bulk. The machine stays in its zone. All offerings of a pool serve one system, so the architecture stays.
+    Each is of the same market and has at least the resources and labels of the slot's offering, as `list_alternatives`
+    requires. The machine stays in its zone. All offerings of a pool serve one system, so the architecture stays.
     """
     slot, pool = slot_info.slot, slot_info.pool
     if not pool.resize_stopped:

@@ -1,8 +1,8 @@
 """How many machines each pool keeps: the minimum and the warm reserve, the stopped tier (`stopped_slots` machines that
 booted once, were stopped, and are started for demand), and scale-in.
 
-Sources: the autoscaler's tick; for the stopped tier EC2 Auto Scaling (warm pools of stopped instances). Surplus of
-scale-in fills the tier first.
+Sources: the autoscaler's tick; for the stopped tier EC2 Auto Scaling (warm pools of stopped instances). Slots that
+scale-in would drain fill the stopped tier first.
 """
 
 from collections.abc import Sequence
@@ -141,9 +141,9 @@ def may_be_stopped(cycle: CycleState, slot_info: SlotInfo) -> bool:
 
 
 def _launch_for_tier(cycle: CycleState, limits: LaunchLimits, name: str, lacking: int, *, may_launch: bool) -> int:
-    """Launch machines for the tier until as many slots in flight or idle are to spare, and may be stopped later, as the
-    tier lacks. Each is of the cheapest on-demand offering that nothing holds back. Return how many slots in flight or
-    idle may be stopped later.
+    """Launch machines for the tier, each of the cheapest on-demand offering that nothing holds back. Stop when as many
+    slots in flight or idle as the tier lacks (`lacking`) can be spared and stopped later. Return how many slots in
+    flight or idle may be stopped later.
     """
     slot_infos, pool = cycle.pools[name], cycle.rules.pools[name]
     reserve = [each for each in slot_infos if each.is_idle or (each.is_serving and each.is_coming and not each.wanted)]

@@ -25,7 +25,8 @@ Due = tuple[SlotInfo, SlotReason]
 def replace(cycle: ScaledIn, limits: LaunchLimits) -> Replaced:
     """Drain the slots that `list_replaceable` returns, and terminate the stopped ones.
 
-    If it drains one, the next cycle is due at once: it launches what the minimum or the warm reserve lacks then.
+    If there is such a slot, the next cycle is due at once, because it launches what the minimum or the warm reserve
+    lacks then.
     """
     for slot_info, reason in list_replaceable(cycle, limits):
         decide = Terminate if slot_info.state == "stopped" else Drain
@@ -40,7 +41,8 @@ def list_replaceable(cycle: CycleState, limits: LaunchLimits) -> list[Due]:
 
     Stopped slots that are too old or have drifted go first, whatever the budget: they have no leases and are no ready
     capacity. Then the budget counts: ready slots that are too old or have drifted go first, then those that a cheaper
-    offering can replace. Of the first ones, idle slots go before others, then the oldest machine, then slot order.
+    offering can replace. Among the slots that are too old or have drifted, idle slots go before others, then the oldest
+    machine, then slot order.
     """
     found: list[Due] = []
     for name, pool in cycle.rules.pools.items():
@@ -66,8 +68,8 @@ def _rank(due: Due) -> tuple[bool, float, int]:
 
 
 def _count_under_way(pool: Pool, slot_infos: list[SlotInfo], stopped: int) -> int:
-    """Count the replacements of a pool that are not over: the greatest of the number of slots that leave, of slots in
-    flight without a reservation that waits for them, and of ready slots that the minimum lacks.
+    """Return how many replacements of a pool are not over. This is the greatest of three numbers: the slots that leave,
+    the slots in flight that no reservation waits for, and the ready slots that the pool lacks of `min_slots`.
 
     `stopped`: how many stopped slots are to leave in this cycle. A slot that leaves and the slot that is launched for
     it count once, because the greatest number counts.
@@ -79,7 +81,9 @@ def _count_under_way(pool: Pool, slot_infos: list[SlotInfo], stopped: int) -> in
 
 
 def _list_due(cycle: CycleState, slot_infos: list[SlotInfo], pool: Pool) -> Iterator[Due]:
-    """Yield the slots whose machine is too old or has drifted. Schedule a cycle for the end of the others' lives."""
+    """Yield the slots whose machine is too old or has drifted. Schedule a cycle for the time at which the first of the
+    other machines is too old.
+    """
     next_end = inf
     for slot_info in slot_infos:
         is_stopped = slot_info.state == slot_info.slot.state == "stopped"
@@ -103,8 +107,8 @@ def _may_leave(slot_info: SlotInfo) -> bool:
 
 
 def _list_expensive(limits: LaunchLimits, slot_infos: list[SlotInfo], pool: Pool) -> Iterator[Due]:
-    """Yield the idle slots that a cheaper offering can replace, in slot order. `slot_infos`: the slots that stay
-    otherwise.
+    """Yield the idle slots that a cheaper offering can replace, in slot order. `slot_infos`: the slots that are not
+    replaced for another reason.
 
     The offering must be one that the pool would launch if the slot was gone, have at least the slot's resources and the
     same labels, and save at least `min_saving` of the price. A slot or an offering without a price is not compared.

@@ -1,11 +1,12 @@
 """Slots that are drained, lost or removed, and slots that come back."""
 
 import pytest
+from msgspec.structs import replace
 
-from scheduler.model.decisions import Drain, Launch, Requeue
+from scheduler.model.decisions import Drain, Launch, Requeue, Revoke, Terminate
 from scheduler.model.view import View
 from scheduler.policy.plan import plan
-from tests.builders import NOW, a_lease, a_reservation, some_rules
+from tests.builders import NOW, a_component, a_lease, a_reservation, some_rules
 from tests.builders import a_slot as a_slot_row
 from tests.rules.playing import (
     ON_ONE,
@@ -139,6 +140,37 @@ def test_a_revoking_reservation_on_a_slot_past_its_drain_timeout_is_an_ordinary_
     assert [each.reason for each in found.decisions if isinstance(each, Requeue)] == ["slot_draining"]
     assert [each.reason for each in found.decisions if isinstance(each, Launch)] == ["demand"]
     assert dict(found.waiting.items())["r1"][0] == "booting"
+
+
+def test_at_its_drain_timeout_a_slot_ends_elastic_leases_alone_if_their_reservation_goes_on() -> None:
+    """`r1` and `r3` have their essential leases elsewhere. `r2` is requeued as a whole, without a decision for each
+    lease. The leases of `r3` are being revoked already.
+    """
+    parts = (a_component(), a_component("more", kind="elastic"))
+    more = a_lease(component="more", kind="elastic")
+    holders = [
+        a_reservation(name, phase="leased", components=parts, leases=(a_lease(slot), more), sequence=number)
+        for number, (name, slot) in enumerate([("r1", "linux-2"), ("r2", "linux-1"), ("r3", "linux-2")])
+    ]
+    holders[2] = replace(holders[2], phase="revoking", revoke_by=NOW + 60)
+    slots = [a_slot_row(state="draining", since=NOW - 60), a_slot_row("linux-2")]
+    rules = some_rules({"pools": {"linux": {"drain_timeout": 60, "max_slots": 2, "max_leases_per_slot": 3}}})
+    ends = (Requeue, Revoke, Terminate)
+    found = [each for each in plan(View([*slots, *holders]), rules, NOW).decisions if isinstance(each, ends)]
+    assert found == [
+        Requeue(reservation="r2", reason="slot_draining"),
+        Revoke(reservation="r1", component="more", slot="linux-1", reason="slot_draining", epoch=1),
+        Terminate(slot="linux-1", reason="timeout"),
+    ]
+
+
+def test_a_draining_slot_with_nothing_but_a_claim_ends_in_the_tick_that_ends_the_claim() -> None:
+    claimant = a_reservation(leases=(a_lease(state="claimed", token=0),))
+    found = plan(View([a_slot_row(state="draining"), claimant]), some_rules(), NOW)
+    assert found.decisions[:2] == (
+        Requeue(reservation="r1", reason="slot_draining"),
+        Terminate(slot="linux-1", reason="drained"),
+    )
 
 
 def test_of_a_pool_that_is_no_longer_configured_machines_end_and_hosts_stay() -> None:

@@ -57,6 +57,30 @@ def test_the_next_machine_of_a_slot_counts_its_uses_from_0() -> None:
     ]
 
 
+def test_a_static_host_at_max_uses_is_empty_until_it_registers_again_and_then_counts_from_0() -> None:
+    """The agent of a drained host ends, and whatever restarts it may clean the host first."""
+    host = {"id": "lab-1", "pool": "lab", "machine": "m"}
+    assert reported(
+        submit(0, "r1", "r2", "r3"),
+        tick(0),
+        act(1, "release", "r1"),
+        tick(1),
+        act(2, "release", "r2"),
+        *ticks(2, 3, 4),
+        act(5, "register", host),
+        tick(5),
+        pools={"lab": {"system": "x86_64-linux", "provider": "static", "max_leases_per_slot": 8, "max_uses": 2}},
+        slots=[a_slot("lab-1", machine="m")],
+    ) == [
+        ["assign r1 lab-1", "assign r2 lab-1", "r3 waits no_capacity"],
+        ["r3 waits no_capacity"],
+        ["drain lab-1 used_up", "r3 waits no_capacity"],
+        ["reset lab-1 drained", "r3 waits no_capacity"],
+        ["r3 waits no_capacity"],
+        ["assign r3 lab-1"],
+    ]
+
+
 CLAIMED: dict[str, tuple[int, str]] = {
     "its claim was the last use that was left": (2, "r4 waits at_max_slots"),
     "one more is left": (3, "preempt r4 linux-1 of r2 at 0"),

@@ -4,10 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from scheduler.model.decisions import Cores
+from scheduler.model.decisions import Cores, Plan
 from scheduler.model.view import View
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario
 from scheduler.simulation.snapshot import make_snapshot
@@ -246,27 +248,42 @@ def test_two_preemptions_of_one_tick_share_the_spare_cores_of_both_slots() -> No
     assert [(each.reservation, each.slot, each.cpus) for each in limits] == [("r3", "hosts-1", 4), ("r4", "hosts-2", 4)]
 
 
-def test_the_cores_of_an_elastic_instance_are_shared_as_soon_as_it_ends() -> None:
-    """The holder gave the instance back, so it gets no other one; its grace is over in this tick."""
+SHARED = some_rules({"pools": {"linux": {"resources": {"cpus": 4}}}, "scheduler": {"share_cores": True}})
+
+
+def beside_a_leaving_instance(revoke_by: float) -> View:
+    """`r1` gave its elastic instance on linux-1 back, so it gets no other one; `r2` shares the cores with it."""
     components = (a_component(resources={"cpus": 1}), a_component("more", kind="elastic", resources={"cpus": 1}))
     main = a_lease("linux-2", resources={"cpus": 1}, cores=4, confirmed_at=NOW)
-    more = a_lease(component="more", kind="elastic", state="revoking", revoke_by=NOW, resources={"cpus": 1}, cores=2)
-    both = {"components": components, "leases": (main, more), "declined": ("more",)}
+    leaving = a_lease(component="more", kind="elastic", state="revoking", resources={"cpus": 1}, cores=2)
+    both = {"components": components, "leases": (main, replace(leaving, revoke_by=revoke_by)), "declined": ("more",)}
     beside = a_lease(resources={"cpus": 1}, cores=2, confirmed_at=NOW)
     rows = [
         a_reservation("r1", phase="leased", leased_at=NOW, **both),
         a_reservation("r2", phase="leased", leased_at=NOW, leases=(beside,), resources={"cpus": 1}, sequence=2),
     ]
-    rules = some_rules({"pools": {"linux": {"resources": {"cpus": 4}}}, "scheduler": {"share_cores": True}})
-    found = plan(View([a_slot("linux-1"), a_slot("linux-2"), *rows]), rules, NOW)
-    limits = [each for each in found.decisions if isinstance(each, Cores)]
-    assert [(each.reservation, each.slot, each.cpus) for each in limits] == [("r2", "linux-1", 4)]
+    return View([a_slot("linux-1"), a_slot("linux-2"), *rows])
+
+
+def list_limits(found: Plan) -> list[tuple[str, str, float]]:
+    return [(each.reservation, each.slot, each.cpus) for each in found.decisions if isinstance(each, Cores)]
+
+
+def test_the_cores_of_an_elastic_instance_are_shared_as_soon_as_it_ends() -> None:
+    found = plan(beside_a_leaving_instance(revoke_by=NOW), SHARED, NOW)
+    assert list_limits(found) == [("r2", "linux-1", 4)]
+
+
+def test_the_end_of_an_instance_changes_limits_that_were_right_until_then() -> None:
+    """The second plan of the same rows ends the instance; the first one found that no limit changes."""
+    view, cache = beside_a_leaving_instance(revoke_by=NOW + 9), PlanCache()
+    assert plan(view, SHARED, NOW, cache).decisions == ()
+    assert list_limits(plan(view, SHARED, NOW + 9, cache)) == [("r2", "linux-1", 4)]
 
 
 def limits_of(*rows: Any) -> list[tuple[str, str, float]]:
     """Return the limits that a plan of these rows sets, on slots with 3 cpus."""
-    found = plan(View(rows), some_rules({"pools": {"linux": {"resources": {"cpus": 3}}}}), NOW)
-    return [(each.reservation, each.slot, each.cpus) for each in found.decisions if isinstance(each, Cores)]
+    return list_limits(plan(View(rows), some_rules({"pools": {"linux": {"resources": {"cpus": 3}}}}), NOW))
 
 
 def test_the_limits_of_one_reservation_stand_in_slot_order() -> None:

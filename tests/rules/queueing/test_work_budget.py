@@ -136,6 +136,17 @@ def test_behind_a_gang_that_is_tried_later_no_reservation_keeps_capacity_in_flig
     assert [each.offering for each in found.decisions if isinstance(each, Launch)] == ["of-1"]
 
 
+def test_behind_a_gang_that_is_tried_later_a_reservation_that_fits_on_a_ready_slot_launches_nothing() -> None:
+    """`g3` gets linux-3 when the gang `g2` was tried."""
+    rules = rules_with(11 * LEASE_STEPS, backfill=False)
+    slots = [a_slot(f"linux-{number}", resources={"cpus": 10}) for number in (1, 2, 3)]
+    empty = [a_slot(f"linux-{number}", state="empty", epoch=0) for number in range(4, SLOTS + 1)]
+    waiting = [a_gang(0, 1), a_gang(1, 1), a_gang(2, 1), a_gang(3, 1, "other", count=1)]
+    found = plan(View([*slots, *empty, *waiting]), rules, NOW)
+    assert list_assigned(found) == ["g0", "g1"]
+    assert not [each for each in found.decisions if isinstance(each, Launch)]
+
+
 def test_elastic_instances_are_granted_in_rank_order_as_far_as_the_budget_allows() -> None:
     more = (Component(name="more", count=30, kind="elastic", resources={"cpus": 1}),)
     rows = [a_gang(0, 1, count=1, more=more), a_gang(1, 1, count=1, more=more), a_gang(2, 1, "other", 1, more=more)]

@@ -240,3 +240,14 @@ def test_a_preemption_names_the_leases_of_the_new_reservation() -> None:
     rows: list[Row] = [a_host(1), A, runs("r9", 1), waits("r1", "A")]
     [preempted] = [each for each in plan(View(rows), quota_rules(), NOW).decisions if isinstance(each, Preempt)]
     assert [(each.component, each.slot, each.epoch) for each in preempted.leases] == [("main", "hosts-1", 1)]
+
+
+def test_a_preemption_frees_on_another_slot_only_what_this_tick_has_not_assigned_there() -> None:
+    """r9 has four cpus of hosts-1 and two of hosts-2, where r1 gets the other two before r2 preempts r9."""
+    gang = a_gang(4, 2)
+    leases = (_lease("c0", 1, 4), _lease("c1", 2, 2))
+    rows: list[Row] = [a_host(1), a_host(2), A, runs("r9", leases[0], **gang | {"leases": leases})]
+    rows += [waits("r1", "A", **cpus(2)), waits("r2", "A", at=1, **cpus(4))]
+    rows += [waits("r3", at=2, **cpus(3)), waits("r4", at=3, **cpus(2))]
+    decided = ["r1 on 2 at 0", "r2 takes 1 of r9", "r2 on 1 at 0", "r4 on 2 at 5"]
+    assert describe(*rows, rules=RULES)[0] == decided

@@ -133,6 +133,25 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke low more lab-1 reclaimed", "5 assign r1 lab-2 lab-1 at 5"],
     ),
+    "each further reclaim on a slot lets the slot be examined again for the other instances": (
+        by_quota(
+            submitted(5, an_application("r1", 3, units=2)),
+            slots=[on_slot("lab-1", 7, *[("low", name) for name in ("core", "large", "more.0", "more.1")])],
+            reservations=[
+                {
+                    **an_application("low", 1, phase="leased"),
+                    "components": [
+                        *(component("core", 1), component("large", 1, 4, "elastic")),
+                        component("more", 2, 1, "elastic"),
+                    ],
+                }
+            ],
+        ),
+        [
+            *(f"5 revoke low {name} lab-1 reclaimed" for name in ("more.1", "more.0", "large")),
+            "5 assign r1 lab-1 lab-1 lab-1 at 5",
+        ],
+    ),
     "a small instance is put back if the reclaim of a large one on its slot suffices": (
         by_quota(
             submitted(5, an_application("r1", 1, units=2)),

@@ -1,9 +1,9 @@
 """An emulated EC2 for trials without an AWS account: the server of moto (a mock of AWS), behind a middleware of our
 own.
 
-The middleware adds what moto lacks: idempotent client tokens, delays of boots and ends, lag, limits, injected errors,
-lost answers, interruptions, and a log that tests use as independent evidence. docs/reference/emulator.md describes how
-to control the emulator.
+The middleware adds what moto lacks: idempotent client tokens, delays of boots and ends, changes that become visible
+late, limits, injected errors, lost answers, interruptions, and a log of all calls that tests use as independent
+evidence. docs/reference/emulator.md describes how to control the emulator.
 
 A process can have one emulator, because moto's state is global. Calls to other AWS services (SQS, EventBridge, STS) go
 to moto unchanged.

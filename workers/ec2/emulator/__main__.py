@@ -23,8 +23,8 @@ SETTINGS: Final = {
     "interruption_rate": float,
     "random_seed": int,
 }
-"""Settings of the EC2 emulator that have an option on the command line → the type of the value. The file of
-`--state-file` overrides the options.
+"""Settings of the EC2 emulator that have an option on the command line → the type of the value. The file that
+`--state-file` names overrides these options.
 """
 
 
@@ -57,17 +57,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workers.ec2.emulator", description="An emulated EC2.")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="Port to listen on; 0: any free one")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; default: 127.0.0.1")
     parser.add_argument(
-        "--region", default="us-east-1", help="region to prepare at the start; others are prepared at their first use"
+        "--port", type=int, default=DEFAULT_PORT, help=f"port to listen on; 0: any free port; default: {DEFAULT_PORT}"
     )
-    parser.add_argument("--state-file", type=Path, help="file of settings, TOML or JSON; read again when it changes")
-    parser.add_argument("--call-log", type=Path, help="write each EC2 call to this file, as a line of JSON")
-    parser.add_argument("--script", type=Path, help="play this script, TOML or JSON, from the start on")
-    parser.add_argument("--speed", help="seconds of the script that pass in one second")
+    parser.add_argument(
+        "--region",
+        default="us-east-1",
+        help="AWS region to prepare at the start; default: us-east-1; other regions are prepared at their first use",
+    )
+    parser.add_argument(
+        "--state-file", type=Path, help="file with settings, TOML or JSON, which is read again when it changes"
+    )
+    parser.add_argument(
+        "--call-log", type=Path, help="file to which each EC2 call is appended as a line of JSON; default: none"
+    )
+    parser.add_argument("--script", type=Path, help="script of events in EC2, TOML or JSON, to play from the start on")
+    parser.add_argument("--speed", help="seconds of the script that pass in one second; default: as in the script")
     for name, kind in SETTINGS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=f"the emulator's setting {name}")
     return parser.parse_args(arguments)
 
 

@@ -25,7 +25,7 @@ OPEN_PAGES: Final = frozenset({"/_leasehold/health"})
 queue.
 """
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
-_REFUSED: Final = "this emulator has a secret: sign with it as secret key, or send it as password"
+_REFUSED: Final = "this emulator has a secret: sign the request with it as AWS secret key, or send it as password"
 
 
 class SecretCheck:

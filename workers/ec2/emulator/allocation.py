@@ -1,5 +1,5 @@
-"""Divide the instances of a launch among the places of the request, as EC2 does: by the room of each place, and by the
-allocation strategy.
+"""Divide the instances of a launch among the places that the request names, as EC2 does: by the number of instances for
+which each place has room, and by the allocation strategy.
 
 A place is an instance type in a zone. A limit (a quota, or the capacity that is configured) may concern several places
 at once. Source: EC2 user guide, "Allocation strategies for EC2 Fleet".
@@ -25,8 +25,9 @@ Price = Callable[[Place], float]
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit on the instances at some places: `left` units remain, and an instance takes as many as `costs` names for
-    its place. Other places are not limited. `error` is EC2's error for one instance too many.
+    """A limit on the instances at some places. `left`: the units (instances or vCPUs) that may still be used. `costs`:
+    place -> units that an instance at this place takes; places without an entry are not limited. `error`: EC2's error
+    for a launch that exceeds the limit.
     """
 
     kind: Literal["quota", "capacity"]
@@ -36,8 +37,8 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """How a launch is divided: the number of instances at each place, and for each place that could not have all the
-    instances requested of it the limit that prevented them.
+    """How a launch is divided. `counts`: place -> number of its instances. `full`: place that got fewer instances than
+    it should -> the limit that prevented the others.
     """
 
     counts: Mapping[Place, int]
@@ -63,8 +64,8 @@ def list_limits(call: Call, places: Sequence[Place], settings: EmulatorSettings,
 def allocate(call: Call, places: Sequence[Place], limits: Sequence[Limit], price: Price) -> Allocation:
     """Divide the instances that a launch requests among these places.
 
-    If all instances must have one type, or be in one zone, the type or zone is chosen that can have the most of them,
-    and among those the cheapest one.
+    If all instances must have one type, or be in one zone, choose the type or zone that can have the most instances. If
+    several can have equally many, choose the cheapest.
     """
     options, (_, wanted) = call.fleet_options, call.wanted
     groups: dict[tuple[str | None, str | None], list[Place]] = {}
@@ -84,7 +85,7 @@ def allocate(call: Call, places: Sequence[Place], limits: Sequence[Limit], price
 
 def find_full(places: Iterable[Place], limits: Sequence[Limit]) -> Limit | None:
     """Return the first limit that one more instance at each of these places (instance type and zone) would exceed; None
-    if there is room for all of them.
+    if no limit would be exceeded.
     """
     for place in places:
         full = next((each for each in limits if place in each.costs and not _fit(each, place)), None)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 PlacedFault = tuple[Place | None, FaultRule]
 """An error in the answer of a fleet, with the place (override of the request) that failed; None: no single place."""
 LONGEST_WAIT: Final = 600.0
-"""A caller without a timeout that waits for a lost answer: the emulator cuts its connection after this number of
-seconds.
+"""Seconds after which the emulator cuts the connection of a caller that waits for a lost answer and has no timeout of
+its own.
 """
 WINDOW: Final = 300.0
 """Most seconds between the signing time of a request and its arrival.
@@ -62,8 +62,8 @@ def answer_empty_fleet(market: str, faults: Iterable[PlacedFault]) -> Response:
 
 
 def answer_fleet(answers: Sequence[str], market: str, faults: Iterable[PlacedFault]) -> Response:
-    """Return the answer to a CreateFleet whose instances moto launched in parts: the first of these answers, with the
-    instances of the others, and with an error for each of `faults`.
+    """Return one answer to a CreateFleet whose instances moto launched by several calls. `answers`: moto's answers. The
+    result is the first one, with the instances of all others, and with an error for each of `faults`.
     """
     first, *others = answers
     instances = "".join(part[1] for each in others if (part := _INSTANCES.search(each)))
@@ -75,7 +75,7 @@ def answer_fleet(answers: Sequence[str], market: str, faults: Iterable[PlacedFau
 
 
 def read_error(answer: Response) -> FaultRule:
-    """Return the error in an answer of EC2."""
+    """Return the error that an answer of EC2 reports; code InternalError if it has no error code."""
     text = answer.get_data(as_text=True)
     code, message = (re.search(f"<{name}>([^<]*)</{name}>", text) for name in ("Code", "Message"))
     return FaultRule(
@@ -95,7 +95,9 @@ def _fleet_errors(market: str, faults: Iterable[PlacedFault]) -> str:
 
 
 def _override(place: Place | None) -> str:
-    """Return the part of an error that names the override of the request which failed."""
+    """Return the part of an error's XML that names the override of the request that failed; "" if the error concerns no
+    single override.
+    """
     if place is None or place.override is None:
         return ""
     named = {"instanceType": place.type, "subnetId": place.subnet, "availabilityZone": place.zone}

@@ -31,8 +31,8 @@ MAINTENANCE_SECONDS: Final = 2 * 3600.0
 
 
 class BackgroundEvents:
-    """The planned interruptions and boot failures of the emulated instances. Not thread-safe; the middleware uses it
-    under its lock.
+    """Plans and runs the interruptions, boot failures and other events of the emulated instances that no call causes.
+    Not thread-safe; the middleware uses it under its lock.
     """
 
     def __init__(self, lives: Lives, log: CallLog, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +59,7 @@ class BackgroundEvents:
                 self._plan(self._clock() + fate.interrupted_after, partial(self._warn_if_there, instance, deadline))
 
     def plan(self, seconds: float, act: Callable[[], object]) -> None:
-        """Let `act` be called in this number of seconds."""
+        """Call `act` after this number of seconds."""
         self._plan(self._clock() + seconds, act)
 
     def log_step(self, region: str, text: str) -> None:
@@ -73,7 +73,7 @@ class BackgroundEvents:
 
     def interrupt(self, instances: Sequence[str], deadline: float | None) -> list[EventRecord]:
         """Send an interruption notice for each of these spot instances, and end the instance `deadline` seconds later
-        (None: as configured). Return the log records of the notices.
+        (None: the setting `interruption_deadline`). Return the log records of the notices.
 
         Raises InvalidInputError if one of them is not a spot instance that is alive.
         """

@@ -1,4 +1,4 @@
-"""Read requests to EC2, as far as the EC2 emulator needs their content."""
+"""Read the parts of requests to EC2 that the EC2 emulator needs."""
 
 import re
 from collections.abc import Mapping
@@ -52,8 +52,8 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a CreateFleet of type `instant` wants its instances. A RunInstances has the default values, which have no
-    effect on it.
+    """The options of a CreateFleet of type `instant` that decide how its instances are chosen. A RunInstances has the
+    default values, which have no effect.
     """
 
     strategy: Strategy = "lowest-price"
@@ -66,8 +66,8 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One request to EC2. `parameters` are those of its form; `action` is the name of the EC2 call, like
-    "RunInstances".
+    """One request to EC2. `parameters`: the fields of the request's form. `action`: the name of the EC2 call, like
+    "RunInstances". `attempt`: the number of this attempt among boto3's attempts of the call, from 1.
     """
 
     action: str
@@ -110,7 +110,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fleet_options(self) -> FleetOptions:
-        """How a CreateFleet wants its instances, by its options for the market of its default capacity."""
+        """The options of a CreateFleet for the market of its default capacity."""
         prefix = "SpotOptions." if self.market == "spot" else "OnDemandOptions."
         given = {key.removeprefix(prefix): value for key, value in self.parameters.items() if key.startswith(prefix)}
         return FleetOptions(
@@ -122,7 +122,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> tuple[int, int]:
-        """The least and the greatest number of instances with which a launch call is content."""
+        """The least and the greatest number of instances that a launch call requests. If fewer than the least number
+        are available, the call launches none.
+        """
         if self.action == "CreateFleet":
             return self.fleet_options.least, _number(self.parameters.get(_TARGET))
         return _number(self.parameters.get("MinCount")), _number(self.parameters.get("MaxCount"))
@@ -142,8 +144,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return [value for key, value in self.parameters.items() if _IDENTIFIER.fullmatch(key)]
 
     def only(self, place: Place, subnet: str | None) -> "Call":
-        """Return a copy of this CreateFleet call with the override of `place` as its only one. `subnet`: the subnet
-        that the override gets if it names a zone and no subnet.
+        """Return a copy of this CreateFleet call that has only the override of `place`. `subnet`: the subnet that the
+        override gets if it names a zone and no subnet.
         """
         if place.override is None:
             return self

@@ -15,8 +15,8 @@ from workers.ec2.emulator.spot_prices import SpotPrices
 
 
 class Control:
-    """The present settings and injected faults of the EC2 emulator. The last change counts; a changed settings file
-    replaces all settings.
+    """The present settings and injected faults of the EC2 emulator. Of several changes of a setting the last one
+    counts. If the settings file changes, it replaces all settings.
 
     Not thread-safe; the middleware uses it under its lock.
     """
@@ -47,14 +47,14 @@ class Control:
         self.faults.replace(settings.faults, self.clock())
 
     def change(self, document: object) -> None:
-        """Change those settings of the emulator that `document` contains; the others stay.
+        """Change the emulator's settings that `document` contains; all other settings stay.
 
         Raises InvalidInputError if a key of the document is wrong.
         """
         self.lay_over(read_settings(document))
 
     def lay_over(self, given: EmulatorSettings) -> None:
-        """Change those settings of the emulator that `given` was made with; the others stay."""
+        """Change the emulator's settings that were set explicitly in `given`; all other settings stay."""
         changes = {name: getattr(given, name) for name in given.model_fields_set - {"faults"}}
         self.settings = self.settings.model_copy(update=changes)
         self.lives.change(self.settings, restart=bool(changes.keys() & {"random_seed", "boot_failures"}))
@@ -73,7 +73,9 @@ class Control:
         self.spot_prices.restart(self.settings.spot_prices, self.settings.random_seed)
 
     def show(self) -> dict[str, Any]:
-        """Return the settings of the emulator as JSON values, with those injected faults whose time is not over."""
+        """Return the settings of the emulator as JSON values. Their `faults` are the injected faults whose time is not
+        over.
+        """
         now = self.clock()
         faults = [rule.model_dump(exclude_none=True) for rule in self.faults.rules(now)]
         return {**self.settings.model_dump(mode="json"), "faults": faults}

@@ -21,8 +21,8 @@ Kind = Literal["request", "place", "short", "lost"]
 
 
 class Fault:
-    """One injected fault of the EC2 emulator: its rule, the number of calls that it still fails, and the time until
-    which it does.
+    """One injected fault of the EC2 emulator: its rule, the number of calls that it will still make fail, and the time
+    at which it ends.
     """
 
     def __init__(self, rule: FaultRule, now: float, seed: str) -> None:
@@ -63,7 +63,9 @@ class Fault:
         return is_for_action and rule.market in {None, call.market} and is_there
 
     def is_drawn(self) -> bool:
-        """Draw whether the injected fault fails the call that it applies to, by its share."""
+        """Return whether the injected fault fails a call to which it applies. This is drawn at random, with the rule's
+        `share` as the probability; without a share it is always true.
+        """
         return self.rule.share is None or self._random.random() < self.rule.share
 
     def spend(self, call: Call) -> None:
@@ -101,8 +103,8 @@ class FaultTable:
         return (fault.rule for fault in self._faults if not fault.has_ended(now))
 
     def take(self, kind: Kind, call: Call, now: float) -> FaultRule | None:
-        """Return the rule of the first injected fault of this kind that applies to the call, and reduce the count of
-        the fault; None if there is none.
+        """Return the rule of the first injected fault of this kind that applies to the call, and reduce the remaining
+        count of the fault. Return None if no fault applies.
 
         `request`: the whole request fails. `short`: a launch gets fewer instances. `lost`: the answer is lost.
         """
@@ -117,7 +119,7 @@ class FaultTable:
         """Return, for each place (instance type and zone) of a launch that an injected fault fails, the rule of the
         first such fault.
 
-        The count of each of these faults is reduced once.
+        The remaining count of each of these faults is reduced once.
         """
         places = list(places)
         drawn = [
@@ -141,8 +143,8 @@ class TokenBucket:
         self._tokens, self._at = float(bucket.size), now
 
     def level(self, now: float) -> float:
-        """Return the number of tokens in the bucket at the time `now`. If the clock was set back, the bucket gains
-        none.
+        """Return the number of tokens in the bucket at the time `now`. If the clock was set back, the bucket gains no
+        tokens.
         """
         gained = max(0.0, now - self._at) * self.bucket.refill
         return min(float(self.bucket.size), self._tokens + gained)

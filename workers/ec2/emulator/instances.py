@@ -64,8 +64,8 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
 
     @property
     def _state(self) -> moto_instances.InstanceState:
-        """The state of the instance that the API shows. For a configured time after TerminateInstances it is still the
-        state before.
+        """The state of the instance that the API shows. For a configured time after TerminateInstances the API still
+        shows the earlier state.
         """
         if self._seen_until is not None and time.monotonic() < self._seen_until[0]:
             return self._seen_until[1]
@@ -207,7 +207,7 @@ def each_instance() -> Iterator[tuple[str, moto_instances.Instance]]:
 
 
 def find_instance(name: str) -> EmulatedInstance | None:
-    """Return the emulated instance with this id in any region; None if EC2 does not describe one."""
+    """Return the emulated instance with this id in any region; None if EC2 describes no such instance."""
     found = (instance for _, instance in each_instance() if instance.id == name)
     return next((instance for instance in found if isinstance(instance, EmulatedInstance)), None)
 

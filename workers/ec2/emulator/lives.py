@@ -1,7 +1,7 @@
 """The records of all emulated EC2 instances, and what is drawn at random for each of them.
 
-At the launch of an instance it is drawn how its boot fails and when it is interrupted. The record of an instance stays
-after EC2 no longer describes the instance.
+At the launch of an instance two things are drawn: how its boot fails, and when it is interrupted. The record of an
+instance stays after EC2 no longer describes the instance.
 """
 
 import random
@@ -107,7 +107,7 @@ class Lives:
 
     def _choose_failure(self, life: Life, drawn: float) -> Kind | None:
         """Return how the boot of a new instance fails, or None if it does not. Each configured boot failure has a share
-        of the numbers from 0 to 1; the one whose share contains `drawn` is chosen.
+        of the numbers from 0 to 1. The failure whose share contains `drawn`, a random number from 0 to 1, is chosen.
 
         Boot failures for other types, zones or markets, and those whose count is used up, have no share.
         """

@@ -91,7 +91,9 @@ class CallLog:
         self._numbers = count(1)
 
     def append(self, call: Call, status: int, answer: str, *, replayed: bool, lost: bool, faults: list[str]) -> None:
-        """Record an EC2 call, with the HTTP status and the text of its answer."""
+        """Record an EC2 call, with the HTTP status and the text of its answer. The other arguments are fields of
+        CallRecord.
+        """
         # Most answers are long and have no code: the search for a plain text is faster.
         code = _CODE.search(answer) if "Code>" in answer else None
         record = CallRecord(

@@ -69,8 +69,8 @@ class _Remembered(msgspec.Struct, frozen=True):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    """The answer to an EC2 call. `replayed`: it repeats an earlier answer; `faults`: the faults that applied, for the
-    log.
+    """The answer to an EC2 call. `replayed`: whether it repeats the answer to an earlier call with the same client
+    token; `faults`: the names of the faults that applied, for the log.
     """
 
     answer: Response
@@ -99,7 +99,7 @@ class Middleware:
         self._forgotten_at = 0.0
         self._queue: str | None = None
         self.player: ScriptPlayer | None = None
-        """The script that is played, or was the last one; None: none was."""
+        """The player of the present script, or of the last one; None: no script was played."""
         warm_up(region)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -249,8 +249,9 @@ class Middleware:
         return _Reply(answer, faults=grant.faults)
 
     def _create_fleet(self, call: Call, grant: Grant, environ: "WSGIEnvironment") -> Response:
-        """Let moto launch the granted part of a CreateFleet, place by place, because it launches all instances of a
-        fleet at one place. A place that moto refuses is an error in the answer, unless moto refuses all of them.
+        """Let moto launch the granted part of a CreateFleet, place by place, because moto launches all instances of one
+        call at one place. If moto refuses some places, the answer has an error for each of them. If it refuses all, its
+        first refusal is the answer.
         """
         given, refused = list[str](), list[tuple[Place | None, Response]]()
         for place, count in grant.counts.items():

@@ -118,7 +118,7 @@ def send_notice(event: dict[str, Any]) -> None:
 
 
 def make_queue(name: str, region: str) -> None:
-    """Make an SQS queue, and EventBridge rules that send EC2's events about instances to the queue. Do nothing if they
+    """Make an SQS queue, and EventBridge rules that send EC2's events about instances to the queue, unless they
     exist.
     """
     queues, events = sqs_backends[DEFAULT_ACCOUNT_ID][region], events_backends[DEFAULT_ACCOUNT_ID][region]

@@ -22,8 +22,8 @@ _FROM: Final = {
 
 
 def find_power_error(call: Call, table: FaultTable, lives: Lives, now: float) -> FaultRule | None:
-    """Return the error with which the emulator refuses to stop, start or resize instances; None: it does not, or the
-    call is another one.
+    """Return the error with which the emulator refuses a call that stops, starts or resizes instances. Return None if
+    the emulator does not refuse the call, or if it is any other call.
     """
     states = _FROM.get(call.action)
     if states is None or (call.action == "ModifyInstanceAttribute" and "InstanceType.Value" not in call.parameters):
@@ -43,7 +43,9 @@ def find_power_error(call: Call, table: FaultTable, lives: Lives, now: float) ->
 def _find_shortage(
     call: Call, instances: Iterable[EmulatedInstance], table: FaultTable, lives: Lives, now: float
 ) -> FaultRule | None:
-    """Return the error of a start for which capacity or quota is lacking. EC2 then starts none of the instances."""
+    """Return the error of a start of these instances if capacity or quota is lacking; EC2 then starts none of them.
+    Return None if all of them can start.
+    """
     stopped = [each for each in instances if each.real_state.name == "stopped"]
     to_start = [Place(each.instance_type, str(each.availability_zone), None) for each in stopped]
     places = list(dict.fromkeys(to_start))

@@ -1,6 +1,6 @@
 """AWS's Pricing API in the emulator, as far as on-demand prices of EC2 need it: GetProducts with filters, page by page.
 
-The prices are those that the emulator invents (`spot_prices.find_on_demand_price`). The form of the answer is AWS's.
+The emulator invents the prices (`spot_prices.find_on_demand_price`). The answers have the format of AWS.
 """
 
 import json
@@ -30,7 +30,9 @@ _PLAIN: Final = {
 
 
 def read_price_call(target: str, region: str, body: bytes) -> Call:
-    """Return a request to the Pricing API as a call, whose parameters are the filters of the request by field."""
+    """Return a request to the Pricing API as a Call. Its parameters have the value of each filter of the request, by
+    the filter's field.
+    """
     action = target.rpartition(".")[2]
     try:
         document: Any = parse_json(body.decode())

@@ -12,9 +12,9 @@ from moto.sqs import models
 
 
 class EmulatedQueue(models.Queue):
-    """An SQS queue that reads the clock once for a count of its messages, and whose list one thread at a time changes.
-
-    moto reads the clock for each message, and a message that comes while another one is deleted may be lost.
+    """An SQS queue that reads the clock once to count its messages, and lets only one thread at a time change its list
+    of messages. moto's queue reads the clock for each message, and may lose a message that comes while another one is
+    deleted.
     """
 
     @property
@@ -49,7 +49,7 @@ class EmulatedQueue(models.Queue):
 class Dispatcher(DomainDispatcherApplication):
     """moto's server for all services. It remembers which service a host name belongs to.
 
-    Speed: moto lists a folder to find that out.
+    Speed: moto lists a folder for each request to find the service.
     """
 
     def __init__(self, create_app: Any) -> None:
@@ -67,7 +67,7 @@ def install_queues() -> None:
     """Let moto's SQS in this process make queues of the class EmulatedQueue, and look up the retention period of a
     queue once for each message that it delivers.
 
-    Moto computes all attributes of the queue for this.
+    moto itself would compute all attributes of the queue for each message.
     """
 
     def is_kept(backend: Any, queue_name: str, message: Any) -> bool:

@@ -40,14 +40,14 @@ SETTINGS: Final = frozenset(EmulatorSettings.model_fields)
 
 
 class Chosen(Document):
-    """The instances that a step concerns: those that are alive and have this type, zone and market, or some of them,
-    chosen at random. Without `share` and `count`: all.
+    """The instances that a step concerns: all instances that are alive and have this type, zone and market, or with
+    `share` or `count` a part of them, which is chosen at random.
     """
 
     share: Share | None = None
-    """Share of them, from 0 to 1, rounded up."""
+    """Share of the matching instances that the step concerns, from 0 to 1. Their number is rounded up."""
     count: Positive | None = None
-    """Number of them."""
+    """Number of the matching instances that the step concerns."""
     type: Name | None = None
     zone: Name | None = None
     market: Literal["spot", "on-demand"] | None = None
@@ -57,7 +57,7 @@ class Chosen(Document):
     """
 
     def check_fields(self) -> None:
-        """Refuse a share beside a number."""
+        """Refuse both a `share` and a `count`."""
         if self.share is not None and self.count is not None:
             raise conflicts([Fault("count", "nothing beside share", str(self.count))])
 
@@ -96,7 +96,7 @@ class Step(Document):
     """Instances that die without notice."""
 
     def check_fields(self) -> None:
-        """Refuse an unknown setting to clear, and a deadline of what has none."""
+        """Refuse an unknown setting in `clear`, and a `deadline` in `rebalance` or `lose`, which have no deadline."""
         for index, name in enumerate(self.clear):
             if name not in SETTINGS:
                 raise conflicts([Fault(f"clear[{index}]", "the name of a setting", f'"{name}"')])
@@ -107,7 +107,7 @@ class Step(Document):
 
 
 class Script(Document):
-    """A script for the EC2 emulator, of which each step happens once, in the order of their times."""
+    """A script for the EC2 emulator. Each step happens once, in the order of the steps' times."""
 
     name: Text = ""
     speed: Amount = 1.0
@@ -119,7 +119,7 @@ class Script(Document):
     steps: tuple[Step, ...]
 
     def check_fields(self) -> None:
-        """Refuse a script whose clock stands still."""
+        """Refuse a script with the speed 0, because its clock would stand still."""
         if self.speed <= 0:
             raise conflicts([Fault("speed", "a number greater than 0", f"{self.speed:g}")])
 
@@ -152,7 +152,9 @@ class ScriptPlayer:
         self._is_stopped = True
 
     def show(self) -> dict[str, Any]:
-        """Return the state of the script as JSON values. `at` is the time of its clock; `ended`: all is played."""
+        """Return the state of the script as JSON values. `at`: the time of the script's clock; `ended`: whether all
+        steps were played.
+        """
         return {
             "name": self._script.name,
             "speed": self._script.speed,
@@ -186,7 +188,9 @@ class ScriptPlayer:
             self._events.lose(self._choose(step.lose))
 
     def _choose(self, chosen: Chosen, market: str | None = None) -> list[str]:
-        """Return the ids of the instances of a step. `market`: the only one that the step can concern."""
+        """Return the ids of the instances that a step concerns. `market`: the only market that this kind of step can
+        concern; None: any market.
+        """
         found = [
             instance.id
             for _, instance in each_instance()
@@ -209,7 +213,9 @@ def read_script(document: object) -> Script:
 
 
 def parse_script(text: str, kind: Literal["TOML", "JSON"], name: str = "script") -> Script:
-    """Return the script in a text. Raises InvalidInputError if the text is wrong."""
+    """Return the script in a TOML or JSON text. Raises InvalidInputError if the text is wrong; the fault names the text
+    `name`.
+    """
     try:
         document: Any = parse_json(text) if kind == "JSON" else tomllib.loads(text)
     except ValueError as error:
@@ -220,7 +226,9 @@ def parse_script(text: str, kind: Literal["TOML", "JSON"], name: str = "script")
 
 
 def change_speed(script: Script, speed: str) -> Script:
-    """Return the script with another speed. Raises InvalidInputError unless the text is a number greater than 0."""
+    """Return the script with the speed in the text `speed`. Raises InvalidInputError unless it is a number greater than
+    0.
+    """
     try:
         found = float(speed)
     except ValueError:

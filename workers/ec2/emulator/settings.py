@@ -73,7 +73,7 @@ class FaultRule(Document):
     comes (`500`), or no answer comes (`timeout`).
     """
     deliver: Count | None = None
-    """Most instances that a launch gets. `code` is then the error for the other ones."""
+    """Most instances that a launch gets. `code` is then the error for the missing ones."""
     action: Name | None = None
     """The EC2 action that fails, or `any`; default: the actions that launch, RunInstances and CreateFleet."""
     type: Name | None = None
@@ -155,12 +155,12 @@ class Quota(Document):
 
 
 class Capacity(Document):
-    """How many machines EC2 has room for at the same time in a region, of those that this table names. A field without
-    a value matches every machine. Every table that matches a machine limits it.
+    """One limit of the emulator: how many machines that match these fields may exist in a region at the same time. A
+    field without a value matches every machine. A machine must keep to every limit that it matches.
     """
 
     machines: Count
-    """Most machines that exist at the same time. Terminated ones do not count."""
+    """Most matching machines that may exist at the same time. Terminated machines do not count."""
     type: Name | None = None
     """EC2 instance type."""
     zone: Name | None = None
@@ -196,7 +196,7 @@ class SpotMarket(Document):
     """Spot prices that do not move. The first one that names the type and zone counts."""
 
     def check_fields(self) -> None:
-        """Refuse a highest share below the lowest one."""
+        """Refuse settings in which `high` is less than `low`."""
         if self.high < self.low:
             raise conflicts([Fault("high", f"at least low ({self.low:g})", f"{self.high:g}")])
 
@@ -231,7 +231,9 @@ class EmulatorSettings(Document):
     boot_failures: tuple[BootFailure, ...] = ()
     quota: Quota = Quota()
     capacity: tuple[Capacity, ...] = ()
-    """Room for machines; none: any number. A launch beyond it gets what there is, as EC2 gives it."""
+    """Limits on the number of machines; an empty list: no limit. A launch that exceeds a limit gets only as many
+    machines as the limit permits.
+    """
     throttling: Throttling | None = None
     """Token buckets that limit the rate of calls. None: no limit; an empty table: the limits that EC2 documents."""
     interruption_queue: QueueName | None = None
@@ -239,8 +241,8 @@ class EmulatorSettings(Document):
     interruption_rate: Amount = 0.0
     """Average number of random interruptions of a spot instance per hour."""
     interruption_deadline: Seconds = 120.0
-    """Seconds from an interruption notice to the end of the instance. The control request to interrupt may name another
-    number.
+    """Seconds from an interruption notice to the end of the instance. A request to interrupt instances by the control
+    API may name another number.
     """
     dropped_notices: Share = 0.0
     """Share of the interruption and rebalance notices that are lost, from 0 to 1."""
@@ -249,12 +251,14 @@ class EmulatorSettings(Document):
     are not lost.
     """
     random_seed: Count = 0
-    """Seed of the emulator's random choices. They start again when the seed is set."""
+    """Seed of the emulator's random choices. When the seed is set, the random numbers start again."""
     spot_prices: SpotMarket = SpotMarket()
-    """How spot prices move. They start again when a key except `fixed`, or the seed, is set."""
+    """How spot prices move. The prices start again when a key of this table except `fixed`, or `random_seed`, is
+    set.
+    """
     instance_types: tuple[Text, ...] = ()
-    """Patterns of the instance types in the catalogue, like `m5.*`; none: all types that moto knows. Launches do not
-    depend on them.
+    """Patterns of the names of the instance types in the catalogue, like `m5.*`; an empty list: all types that moto
+    knows. Launches of other types are possible, too.
     """
     faults: tuple[FaultRule, ...] = ()
 

@@ -48,7 +48,9 @@ class SpotPrices:
         self._walks: dict[tuple[str, str], PriceWalk] = {}
 
     def change(self, settings: SpotMarket, seed: int) -> None:
-        """Use these settings. If more than the fixed prices differs, the walks start again."""
+        """Use these settings. If any of them except the fixed prices, or the seed, differs, start the random walks
+        again.
+        """
         same = settings.model_copy(update={"fixed": ()}) == self._settings.model_copy(update={"fixed": ()})
         if same and seed == self._seed:
             self._settings = settings
@@ -56,7 +58,7 @@ class SpotPrices:
             self.restart(settings, seed)
 
     def restart(self, settings: SpotMarket, seed: int) -> None:
-        """Start all walks again, from now."""
+        """Start the random walks of all prices again, from now on and with these settings."""
         self._settings, self._seed, self._began = settings, seed, self._clock()
         self._walks = {}
 
@@ -105,8 +107,8 @@ def list_on_demand_prices(region: str) -> list[dict[str, Any]]:
 
 
 def _list_pairs(region: str, types: Collection[str], zones: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of type and zone for which the region has spot prices, sorted, of these types and zones (none:
-    all).
+    """Yield, sorted, each pair (instance type, zone) of these types and zones for which the region has spot prices. No
+    types or no zones: all of them.
     """
     offered = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, ())
     for kind, zone in sorted({(each["InstanceType"], each["Location"]) for each in offered}):
@@ -116,7 +118,9 @@ def _list_pairs(region: str, types: Collection[str], zones: Collection[str]) -> 
 
 
 def _read_filters(call: Call) -> dict[str, set[str]]:
-    """Return the values of a call's filters by their names, with those of its parameters of the same meaning."""
+    """Return name of a filter -> its values, from the filters of a call and from its parameters that have the same
+    meaning.
+    """
     names, values = dict[str, str](), dict[str, set[str]]()
     for key, value in call.parameters.items():
         if match := _FILTER.fullmatch(key):

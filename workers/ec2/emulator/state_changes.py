@@ -13,8 +13,8 @@ _LAST: Final = "terminated"
 
 
 class StateChanges:
-    """The instances that are not terminated, each with the last state of which an event was sent. Not thread-safe; the
-    middleware uses it under its lock.
+    """Sends the events about state changes. It has all instances that are not terminated, each with the last state
+    about which an event was sent. Not thread-safe; the middleware uses it under its lock.
     """
 
     def __init__(self, lives: Lives) -> None:
@@ -22,16 +22,16 @@ class StateChanges:
         self._sent: dict[EmulatedInstance, str] = {}
 
     def add(self, instances: Iterable[EmulatedInstance]) -> None:
-        """Send the events of these new instances, from now on."""
+        """From now on, send the events about state changes of these new instances."""
         self._sent |= dict.fromkeys(instances, "")
 
     def clear(self) -> None:
-        """Send no more events of the present instances."""
+        """Send no more events about the present instances."""
         self._sent.clear()
 
     def send(self) -> None:
-        """Send the events of all changes since the last call. A state that an instance was in only for a moment has an
-        event, too.
+        """Send the events about all state changes since the last call, also about states that lasted only for a
+        moment.
         """
         for instance, sent in list(self._sent.items()):
             state = str(instance.real_state.name)

@@ -19,19 +19,19 @@ TYPES: Final = "DescribeInstanceTypes"
 OFFERINGS: Final = "DescribeInstanceTypeOfferings"
 MOST: Final = {TYPES: 100, OFFERINGS: 1000}
 _WRITTEN: Final[dict[tuple[tuple[str, ...], int | None], bytes]] = {}
-"""Types of a page and index of the next page -> the body of the answer."""
+"""(types of a page, index of the first type on the next page) -> the body of the answer with this page."""
 _PAGING: Final = ("MaxResults", "NextToken")
 
 
 def is_paged(call: Call) -> bool:
-    """Return whether this module answers a call: one about all types, without filters."""
+    """Return whether this module answers a call: it does for calls about all instance types, without filters."""
     narrowed = any(key.startswith(("InstanceType.", "Filter.")) for key in call.parameters)
     return call.action in MOST and not narrowed
 
 
 def answer_page(call: Call, patterns: Collection[str], forward: Callable[[Call], Response]) -> Response:
-    """Return the page of the catalogue that a call requests. `patterns`: those of the types in it; none: all types.
-    `forward` lets moto answer a call.
+    """Return the page of the catalogue that a call requests. `patterns`: patterns of the names of the types in the
+    catalogue; if there are none, it has all types. `forward` lets moto answer a call.
     """
     first, most = find_page(call, MOST[call.action])
     names = _list_names(tuple(patterns))
@@ -80,7 +80,9 @@ def find_page(call: Call, most: int) -> tuple[int, int]:
 
 
 def write_page(action: str, body: str, following: int | None) -> Response:
-    """Return the answer to a call with this content. `following`: the index of the next page; None: it is the last."""
+    """Return the answer to a call with the content `body`. `following`: the index of the first entry on the next page;
+    None: this is the last page.
+    """
     text = (
         f'<?xml version="1.0" encoding="UTF-8"?>\n<{action}Response xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
         f"<requestId>00000000-0000-0000-0000-000000000000</requestId>{body}</{action}Response>"

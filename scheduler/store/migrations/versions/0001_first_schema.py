@@ -17,7 +17,7 @@ _ENDED_AT = "CASE WHEN phase IN ('cancelled', 'expired', 'failed', 'released') T
 
 
 def upgrade() -> None:
-    """Create every table, the only row of the table of the leader, and the counters."""
+    """Create every table, the only row of the table about the leader, and the counters."""
     _create_counters()
     _create_events()
     _create_holds()

@@ -1,5 +1,5 @@
-"""Revision 0002: slots count failed probes and unconfirmed leases in a row. The failed boots of a pool are counted in a
-hold.
+"""Revision 0002: slots count failed probes and unconfirmed leases in a row. A launch back-off (hold) counts the failed
+boots of a pool.
 """
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Rename one column and add another one. Both are 0 in every row."""
+    """Rename one column of the slots and add another one. Both are 0 in every row."""
     with op.batch_alter_table("slots") as slots:
         slots.alter_column("failed_boots", new_column_name="failed_probes")
         slots.add_column(sa.Column("unconfirmed", sa.BigInteger(), nullable=False, server_default="0"))

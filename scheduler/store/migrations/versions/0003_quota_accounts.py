@@ -1,5 +1,5 @@
-"""Revision 0003: quota accounts and the history of their balances. Leases get their cost, slots the time of the last
-report.
+"""Revision 0003: quota accounts and the history of their balances. Leases get a cost; slots get the time of the last
+report about them.
 """
 
 import sqlalchemy as sa

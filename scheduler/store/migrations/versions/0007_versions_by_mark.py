@@ -1,6 +1,6 @@
-"""Revision 0007: the indexes on `marked_at` contain the column `version` too.
+"""Revision 0007: the indexes on `marked_at`, the time of a row's last write, contain the column `version` too.
 
-Recently written rows are then compared by reading an index alone.
+So the versions of recently written rows are read from an index alone.
 """
 
 from alembic import op

@@ -1,4 +1,6 @@
-"""Revision 0009: the catalogue of instance types, the table of prices, and the counter of their changes."""
+"""Revision 0009: the catalogue of instance types, the table of prices, and a counter that each change of either
+increases.
+"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,6 @@
-"""Revision 0010: the cost ledger. Slots get the account whose demand caused the launch, and their open interval."""
+"""Revision 0010: the cost ledger. A slot gets the account whose demand caused the launch, and the interval of its
+machine whose costs are not booked yet.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,8 +14,8 @@ _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add a table, and columns that are NULL in the existing rows: their machines are booked from their next change on,
-    for no account.
+    """Add a table, and columns that are NULL in the existing rows: the costs of their machines are booked from the next
+    change of the row on, for no account.
     """
     op.create_table(
         "costs",

@@ -12,5 +12,7 @@ _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add a column that is NULL in every row: launches under way are those of single machines."""
+    """Add a column that is NULL in every row: launches that are under way during the migration count as launches of
+    single machines.
+    """
     op.add_column("slots", sa.Column("gang", _TEXT, nullable=True))

@@ -1,4 +1,4 @@
-"""Revision 0015: until when a machine without a slot is booked in the cost ledger."""
+"""Revision 0015: a table of the times until which the costs of machines without a slot are booked."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,7 @@ _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add an empty table: a machine without a slot is booked from its launch on when the next sweep finds it."""
+    """Add an empty table. The costs of a machine without a slot are booked from its launch on when a sweep finds it."""
     op.create_table(
         "booked_machines",
         sa.Column("machine", _TEXT, nullable=False),
