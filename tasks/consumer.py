@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from celery.worker.consumer import Consumer as CeleryConsumer
 
-EVENT_SECONDS: Final = 0.02
+EVENT_SECONDS: Final = 0.1
 """Seconds for which events about tasks are collected. They contain the time at which they happened."""
 
 
