@@ -25,7 +25,7 @@ class ClusterFile:
         self._seen = HighestSeen()
 
     def close(self) -> None:
-        """Do nothing: no connection is kept."""
+        """Close the connections to the database. Here: do nothing, because `read_cluster` keeps no connection."""
 
     def read_cluster(self) -> ClusterNumbers:
         """Return the identity of the cluster, its highest term and token, and the number of restores. See
@@ -34,7 +34,9 @@ class ClusterFile:
         return self._seen.read(_File(self.path))
 
     def accept_restores(self, restores: int) -> None:
-        """Do nothing: this process writes nothing into the database. See ClusterSource."""
+        """Permit this process to write while the database has this number of restores. Here: do nothing, because this
+        process writes nothing into the database. See ClusterSource.
+        """
 
 
 class _File:

@@ -9,8 +9,8 @@ from scheduler.ports import PoolCost
 
 
 class ReadsCosts(Protocol):
-    """A base class of stores: it answers the questions of the port CostLedger from one method, `load_costs`, that each
-    store implements.
+    """A base class of stores: it implements the methods of the port CostLedger that read costs, by one method,
+    `load_costs`, which each store provides.
     """
 
     def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:

@@ -181,8 +181,8 @@ class Dialect(Protocol):
 
     @property
     def has_one_writer(self) -> bool:
-        """Whether a transaction that writes ends before another one begins. Then what it reads at its begin stays true
-        until its end.
+        """Whether a transaction that writes ends before another one begins. Then the rows that such a transaction has
+        read at its begin stay unchanged until its end.
         """
 
     @property
@@ -247,7 +247,7 @@ class Dialect(Protocol):
         """Wait until no other process migrates the database."""
 
     def check_text(self, connection: Connection) -> None:
-        """Raise StoreUnavailableError if the encoding of the database cannot store every text."""
+        """Check that the encoding of the database can store every text. Raises StoreUnavailableError if it cannot."""
 
     def explain(self, error: Exception) -> Exception:
         """Return the error of the Store port that stands for `error`, which is one of `errors`. The message is one line

@@ -59,7 +59,7 @@ class MemoryStore(ReadsCosts):
         return MemoryTransaction(self._world, self._lock, self._clock)
 
     def close(self) -> None:
-        """Do nothing: a store in memory has no connections. See Store."""
+        """Close the connections to the database. Here: do nothing, because a store in memory has none. See Store."""
 
     def now(self) -> float:
         """Return cluster time, outside a transaction. See Store."""
@@ -81,7 +81,9 @@ class MemoryStore(ReadsCosts):
         )
 
     def accept_restores(self, restores: int) -> None:
-        """Do nothing: no backup is restored into a store in memory while it is in use. See Store."""
+        """Permit transactions while the database has this number of restores, and no other one. Here: do nothing,
+        because no backup is restored into a store in memory while it is in use. See Store.
+        """
 
     def rules_version(self) -> int:
         """Return the version of the scheduling rules in force. See Store."""
@@ -139,8 +141,8 @@ class MemoryStore(ReadsCosts):
         )
 
     def read_versions_since(self, since: float, known: RecentWrites | None = None) -> list[RowVersion]:
-        """Return the versions of all rows that were written at or after `since`, also of ended reservations. Rows that
-        `known` has in their present version are missing in the result. See Store.
+        """Return the versions of all rows that were written at or after `since`, also of ended reservations. Rows whose
+        present version the caller has, as `known` shows, are missing. See Store.
         """
         found: list[RowVersion] = []
         # The rows that were written last come first, so no older rows are read.
@@ -220,15 +222,17 @@ class MemoryStore(ReadsCosts):
             return _drop_all(self._world.costs, [key for key in self._world.costs if key[0] < before])
 
     def prune_booked_machines(self, before: float) -> int:
-        """Delete the stored booking times before `before` of machines without a slot. Return the number of deleted
-        rows. See CostLedger.
+        """Delete the stored machines without a slot whose costs are booked only until a time before `before`. Return
+        the number of deleted rows. See CostLedger.
         """
         with self._lock:
             booked = self._world.booked_machines
             return _drop_all(booked, [name for name, until in booked.items() if until < before])
 
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
-        """Return the changes of the prices of these instance types, sorted by key. See PriceHistory."""
+        """Return the stored price changes of these instance types, sorted by type, zone, market and hour. See
+        PriceHistory.
+        """
         with self._lock:
             found = [each for each in self._world.price_changes.values() if each.type in types]
         return sorted(found, key=lambda each: each.key)
@@ -242,7 +246,7 @@ class MemoryStore(ReadsCosts):
             return _drop_all(known, [key for key, each in known.items() if each.hour < before])
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        """Return up to `limit` callbacks in the outbox that were not sent since `sent_before`. See Store."""
+        """Return up to `limit` messages of the outbox that were last sent before `sent_before`. See Store."""
         due = [row for row in self._world.outgoing.values() if row.sent_at < sent_before]
         return sorted(due, key=lambda row: (row.created_at, row.id))[:limit]
 

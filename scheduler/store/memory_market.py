@@ -14,7 +14,8 @@ class MemoryMarketWrites:
     _price_changes: list[PriceChange]
 
     def save_types(self, types: Sequence[InstanceType]) -> None:
-        """Insert or replace instance types in the catalogue, by name. See MarketWrites."""
+        """Insert instance types into the catalogue, or replace the stored types with the same names. See MarketWrites.
+        """
         self._keep_types({**self._market.type_by_name, **{each.name: each for each in types}})
 
     def delete_types(self, names: Iterable[str]) -> None:
@@ -23,14 +24,15 @@ class MemoryMarketWrites:
         self._keep_types({name: each for name, each in self._market.type_by_name.items() if name not in gone})
 
     def save_prices(self, prices: Sequence[Price]) -> None:
-        """Insert or replace prices, by key. See MarketWrites."""
+        """Insert prices, or replace the stored prices of the same type, zone and market. See MarketWrites."""
         known = self._market
         kept = {each.key: each for each in (*known.prices, *prices)}
         rows = tuple(kept[key] for key in sorted(kept))
         self._market = StoredMarket(version=known.version, types=known.types, prices=rows)
 
     def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
-        """Insert or replace changes of prices, by key. See MarketWrites."""
+        """Insert price changes, or replace the stored ones of the same type, zone, market and hour. See MarketWrites.
+        """
         self._price_changes += changes
 
     def count_market_change(self) -> None:

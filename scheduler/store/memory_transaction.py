@@ -124,8 +124,8 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         return list(self.load_accounts(sorted(names)).values())
 
     def sum_running(self, now: float) -> dict[str, Levels]:
-        """Return for each account what its running leases have cost from their last charge to `now`. See
-        Transaction.
+        """Return, by account, the worker-seconds by level that the account's running leases have used from their last
+        charge to `now`. See Transaction.
         """
         accounts = {account.id: account for account in self.load_all_accounts()}
         owners = {owner for held in self._world.occupants.values() for owner in held}
@@ -287,11 +287,11 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
             self._answers[answered.id] = answered
 
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
-        """Insert or replace callbacks in the outbox, from which they are sent to the broker. See Transaction."""
+        """Insert messages to producers into the outbox, or replace stored ones with the same ids. See Transaction."""
         self._outgoing.update((row.id, row) for row in rows)
 
     def delete_outgoing(self, ids: Iterable[str]) -> None:
-        """Delete the callbacks with these ids from the outbox, because the broker accepted them. See Transaction."""
+        """Delete the messages with these ids from the outbox, because the broker accepted them. See Transaction."""
         self._outgoing.update(dict.fromkeys(ids))
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
@@ -324,11 +324,13 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         return found
 
     def load_rules(self) -> StoredRules:
-        """Return the scheduling rules in force, as this transaction sees them. See Transaction."""
+        """Return the scheduling rules in force, or those that this transaction has stored. See Transaction."""
         return self._rules
 
     def save_rules(self, document: Mapping[str, Any], version: int, images: Mapping[str, str] | None = None) -> int:
-        """Store this document as the rules in force, if the version in force is still `version`. See Transaction."""
+        """Store this document as the rules in force, and return their new version. Raises StaleWriteError if the
+        version in force is not `version`. See Transaction.
+        """
         if version != self._rules.version:
             raise self._lose(StaleWriteError(f"the rules have version {self._rules.version}, not {version}"))
         stored, found = dict(document), dict(images or {})

@@ -160,8 +160,8 @@ class PostgresDialect:
         return func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
 
     def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
-        """Return ((), parameters): the bind parameters that pass `rows` (structs) to `bulk.statement()`. No values are
-        passed once for all rows. See Dialect.
+        """Return ((), parameters): the bind parameters that pass `rows` (structs) to `bulk.statement()`. The first part
+        is always empty, because here no value is passed once for all rows. See Dialect.
         """
         columns = zip(bulk.fields, take_columns(bulk.fields, rows), strict=True)
         return (), {_bound(each): _write_array(values, _find_writer(each)) for (each, _), values in columns}
@@ -190,7 +190,9 @@ class PostgresDialect:
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=merged)
 
     def prepare_clock(self, engine: Engine) -> None:
-        """Do nothing: a PostgreSQL server has a clock of its own. See Dialect."""
+        """Make sure that the database has a base from which cluster time is computed. Here: do nothing, because a
+        PostgreSQL server has a clock of its own. See Dialect.
+        """
 
     def read_cluster(self, connection: StoreConnection) -> ClusterRow:
         """Return the row about the cluster with cluster time, by one statement. See Dialect."""
@@ -210,7 +212,9 @@ class PostgresDialect:
         connection.execute(_ADVISORY, {"key": _MIGRATION_LOCK})
 
     def check_text(self, connection: Connection) -> None:
-        """Raise StoreUnavailableError if the encoding of the database cannot store every text. See Dialect."""
+        """Check that the encoding of the database can store every text. Raises StoreUnavailableError if it cannot. See
+        Dialect.
+        """
         found = connection.execute(_ENCODING).scalar_one()
         if found not in _ENCODINGS:
             raise StoreUnavailableError(

@@ -31,8 +31,8 @@ class HighestSeen:
         self._identity: str | None = None
         self._term = self._token = 0
         self._restores: int | None = None
-        """The number of restores that the database had when this process last checked that it belongs to its cluster;
-        None before the first check or transaction.
+        """The number of restores that the database had when this process last checked that the database belongs to its
+        cluster; None before the first check or transaction.
         """
 
     def accept_restores(self, restores: int) -> None:
@@ -59,11 +59,11 @@ class HighestSeen:
         return row
 
     def read(self, session: Reader[Row]) -> Row:
-        """Read the row about the cluster and return it.
+        """Read the row about the cluster and return the row.
 
-        Raises DatabaseWentBackError if its leader term or fencing token is lower than this process has read before, and
-        ForeignClusterError if it belongs to another cluster. The row is compared with the numbers that were known
-        before the statement began, because another thread may read higher numbers meanwhile.
+        Raises DatabaseWentBackError if the row has a lower leader term or fencing token than this process has read
+        before, and ForeignClusterError if the row is that of another cluster. The row is compared with the numbers that
+        were known before the statement began, because another thread may read higher numbers meanwhile.
         """
         with self._guard:
             identity, term, token = self._identity, self._term, self._token

@@ -42,7 +42,7 @@ class explaining:  # noqa: N801 - used like a function
         """
 
     def __enter__(self) -> None:
-        """Do nothing."""
+        """Begin the block. Nothing is done here, because `__exit__` converts the errors."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -26,7 +26,7 @@ MOST_ALIKE: Final = 10_000
 """The most decoded JSON values that are cached for one column. Equal values are decoded once and share their memory."""
 
 LEAST_COPIED: Final = 20
-"""The least rows of which `read_all` looks for values that all of them have."""
+"""The fewest rows for which `read_all` searches for values that all of the rows have."""
 
 AnyStruct = TypeVar("AnyStruct", bound=msgspec.Struct)
 
@@ -81,9 +81,9 @@ class Shape(Generic[AnyStruct]):
         return Bulk(dialect, fields, lambda given: dialect.upsert(self.table, given, overwrite))
 
     def read(self, values: Sequence[Any], **elsewhere: object) -> AnyStruct:
-        """Return the struct made of the `values` of one row, which are in the order of `columns`.
+        """Return the struct that is made of the `values` of one row. The values have the order of `columns`.
 
-        `elsewhere`: values of fields that other tables hold, by field name.
+        `elsewhere`: field name -> value, for the fields whose values other tables hold.
         """
         fields: dict[str, Any] = dict(zip(self._fields, values))  # noqa: B905 - speed; further values are of the caller
         if elsewhere:
@@ -95,8 +95,8 @@ class Shape(Generic[AnyStruct]):
         return self._struct(**fields)
 
     def read_all(self, rows: Sequence[Record], **elsewhere: Sequence[object]) -> list[AnyStruct]:
-        """Return the struct of each row, in the order of the rows. `elsewhere`: by name of the field, the values that
-        other tables hold, one for each row.
+        """Return the struct of each row, in the order of the rows. `elsewhere`: field name -> the values of this field,
+        one for each row, for the fields whose values other tables hold.
 
         Speed: values that all rows have are converted once, and each struct is a copy of the first one with its own
         values.

@@ -1,5 +1,5 @@
-"""Rules that all implementations of the Store port share: which fields are time marks, what happens after a failed
-write, and constants of restores and of the view.
+"""Rules that all implementations of the Store port share: which fields are time marks (fields that are written without
+a new version of the row), what happens after a failed write, and constants of restores and of the view.
 """
 
 from typing import Final, TypeVar
@@ -18,8 +18,8 @@ LONG_AGO: Final = 1.0
 tick, so that the time since the backup counts as an outage.
 """
 VERSIONS_A_RESTORE: Final = 10**6
-"""By how much a restore increases `principals_version`: more than the principals can have changed since the backup, so
-that every process reads them again.
+"""By how much a restore increases `principals_version`, the number of changes of the principals: by more than the
+principals can have changed since the backup, so that every process reads the principals again.
 """
 RECENT_SECONDS: Final = 600.0
 """Seconds for which an ended reservation stays in the view, the copy of the rows in Redis. See

@@ -163,7 +163,7 @@ class SqlStore(ReadsCosts):
             return self._seen.read(session)
 
     def accept_restores(self, restores: int) -> None:
-        """Permit transactions in a database with this number of restores. See Store."""
+        """Permit transactions while the database has this number of restores, and no other one. See Store."""
         self._seen.accept_restores(restores)
 
     def rules_version(self) -> int:
@@ -236,8 +236,8 @@ class SqlStore(ReadsCosts):
             yield from self._versions.read_live(session)
 
     def read_versions_since(self, since: float, known: RecentWrites | None = None) -> list[RowVersion]:
-        """Return the versions of all rows that were written at or after `since`, also of ended reservations. Rows that
-        `known` has in their present version may be missing. See Store.
+        """Return the versions of all rows that were written at or after `since`, also of ended reservations. Rows whose
+        present version the caller has, as `known` shows, may be missing. See Store.
         """
         with self._reading() as session:
             return list(self._versions.read_since(session, since, known))
@@ -307,14 +307,16 @@ class SqlStore(ReadsCosts):
             return session.change(sql_ledger.prune_costs(before))
 
     def prune_booked_machines(self, before: float) -> int:
-        """Delete the stored booking times before `before` of machines without a slot. Return the number of deleted
-        rows. See CostLedger.
+        """Delete the stored machines without a slot whose costs are booked only until a time before `before`. Return
+        the number of deleted rows. See CostLedger.
         """
         with self._writing() as session:
             return session.change(sql_ledger.prune_booked_machines(before))
 
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
-        """Return the changes of the prices of these instance types, sorted by key. See PriceHistory."""
+        """Return the stored price changes of these instance types, sorted by type, zone, market and hour. See
+        PriceHistory.
+        """
         with self._reading() as session:
             return read_price_changes(session, types)
 
@@ -326,7 +328,7 @@ class SqlStore(ReadsCosts):
             return prune_price_changes(session, before)
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        """Return up to `limit` callbacks in the outbox that were not sent since `sent_before`. See Store."""
+        """Return up to `limit` messages of the outbox that were last sent before `sent_before`. See Store."""
         with self._reading() as session:
             return OUTGOING.read_all(session.fetch(_DUE, sent_before=sent_before, limit=limit))
 

@@ -23,8 +23,7 @@ def prune_costs(before: float) -> Executable:
 
 
 def prune_booked_machines(before: float) -> Executable:
-    """Return the statement that deletes the machines whose costs are booked until a time before `before` and not
-    further.
+    """Return the statement that deletes the stored machines whose costs are booked only until a time before `before`.
     """
     return delete(booked_machines).where(booked_machines.c.until < before)
 
@@ -35,14 +34,16 @@ class LedgerStatements:
     def __init__(self, dialect: Dialect) -> None:
         fields = tuple(COSTS.fields(costs.c))
         self.add = Bulk(dialect, fields, lambda given: dialect.upsert(costs, given, _accumulate))
-        """The statement that adds costs to the rows of the ledger."""
+        """The statement that adds costs to the rows of the ledger with the same keys; it inserts a row for a new key.
+        """
         booked = tuple(_BOOKED.fields(booked_machines.c))
         begins = booked_machines.c.machine, booked_machines.c.since
         self.advance = Bulk(
             dialect, booked, lambda given: dialect.upsert(booked_machines, given, _advance).returning(*begins)
         )
-        """The statement that stores for machines a new booked interval, which begins where the last one ended and ends
-        at the given time. It returns the begins.
+        """The statement that stores a new booked interval for each given machine. The interval begins where the
+        machine's last one ended, and ends at the given time. The result of the statement has the begins of the new
+        intervals.
         """
 
 

@@ -43,7 +43,7 @@ def read_market(session: Session) -> StoredMarket:
 
 
 def read_price_changes(session: Session, types: Iterable[str]) -> list[PriceChange]:
-    """Return the stored price changes of these instance types, sorted by key."""
+    """Return the stored price changes of these instance types, sorted by type, zone, market and hour."""
     change = market_tables.price_changes.c
     statement = select(*CHANGES.columns).where(change.type.in_(session.dialect.ids()))
     return sorted(map(CHANGES.read, session.fetch_for(statement, types)), key=lambda each: each.key)
@@ -65,7 +65,8 @@ class SqlMarketWrites:
     _session: Session
 
     def save_types(self, types: Sequence[InstanceType]) -> None:
-        """Insert or replace instance types in the catalogue, by name. See MarketWrites."""
+        """Insert instance types into the catalogue, or replace the stored types with the same names. See MarketWrites.
+        """
         by_name = {each.name: each for each in types}
         self._session.write(INSTANCE_TYPES.put(self._session.dialect), [by_name[name] for name in sorted(by_name)])
 
@@ -74,12 +75,13 @@ class SqlMarketWrites:
         self._session.change_for(_delete_types(self._session.dialect), names)
 
     def save_prices(self, prices: Sequence[Price]) -> None:
-        """Insert or replace prices, by key. See MarketWrites."""
+        """Insert prices, or replace the stored prices of the same type, zone and market. See MarketWrites."""
         by_key = {price.key: price for price in prices}
         self._session.write(PRICES.put(self._session.dialect), [by_key[key] for key in sorted(by_key)])
 
     def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
-        """Insert or replace changes of prices, by key. See MarketWrites."""
+        """Insert price changes, or replace the stored ones of the same type, zone, market and hour. See MarketWrites.
+        """
         by_key = {each.key: each for each in changes}
         self._session.write(CHANGES.put(self._session.dialect), [by_key[key] for key in sorted(by_key)])
 

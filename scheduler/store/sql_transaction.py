@@ -81,7 +81,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return self._now
 
     def rules_version(self) -> int:
-        """Return the version of the rules in force at the begin of the transaction, or at `note_tick`."""
+        """Return the version of the rules in force when the transaction began, or at `note_tick`. See Transaction."""
         return self._rules_version
 
     def take_term(self, holder: str) -> LeaderTerm:
@@ -90,9 +90,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return LeaderTerm(*row)
 
     def jump(self, term: int, token: int) -> None:
-        """Set the leader term and the highest fencing token to these values after a restore, and count the restore. See
-        Transaction.
-        """
+        """Set leader term and highest fencing token to these values after a restore, and count it. See Transaction."""
         self._session.change(fixed.JUMP_TERM, to=term, long_ago=LONG_AGO)
         self._session.change(fixed.JUMP_TOKEN, to=token)
         self._session.change(fixed.COUNT_RESTORE)
@@ -132,8 +130,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return ACCOUNTS.read_all(self._session.fetch(fixed.ALL_ACCOUNTS))
 
     def sum_running(self, now: float) -> dict[str, Levels]:
-        """Return for each account what its running leases have cost from their last charge to `now`. See
-        Transaction.
+        """Return, by account, the worker-seconds by level that the account's running leases have used from their last
+        charge to `now`. See Transaction.
         """
         found: dict[str, Levels] = {}
         for account, level, used in self._session.fetch(fixed.RUNNING, now=now):
@@ -147,9 +145,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return self._count("sequence", 0).start - 1
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Count the pending reservations of this principal, or of all unsigned requests if it is None.
-        See Transaction.
-        """
+        """Count the pending reservations of this principal; None: those of unsigned requests. See Transaction."""
         if principal is None:
             return self._count_pending(fixed.PENDING_UNSIGNED)
         return self._count_pending(fixed.PENDING_OF_PRINCIPAL, name=principal)
@@ -159,7 +155,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return self._count_pending(fixed.PENDING_OF_ACCOUNT, name=account)
 
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
-        """Count the reservations with a `sequence` above `after` up to `upto` by principal and account."""
+        """Count, by principal and account, the reservations with after < `sequence` <= upto. See Transaction."""
         found = self._session.fetch(fixed.INSERTED, after=after, upto=upto)
         return {(principal, account): Pending(int(count), int(most)) for principal, account, count, most in found}
 
@@ -301,12 +297,12 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         self._write(self._statements.insert_answers, answers)
 
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
-        """Insert or replace callbacks in the outbox, from which they are sent to the broker. See Transaction."""
+        """Insert messages to producers into the outbox, or replace stored ones with the same ids. See Transaction."""
         by_id = {row.id: row for row in rows}
         self._session.write(self._statements.put_outgoing, [by_id[key] for key in sorted(by_id)])
 
     def delete_outgoing(self, ids: Iterable[str]) -> None:
-        """Delete the callbacks with these ids from the outbox, because the broker accepted them. See Transaction."""
+        """Delete the messages with these ids from the outbox, because the broker accepted them. See Transaction."""
         self._session.change_for(self._statements.delete_outgoing, ids)
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
@@ -335,7 +331,9 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return self._rules.load(self._session)
 
     def save_rules(self, document: Mapping[str, Any], version: int, images: Mapping[str, str] | None = None) -> int:
-        """Store this document as the rules in force, if the version in force is still `version`. See Transaction."""
+        """Store this document as the rules in force, and return their new version. Raises StaleWriteError if the
+        version in force is not `version`. See Transaction.
+        """
         read_rules(dict(document))
         current = read_rules_version(self._session)
         if current != version:
@@ -357,7 +355,9 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return range(last - count + 1, last + 1)
 
     def _find_stored(self, kind: type[Row], ids: Sequence[str]) -> Mapping[str, Row]:
-        """Lock and return the stored rows of this kind. Reservations locked by this transaction are not read again."""
+        """Lock the stored rows of this kind with these ids, and return them by id. Reservations that this transaction
+        has locked already are not read again; the result has all of them.
+        """
         if kind is not Reservation or not self._locked:
             return self._load(kind, ids)
         missing = [name for name in ids if name not in self._locked]

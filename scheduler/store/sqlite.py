@@ -200,13 +200,19 @@ class SqliteDialect:
         return stored.at(self._boot.read(stored) if self._clock is None else self._clock(), stored.clock_offset)
 
     def queue_for_events(self, connection: StoreConnection) -> None:
-        """Do nothing: SQLite has one writer at a time, so numbers of events are committed in order. See Dialect."""
+        """Wait until no other open transaction has numbered events. Here: do nothing, because SQLite has one writer at
+        a time, so event numbers are committed in ascending order. See Dialect.
+        """
 
     def queue_for_migration(self, connection: Connection) -> None:
-        """Do nothing: a migration begins as a writer, and SQLite has one writer at a time. See Dialect."""
+        """Wait until no other process migrates the database. Here: do nothing, because a migration begins as a writer,
+        and SQLite has one writer at a time. See Dialect.
+        """
 
     def check_text(self, connection: Connection) -> None:
-        """Do nothing: SQLite stores every text. See Dialect."""
+        """Check that the encoding of the database can store every text. Here: do nothing, because SQLite stores every
+        text. See Dialect.
+        """
 
     def explain(self, error: Exception) -> Exception:
         """Return the error of the Store port that stands for one of `errors`. Its message is one line without
@@ -223,8 +229,8 @@ class SqliteDialect:
         return NotPermittedError(line) if self._may_only_read(error) else StoreUnavailableError(line)
 
     def _may_only_read(self, error: Exception) -> bool:
-        """Return whether a write failed because this user has no permission to write the file. Return False if the file
-        system is read-only.
+        """Return whether a write failed because this user has no permission to write the file; False if another cause
+        is possible, such as a file system that is read-only for every user.
         """
         if not _name_of(error).startswith("SQLITE_READONLY") or os.access(self.path, os.W_OK):
             return False

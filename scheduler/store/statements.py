@@ -1,5 +1,5 @@
-"""The bulk statements of the SQL store: they read or write any number of rows at once. They are built once for each
-dialect.
+"""The bulk statements of the SQL store: each reads or writes any number of rows at once. They are built once for each
+dialect (the interface to one kind of database).
 """
 
 from collections.abc import Iterable, Sequence
@@ -76,12 +76,16 @@ class Statements:
 
     @cached_property
     def put_outgoing(self) -> Bulk:
-        """The statement that inserts callbacks (messages to producers) into the outbox, or overwrites them."""
+        """The statement that inserts messages to producers into the outbox; it overwrites a stored message with the
+        same id.
+        """
         return OUTGOING.put(self._dialect)
 
     @cached_property
     def put_balances(self) -> Bulk:
-        """The statement that inserts samples of account balances, or overwrites them."""
+        """The statement that inserts samples of account balances; it overwrites a stored sample of the same account and
+        time.
+        """
         return BALANCES.put(self._dialect)
 
     @cached_property
@@ -91,7 +95,7 @@ class Statements:
 
     @cached_property
     def put_principals(self) -> Bulk:
-        """The statement that inserts principals, or overwrites them."""
+        """The statement that inserts principals; it overwrites a stored principal with the same name."""
         return PRINCIPALS.put(self._dialect)
 
     @cached_property
@@ -101,13 +105,13 @@ class Statements:
 
     @cached_property
     def delete_outgoing(self) -> Delete:
-        """The statement that deletes the callbacks with the given ids from the outbox."""
+        """The statement that deletes the messages with the given ids from the outbox."""
         return delete(tables.outgoing).where(tables.outgoing.c.id.in_(self._dialect.ids()))
 
     @cached_property
     def known_reservations(self) -> Select[Any]:
-        """The statement that locks and selects, sorted, those of the given reservation ids that exist. A locked row
-        cannot be pruned before the transaction ends.
+        """The statement that selects, sorted, those of the given ids that stored reservations have, and locks these
+        rows. A locked row cannot be pruned before the transaction ends.
         """
         table = tables.reservations.c
         return select(table.id).where(table.id.in_(self._dialect.ids())).order_by(table.id).with_for_update()
@@ -130,16 +134,16 @@ class RowStatements:
 
     @cached_property
     def update(self) -> Bulk:
-        """The statement that overwrites the stored rows of the given rows. It changes a stored row only if its version
-        is one lower than that of the given row.
+        """The statement that overwrites stored rows with the given rows that have the same ids. It changes a stored row
+        only if the stored version is one lower than the given version, so that no other write is lost.
         """
         changing = [c for c in self._table.c if c is not self._id and not (c.computed or c.info.get("fixed"))]
         return self._update(changing, raised=1)
 
     @cached_property
     def mark(self) -> Bulk:
-        """The statement that writes the time marks of the given rows (`marked_at`, `last_seen` and others). It changes
-        a stored row only if its version is still that of the given row.
+        """The statement that writes the time marks of the given rows: the fields, such as `last_seen`, that are written
+        without a new version. It changes a stored row only if the stored version equals the given one.
         """
         return self._update(self._marks, raised=0)
 
@@ -156,15 +160,15 @@ class RowStatements:
 
     @cached_property
     def find_by_machine(self) -> Select[Any]:
-        """The statement that selects, without locking, the slots whose machine is one of `:ids`. The column needs no
-        index, because a fleet has few slots and the statement is rarely used.
+        """The statement that selects, without locking, the slots whose `instance_id` (the EC2 machine) is one of the
+        given ids. The column needs no index, because a fleet has few slots and the statement is rarely used.
         """
         return select(*self._shape.columns).where(self._table.c.instance_id.in_(self._dialect.ids()))
 
     @cached_property
     def delete(self) -> Bulk:
-        """The statement that deletes the given rows. It deletes a stored row only if its version is still that of the
-        given row.
+        """The statement that deletes the stored rows with the ids of the given rows. It deletes a stored row only if
+        the stored version equals the given one.
         """
         fields = tuple(self._shape.fields([self._id, self._version]))
 
@@ -207,7 +211,9 @@ class LeaseStatements:
 
     @cached_property
     def update(self) -> Bulk:
-        """The statement that overwrites the stored lease of the same reservation and component. Its position stays."""
+        """The statement that overwrites stored leases with the given leases (StoredLeases) of the same reservations and
+        components. The positions of the stored leases stay.
+        """
         table = self._table.c
         key = [table.reservation, table.component]
         changing = [column for column in table if column is not table.position]
