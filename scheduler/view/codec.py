@@ -19,7 +19,8 @@ _LISTS: dict[str, msgspec.json.Decoder[list[Change]]] = {
     for field, type_ in (*ROW_TYPES.items(), ("gone", Gone))
 }
 MOST_REQUESTS: Final = 2000
-"""When more different requests than this were read, the others are decoded with their rows: too few of them are equal.
+"""The most different requests that a RowReader keeps. If a view has more, too few of its requests are equal, and each
+further request is decoded with its row.
 """
 
 
@@ -48,10 +49,11 @@ def decode_row(kind: Kind, body: bytes) -> Row:
 
 
 class RowReader:
-    """Decodes the stored rows of a view that is read as a whole. Equal requests of its reservations are one object.
+    """Decodes the stored rows of a view that is read as a whole. Reservations with equal requests share one object for
+    the request.
 
-    Speed: most reservations of a large view have one of few requests. Without their copies a view takes a quarter less
-    memory, and the parts of an equal request are neither decoded nor looked at again.
+    Speed: most reservations of a large view have one of few requests. With shared objects a view takes a quarter less
+    memory, and each different request is decoded only once.
     """
 
     def __init__(self) -> None:
@@ -59,7 +61,9 @@ class RowReader:
         """The requests that were read, by their JSON texts."""
 
     def decode(self, kind: Kind, body: bytes) -> Sequence[Change]:
-        """Return the rows of this kind in a JSON array. Raises msgspec.DecodeError as `decode_deltas` does."""
+        """Return the rows of this kind that a JSON array contains. Raises msgspec.DecodeError if the array does not fit
+        this version of the program.
+        """
         known = self._requests
         if kind != "reservations" or len(known) > MOST_REQUESTS:
             return decode_deltas(kind, body)

@@ -97,11 +97,13 @@ class Ahead:
 Command = tuple[bytes | str | int | float, ...]
 """A command for Redis with its arguments."""
 ERRORS: Final = LineErrors(redis.ConnectionError, redis.TimeoutError, redis.InvalidResponse, BaseParser.parse_error)
-"""The errors of commands on a kept connection: those of redis-py."""
+"""The errors that commands on a kept connection raise: those of the library redis-py."""
 
 
 def name_script(script: Script, keys: Sequence[str], arguments: Sequence[bytes | str | int]) -> Command:
-    """Return the command that runs a script which Redis knows already."""
+    """Return the Redis command that runs a Lua script with these keys and arguments. Redis must have the script
+    already.
+    """
     return ("EVALSHA", script.sha, len(keys), *keys, *arguments)
 
 
@@ -136,8 +138,8 @@ def ask_whole(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
 
 
 def run_script(client: redis.Redis, script: Script, keys: Sequence[str], arguments: Sequence[bytes | str | int]) -> Any:
-    """Run a Lua script and return its result. It may run twice, because a failed attempt is repeated, so the script
-    must allow this. Raises RedisError if the second attempt fails, too.
+    """Run a Lua script and return its result. The script may run twice, because a failed attempt is repeated, so two
+    runs must have the same effect as one. Raises RedisError if the second attempt fails, too.
     """
     replies: list[Any] = []
     with suppress(redis.RedisError):

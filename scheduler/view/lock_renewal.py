@@ -8,7 +8,7 @@ from typing import Final, Self
 from scheduler.ports import LeaderLock, ViewUnavailableError
 
 IDLE_SHARES: Final = 12
-"""The thread that renews the lock ends after this many thirds of the lock's duration without a tick."""
+"""For how many thirds of the lock's duration the thread waits for another tick before it ends."""
 
 
 class Renewal:

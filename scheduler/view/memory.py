@@ -63,8 +63,8 @@ class InMemoryRedis:
         self.generation, self.report = self._generations, report
 
     def accept(self, changes: Iterable[Change]) -> None:
-        """Store each change that is newer than the stored copy of its row, also among the changes that readers apply.
-        Drop expired rows.
+        """Store each change that is newer than the stored copy of its row, and keep it for the readers that follow the
+        changes. Delete the ended reservations and tombstones that are older than `kept_seconds`.
         """
         for change in changes:
             taken = self._bury(change) if isinstance(change, Gone) else self._take(change)
@@ -79,8 +79,8 @@ class InMemoryRedis:
         return counted | {"reservations": counted["reservations"] - len(self._ended)}
 
     def deltas_after(self, sequence: int) -> list[Change] | None:
-        """Return the changes of rows after the one with the number `sequence`, oldest first; None if some of them are
-        no longer kept.
+        """Return the changes of rows that follow the change with the number `sequence`, oldest first; None if some of
+        them are no longer kept.
         """
         missing = self.sequence - sequence
         if not 0 <= missing <= len(self._deltas):
@@ -171,15 +171,21 @@ class MemoryViewCache:
             return self._view
 
     def set_aside_wrong_keys(self) -> list[SetAside]:
-        """Return []: a view in memory has no Redis keys that could have a wrong type. See ViewCache."""
+        """Rename the Redis keys that have a wrong type, and return them. Here: return [], because a view in memory has
+        no Redis keys. See ViewCache.
+        """
         return []
 
     def list_set_aside(self) -> list[SetAside]:
-        """Return []: a view in memory has no Redis keys that could have been renamed. See ViewCache."""
+        """Return the Redis keys that were renamed because their contents were wrong. Here: return [], because a view in
+        memory has no Redis keys. See ViewCache.
+        """
         return []
 
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
-        """Do nothing: a view in memory has no list of renamed Redis keys. See ViewCache."""
+        """Remove entries from the list of renamed Redis keys. Here: do nothing, because a view in memory has no such
+        list. See ViewCache.
+        """
 
     def matches_copy(self) -> bool:
         """Return whether the stored view has as many rows of each kind as this process's own copy. See ViewCache."""
@@ -187,7 +193,7 @@ class MemoryViewCache:
             return (view := self.catch_up()) is not None and count_rows(view) == self.redis.count_rows()
 
     def publish_time(self, now: float) -> None:
-        """Do nothing: all processes in memory share one clock, so none reads a published time. See ViewCache."""
+        """Publish cluster time. Here: do nothing, because all processes in memory share one clock. See ViewCache."""
 
     def write_report(self, report: Mapping[str, Any], waits: Waits = NO_WAITS) -> None:
         """Store the report of the last tick, and the reservations that wait. See ViewCache."""
@@ -219,8 +225,8 @@ class MemoryViewCache:
 
 @dataclass
 class LockHolder:
-    """The state of a leader lock in memory: which process has it, until when, and whether a refused `take` left a mark
-    (`again`).
+    """The state of a leader lock in memory: which process has it (`holder`), until when (`until`), and whether a `take`
+    was refused since the last `take` that succeeded (`again`).
     """
 
     holder: object | None = None
@@ -246,7 +252,7 @@ class MemoryLeaderLock:
         self._me = object()
 
     def take(self) -> bool:
-        """Take the leader lock for its full duration. Return False if a process has it already. See LeaderLock."""
+        """Take the leader lock for its full duration and return True; return False if it is taken. See LeaderLock."""
         if self._holder() is not None:
             self.lock_holder.again = True
             return False
@@ -256,14 +262,17 @@ class MemoryLeaderLock:
         return True
 
     def renew(self) -> bool:
-        """Extend the leader lock to its full duration. Return False if this process has lost it. See LeaderLock."""
+        """Extend the leader lock to its full duration. Return whether this process still has the lock. See LeaderLock.
+        """
         if self._holder() is not self._me:
             return False
         self.lock_holder.until = self._clock() + self._lock_seconds
         return True
 
     def release(self) -> bool:
-        """Release the leader lock if this process has it. Return whether another `take` left a mark. See LeaderLock."""
+        """Release the leader lock if this process has it. Return whether another `take` was refused meanwhile, so that
+        one more tick must run. See LeaderLock.
+        """
         if self._holder() not in (self._me, None):
             return False
         self.lock_holder.holder, self.lock_holder.until = None, 0.0
@@ -293,7 +302,9 @@ class MemoryHeartbeats:
         self._beats, self._kept_since = {}, self._clock()
 
     def beat(self, slot: str, machine: str, version: str | None = None) -> None:
-        """Store a heartbeat that this machine sends now. `version`: the version of its slot that the machine knows."""
+        """Store a heartbeat that this machine sends now for the slot. `version`: the version of the slot that the
+        machine knows.
+        """
         self.put(slot, Heartbeat(machine, version))
 
     def put(self, slot: str, beat: Heartbeat) -> None:
@@ -313,9 +324,9 @@ class MemoryHeartbeats:
 
 
 class MemoryNotifier:
-    """The Notifier port in memory, which records what is sent. `notices`: (reservation, notice); `news`: (slot, hint);
-    `replies`: by reply address. `kicks`: the number of calls of `kick`; `ticks_sent`: the number of messages that these
-    calls sent.
+    """The Notifier port in memory, which records what is sent. `notices`: pairs (reservation, notice); `news`: pairs
+    (slot, hint); `replies`: reply address -> the answers. `kicks`: the number of calls of `kick`; `ticks_sent`: the
+    number of messages that these calls sent.
     """
 
     def __init__(
@@ -351,20 +362,24 @@ class MemoryNotifier:
         self._flag_until = float("-inf")
 
     def notify(self, notices: Mapping[str, Mapping[str, Any]]) -> None:
-        """Record a notice for the holder of each of these reservations in `notices`. See Notifier."""
+        """Publish a notice for the holder of each of these reservations. Here: record it in `notices`. See Notifier."""
         self.notices += [(reservation, dict(each)) for reservation, each in notices.items()]
 
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """Record for the host of each of these slots a hint that the slot changed, in `news`. See Notifier."""
+        """Send a hint to the host of each of these slots, because the slot has changed. Here: record it in `news`. See
+        Notifier.
+        """
         self.news += [(slot, dict(each)) for slot, each in news.items()]
 
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
-        """Record an answer to a request in `replies`, under its reply address. See Notifier."""
+        """Write an answer to a request under its reply address. Here: record it in `replies`. See Notifier."""
         check_reply_address(address, DEFAULT_PREFIX)
         self.replies.setdefault(address, []).append(dict(answer))
 
     def reply_to_all(self, answers: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-        """Record these answers, each under its reply address. See Notifier."""
+        """Write these answers, each with its reply address. Here: record them in `replies`, and return [] because no
+        answer can fail. See Notifier.
+        """
         for address, answer in answers:
             self.reply(address, answer)
         return []

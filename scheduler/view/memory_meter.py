@@ -33,11 +33,15 @@ class MemoryMeter:
         self.observations += [(name, dict(labels), value) for value in values]
 
     def note_probes(self, slots: Sequence[str], at: float) -> None:
-        """Record the time at which the machines of these slots answered a probe or EC2 reported them. See Meter."""
+        """Record `at` as the time at which the machines of these slots answered a probe or EC2 reported them. See
+        Meter.
+        """
         self.probed.update(dict.fromkeys(slots, at))
 
     def note_refused(self, refused: RefusedMessage) -> None:
-        """Count a refused message. Keep it for `take_refused` unless too many with its defect were kept. See Meter."""
+        """Count a refused message, and keep it for `take_refused` unless too many messages with the same defect are
+        kept. See Meter.
+        """
         self.count(REFUSED, {"queue": refused.queue, "defect": refused.defect})
         begun, noted = self._noted.get(refused.defect, (refused.at, 0))
         if refused.at >= begun + REFUSED_SECONDS:

@@ -66,8 +66,8 @@ class RedisClock:
         return self.now() - self._wall()
 
     def look(self) -> float:
-        """Read Redis now, and return cluster time. If Redis does not answer, the monotonic clock continues the known
-        time.
+        """Read the time from Redis now, and return cluster time. If Redis does not answer, return the last known time,
+        continued by the monotonic clock.
         """
         if self._client is not None:
             with suppress(*_FAILURES):

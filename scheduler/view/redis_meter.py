@@ -70,8 +70,8 @@ class RedisMeter:
 
     The hash `<prefix>metrics` has a field for each number; the field's name is the JSON of [metric, label values,
     part]. The part is "" for a counter, and `sum` or the index of a bucket for a histogram. The list `<prefix>refused`
-    has the kept refused messages as JSON. `<prefix>refused:<defect>` counts, for a minute, the refused messages with
-    this defect.
+    has the kept refused messages as JSON. `<prefix>refused:<defect>` has the number of refused messages with this
+    defect in the last minute, and limits how many of them are kept.
     """
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
@@ -93,7 +93,9 @@ class RedisMeter:
             self._add(name, found, {**buckets, "sum": sum(values)})
 
     def note_probes(self, slots: Sequence[str], at: float) -> None:
-        """Record the time at which the machines of these slots answered a probe or EC2 reported them. See Meter."""
+        """Record `at` as the time at which the machines of these slots answered a probe or EC2 reported them. See
+        Meter.
+        """
         fields: dict[Field, Field] = {msgspec.json.encode((PROBED, [slot], "")).decode(): at for slot in slots}
         with suppress(redis.RedisError):
             if fields:

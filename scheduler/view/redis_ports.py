@@ -38,7 +38,7 @@ KICK_SECONDS = 2.0
 """Seconds during which all kicks (requests for a tick) together send one message, unless a tick begins earlier."""
 REPLY_SECONDS = 60
 MESSAGES_A_CALL: Final = 1000
-"""The most notices or hints that are published in one round trip."""
+"""The most notices (to holders) or hints (to hosts) that are published in one round trip."""
 
 
 class RedisNotifier:
@@ -104,8 +104,8 @@ class RedisNotifier:
 
     @redis_errors()
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """Send a hint to the host of each of these slots, because the slot has changed. The host then asks for the
-        slot. See Notifier.
+        """Send a hint to the host of each of these slots, because the slot has changed. The host then reads the row of
+        the slot. See Notifier.
         """
         self._publish({self._names.host(slot): each for slot, each in news.items()})
 
@@ -146,8 +146,9 @@ class RedisNotifier:
 
     @redis_errors()
     def _kick_at_once(self, message: str) -> bool:
-        """Set the flag of the kick and put the message for a tick into its queue in one round trip. Return False if the
-        queue takes no message, or the Redis user may not run scripts.
+        """Put the message for a tick into its queue, unless an earlier kick sent one and no tick has begun since.
+        Return True if a message is in the queue; False if it must be sent in another way, because the key of the queue
+        is no list or the Redis user may not run scripts.
         """
         try:
             self._kick([self._flag, TICKS], [self._kick_ms, message])
@@ -174,7 +175,8 @@ class RedisHeartbeats:
     @redis_errors()
     def listen(self, hosts: Mapping[str, str]) -> Heard:
         """Return the heartbeats of these hosts (slot id -> machine id). Heartbeats that another machine sent for the
-        slot are ignored. `kept_for` counts from the last flush or restart of the Redis server. See Heartbeats.
+        slot are ignored. The result's `kept_for` counts from the last flush or restart of the Redis server. See
+        Heartbeats.
         """
         ages: dict[str, float] = {}
         versions: dict[str, str] = {}
@@ -258,7 +260,9 @@ class RedisRecord:
         return remembered
 
     def list_commands(self) -> Sequence[Command]:
-        """Return the Redis commands of `read`, which the take of the leader lock sends early. See EarlyRead."""
+        """Return the Redis commands of `read`, which a take of the leader lock sends together with its own. See
+        EarlyRead.
+        """
         return [("GET", self._cluster), ("HMGET", self._highest, "term", "token", RESTORING)]
 
     def keep_replies(self, replies: Sequence[Any] | None) -> None:
@@ -304,8 +308,8 @@ def _read_number(text: bytes | None) -> int:
 
 class RedisLeaderLock:
     """The LeaderLock port on Redis, under the keys `<prefix>leader` and `<prefix>again`. Each process has one object. A
-    `take` that succeeds deletes the notifier's flag `<prefix>kick` in the same round trip. `early`: the reads that a
-    tick makes right after the take; their commands are sent together with the take (EarlyRead).
+    `take` that succeeds also deletes the notifier's key `<prefix>kick`, in the same round trip. `early`: the reads that
+    a tick makes right after the take; their commands are sent together with the take (EarlyRead).
 
     Every `take` has its own random token; a `take` without an answer is repeated with the same token. `clock` is a
     monotonic clock in seconds. `renew` and `seconds_left` may be called by another thread than the other methods.
@@ -333,7 +337,7 @@ class RedisLeaderLock:
 
     @redis_errors()
     def take(self) -> bool:
-        """Take the leader lock for its full duration. Return False if a process has it already. See LeaderLock."""
+        """Take the leader lock for its full duration and return True; return False if it is taken. See LeaderLock."""
         token = self._unanswered or secrets.token_hex(16)
         self._unanswered = token
         began = self._clock()
@@ -360,7 +364,8 @@ class RedisLeaderLock:
 
     @redis_errors()
     def renew(self) -> bool:
-        """Extend the leader lock to its full duration. Return False if this process has lost it. See LeaderLock."""
+        """Extend the leader lock to its full duration. Return whether this process still has the lock. See LeaderLock.
+        """
         began = self._clock()
         is_ours = self._held_since is not None and bool(self._renew(self._keys[:1], [self._token, self._lock_ms]))
         self._held_since = began if is_ours else None
@@ -368,7 +373,9 @@ class RedisLeaderLock:
 
     @redis_errors()
     def release(self) -> bool:
-        """Release the leader lock if this process has it. Return whether another `take` left a mark. See LeaderLock."""
+        """Release the leader lock if this process has it. Return whether another `take` was refused meanwhile, so that
+        one more tick must run. See LeaderLock.
+        """
         self._held_since = None
         for early in self._early:
             early.keep_replies(None)

@@ -52,8 +52,8 @@ class RedisViewCache:
     """The ViewCache port on Redis. Each process has one object. `client` must return bytes (`make_redis`).
 
     Any thread may publish, read rows and write reports. The process's own copy (`catch_up`, `load`, `rebuild`) belongs
-    to one thread. `publish` writes to the view of any valid generation, because whole rows are merged by their
-    versions. Readers use only changes of the generation that they have copied.
+    to one thread. `publish` writes into the view of any valid generation, because whole rows are merged by their
+    versions. A reader applies only changes of the generation (build of the view) that it has copied.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class RedisViewCache:
         self._make_view = make_view
         self._generation, self._sequence = b"", 0
         self._early: tuple[bytes, int, list[Any] | None] | None = None
-        """The early read of the changes with the leader lock: the generation and sequence of this copy at that time,
-        and the reply. None: there is none.
+        """What was read early, with a take of the leader lock: generation and sequence of this copy at that time, and
+        the changes after them. None: nothing was read.
         """
         self._names, self._keys = RedisNames(prefix), _ScriptKeys(prefix)
         self._contents, self._blocks = ContentCheck(client, prefix), WaitBlocks()
@@ -91,7 +91,7 @@ class RedisViewCache:
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
         """Write changed rows into the view; a row older than its copy there is ignored. Return whether the view is
-        valid.
+        valid. See ViewCache.
         """
         if changes and len(changes) <= CHANGES_A_CALL:
             command = name_script(self._publish, self._keys.all, self._list_arguments(changes, b""))
@@ -110,16 +110,16 @@ class RedisViewCache:
 
     @redis_errors()
     def catch_up(self) -> View | None:
-        """Update this process's own copy of the view with the changes since the last call, and return it; None if it is
-        not valid any more. See ViewCache.
+        """Update this process's own copy of the view with the changes since the last call, and return the copy; None if
+        the copy is not valid any more. See ViewCache.
         """
         if self._view is not None and not self._apply_deltas(self._view):  # promise: gap-reloads
             self._view = None
         return self._view
 
     def list_commands(self) -> Sequence[Command]:
-        """Return the Redis command that reads the changes for `catch_up`, which the take of the leader lock sends
-        early; an empty list if this process has no copy. See EarlyRead.
+        """Return the Redis command that reads the changes for `catch_up`, which a take of the leader lock sends
+        together with its own; an empty list if this process has no copy. See EarlyRead.
         """
         arguments: list[bytes | int] = [self._generation, self._sequence, EARLY_ENTRIES]
         return [] if self._view is None else [name_script(self._catch_up, self._keys.catch_up, arguments)]
@@ -268,8 +268,9 @@ class RedisViewCache:
                 _require(is_ours)
 
     def _send_ahead(self, ahead: Ahead, batches: Iterable[Sequence[Change]], generation: bytes = b"") -> Iterator[bool]:
-        """Send each batch of changes to the script `publish` on the connection `ahead`, and yield for each batch what
-        `_send` would return.
+        """Send each batch of changes to the script `publish` on the connection `ahead`. Yield for each batch whether
+        Redis has stored it. `generation`: that of the rebuild whose rows are sent; b"": the changes belong to no
+        rebuild.
 
         Speed: Redis takes a batch while the next one is made and encoded.
         """

@@ -1,9 +1,9 @@
 """Renames Redis keys with a wrong type or unreadable contents, so that the next write creates them again.
 
 Every command on a key of a wrong type fails, also after a restart of all processes, so no tick would succeed. The
-renamed key is kept as `<prefix>set-aside:<key>` for a week; of each key only the last one is kept.
+renamed key is kept as `<prefix>set-aside:<key>` for a week; a key that is renamed again replaces the kept one.
 
-    <prefix>set-aside                     list  a JSON record for each of these keys, until its event is committed
+    <prefix>set-aside                     list  a JSON record of each renamed key, until the event about it is committed
     <prefix>set-aside:<key>               any   the renamed key
     <prefix>set-aside:unacked:contents    hash  delivery tag -> kombu's entry of a message that kombu cannot read
 """
@@ -81,8 +81,9 @@ keys have no prefix.
 
 
 def set_aside(client: redis.Redis, prefix: str, types: Mapping[str, KeyType]) -> list[SetAside]:
-    """Rename the Redis keys in `types` that have another type than given there, or contents that make every write fail.
-    Return a record for each renamed key. Raises redis.RedisError if Redis cannot be reached.
+    """Rename each Redis key in `types` (key -> the type that the key should have) that has another type, or contents
+    that make every write fail. Return a record for each renamed key. Raises redis.RedisError if Redis cannot be
+    reached.
     """
     keys = list(types)
     names = [f"{prefix}set-aside", *keys, *(f"{prefix}set-aside:{key}" for key in keys)]
@@ -132,7 +133,7 @@ class ContentCheck:
         self._readers = {f"{prefix}{key}": reader for key, reader in READERS.items()}
 
     def find_unreadable(self) -> list[str]:
-        """Read the next fields of each hash. Return the keys of the hashes that have an unreadable field among them.
+        """Read the next fields of each hash. Return the keys of the hashes in which one of these fields is unreadable.
 
         Raises redis.RedisError if Redis cannot be reached.
         """
