@@ -1,10 +1,11 @@
-"""What the main process of an intake worker does with a request before a process of its pool gets it.
+"""What the main process of an intake worker (a worker of the queue `reservations`) does with a request before a process
+of the worker's pool gets the request.
 
 A copy of a request is dropped if the request was answered after the copy was sent: the sender has its answer. A copy of
-an unsigned request that is being carried out is dropped too. A copy of a signed one goes to the pool, because the main
-process does not verify signatures and the running request may be forged; the pool returns the stored answer. While more
-requests wait than can be answered in time (`policy/load_shedding.py`), some requests get the answer "come again later",
-and questions (requests that only read) whose senders have given up are dropped.
+an unsigned request that is being carried out is dropped too. A copy of a signed request goes to the pool, because the
+main process does not verify signatures and the running request may be forged; the pool returns the stored answer. While
+more requests wait than can be answered in time (`policy/load_shedding.py`), some requests get the answer "come again
+later", and questions (requests that only read) whose senders have given up are dropped.
 
 The process writes two keys in Redis. `<prefix>queue:taken`: the `sent_at` of the request that was taken last, by which
 a client sees whether its own request still waits. `<prefix>queue:count`: the number of requests that all workers have
@@ -35,7 +36,9 @@ from workers.logs import get_logger
 log = get_logger(__name__)
 
 MEASURE_SECONDS: Final = 0.25
-"""Interval in which the length of the queue is read and the two keys in Redis (see the module) are written."""
+"""The least seconds between two readings of the queue's length. Each reading also writes the keys `queue:taken` and
+`queue:count` in Redis.
+"""
 KNOWN_SECONDS: Final = 60.0
 """Seconds after an answer for which copies of the answered request are recognised. Redis keeps the answer for the same
 time.
@@ -46,10 +49,10 @@ HANGING_SECONDS: Final = 5.0
 LEASES_PATIENCE: Final = 7.0
 """Seconds after which a host repeats its request for its leases, if the message has no `patience`."""
 ARRIVAL: Final = "arrival"
-"""Name of the message header with the number that a worker's main process gives to each message it takes. A value that
-the sender set is replaced.
+"""Name of the message header with the number that a worker's main process gives to each message it takes. If the sender
+has set this header, its value is replaced.
 
-The id of a message is chosen by its sender and cannot be used: two messages may have the same id.
+The id of a message cannot be used as the number, because senders choose the ids: two messages may have the same id.
 """
 SHED: Final = "leasehold_shed_requests_total"
 SKIPPED: Final = "leasehold_skipped_requests_total"
@@ -129,8 +132,8 @@ class _Running:
 
 
 class Admission:
-    """Decides for each request that a worker takes whether the worker's process pool gets it, or whether it is dropped
-    or answered "come again later". Used by the thread of one main process. `concurrency`: number of processes in the
+    """Decides for each request that a worker takes whether the request goes to the worker's process pool, is dropped,
+    or is answered "come again later". Used by the thread of one main process. `concurrency`: number of processes in the
     pool. `longest`: the setting `intake.longest_wait`, the wait in seconds above which queries are refused. `clock`
     returns cluster time, by which senders stamp their messages.
     """
@@ -241,7 +244,8 @@ class Admission:
         """Answer "come again later" and return True, if the queue is too long for the request's verb. Otherwise, or if
         no answer can be sent, return False.
 
-        This needs two fields of the request: how long its sender waits, and an address for the answer.
+        The answer needs two fields of the request: how long its sender waits (`patience`), and the address
+        (`reply_to`).
         """
         wait = self._gauge.wait
         seconds = find_retry(arrival.verb, wait, self._longest)
@@ -259,8 +263,9 @@ class Admission:
         self._counts[name, tuple(labels.items())] += 1
 
     def _measure(self, sent_at: float | None) -> None:
-        """Record the counts of dropped requests in the metrics, write the two keys in Redis (see the module), and read
-        how many requests wait in the queue.
+        """Add the counts of dropped requests to the metrics, write the keys `queue:taken` and `queue:count` in Redis,
+        and read how many requests wait in the queue. `sent_at`: the sending time of the request that was taken last;
+        None: do not write `queue:taken`.
         """
         self._measured_at = self._monotonic()
         counts, self._counts = self._counts, Counter()
@@ -286,8 +291,8 @@ class Admission:
 
 def describe_retry(seconds: float, wait: float, longest: float) -> dict[str, Any]:
     """Return the answer to a request that is not carried out because the queue is too long. `seconds`: time after which
-    the sender may send the request again. `wait`: the expected wait in the queue, `longest`: the permitted wait, in
-    seconds.
+    the sender may send the request again. `wait`: the expected wait in the queue; `longest`: the permitted wait; both
+    in seconds.
     """
     expected, got = f"a queue that is answered within {longest:g} s", f"a queue of about {wait:.0f} s"
     errors = [{"index": 0, "path": ".", "expected": expected, "got": f"{got}: come again in {seconds:.0f} s"}]

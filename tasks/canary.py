@@ -19,7 +19,7 @@ from tasks.base import LeaseholdTask
 
 class CanaryTask(LeaseholdTask):
     """Base class of the canary tasks, which only answer, so that health checks see that a worker consumes the queue.
-    While the database is unreachable, it answers every message, because no signature can be verified then.
+    While the database is unreachable, a canary task answers every message, because no signature can be verified then.
     """
 
     abstract = True

@@ -12,18 +12,20 @@ from typing import Any, Final
 from celery.worker.consumer import Consumer as CeleryConsumer
 
 EVENT_SECONDS: Final = 0.1
-"""Seconds for which events about tasks are collected. They contain the time at which they happened."""
+"""Seconds for which Celery's events about tasks are collected. Each event contains the time at which it happened."""
 
 
 class Consumer(CeleryConsumer):
-    """Celery's consumer, which collects events about tasks for EVENT_SECONDS."""
+    """Celery's consumer, changed in two points: a task goes to an idle process of the pool at once, and Celery's events
+    about tasks are collected for EVENT_SECONDS and sent together.
+    """
 
     hub: Any
     pool: Any
     _flush_events: Callable[[], None]
     connection_errors: tuple[type[Exception], ...]
     _due = float("-inf")
-    """Monotonic time at which the collected events are sent."""
+    """Monotonic time of the next sending of collected events; in the past if no sending is planned."""
 
     def __init__(self, on_task_request: Callable[[Any], object], *args: Any, **options: Any) -> None:
         def hand_over(request: Any) -> None:
@@ -54,7 +56,7 @@ class Consumer(CeleryConsumer):
             self.hub.call_later(EVENT_SECONDS, self._flush_events)
 
     def stop(self) -> None:
-        """Send the collected events, and stop."""
+        """Send the collected events, and stop the consumer."""
         with suppress(*self.connection_errors):
             self._flush_events()
         super().stop()

@@ -48,8 +48,8 @@ without a pause.
 
 
 class CeleryDispatcher:
-    """Sends the scheduler's slow work, requests for ticks, and callbacks as Celery messages. Threads may share an
-    object; processes may not. `now` returns cluster time.
+    """Sends the scheduler's slow work, requests for ticks, and callbacks (messages to producers) as Celery messages.
+    Threads may share an object; processes may not. `now` returns cluster time.
 
     `resend_seconds`: the interval in which `recover` sends slow work again. Messages with slow work expire after twice
     this time, so that copies do not fill a slow queue. `tick_seconds`: the interval of periodic ticks; requests for
@@ -115,8 +115,8 @@ class CeleryDispatcher:
         return self._writer.write(TICK, TICKS, None, None, {SENT_AT: now, "expires": expires})
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """Send a callback to the task and the queue that a producer named. If the Redis key with the queue's name is no
-        list, log a warning and drop the callback.
+        """Send a callback (a message from the outbox to a producer) to the task and the queue that the producer named.
+        If the Redis key with the queue's name is no list, log a warning and drop the callback.
 
         Raises ConnectionError if the broker does not take the message.
         """
@@ -154,7 +154,9 @@ class CeleryDispatcher:
                 self._app.send_task(task, args=arguments, producer=producer, expires=expires)
 
     def _write_form(self, task: str, queue: str) -> dict[str, Any]:
-        """Let Celery and kombu write one message of this task, and return it as the form (template) of all others."""
+        """Let Celery and kombu write one message of this task, and return it as the template of all other messages of
+        the task.
+        """
         with Connection("memory://") as connection:
             producer: Any = Producer(connection)
             self._app.send_task(task, args=[], producer=producer, expires=2 * self._tick_seconds, retry=False)

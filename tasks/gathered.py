@@ -1,5 +1,5 @@
-"""Carries out gathered requests (single requests that were sent together to a process of the pool): each request is
-checked alone, all are committed together, and each is answered.
+"""Carries out gathered requests: requests about one reservation each that were sent together to a process of the pool.
+Each request is checked alone, all are committed together, and each is answered.
 """
 
 import time
@@ -23,7 +23,9 @@ from workers.logs import get_logger
 
 log = get_logger(__name__)
 Result = tuple[int, Any, float]
-"""What Celery expects of a task: (1 if it failed, else 0; the result as text, or the error; seconds)."""
+"""What Celery expects as the result of a task: (0, the result as text, seconds), or (1, the error, seconds) if the task
+failed.
+"""
 
 
 class Entry(NamedTuple):
@@ -38,7 +40,7 @@ class Entry(NamedTuple):
 
 
 def run_gathered(entries: Sequence[Entry]) -> list[Result]:
-    """Carry out these requests and answer them. Return the result of each, in their order."""
+    """Carry out these requests and answer each sender. Return the Celery results of the requests, in their order."""
     with gather_counts():
         cases = [_Case(entry) for entry in entries]
         try:
@@ -72,8 +74,8 @@ def _run(cases: Sequence["_Case"]) -> None:
 
 @dataclass
 class _Case:
-    """One of the gathered requests, with everything that belongs to it: its message, its answer or error, and its
-    result.
+    """One of the gathered requests, with everything that belongs to it: its message, its outcome (the answer or an
+    error), and its result for Celery.
     """
 
     entry: Entry
@@ -102,7 +104,9 @@ class _Case:
         return 0, repr(self._result), seconds
 
     def prepare(self) -> None:
-        """Verify the sender and read the document. If the request is refused, it has a result afterwards."""
+        """Verify the sender and read the document. If the request is refused, this makes its result; else the request
+        stays open.
+        """
         self._attempt(self._prepare)
 
     def _prepare(self) -> str | None:
@@ -120,8 +124,8 @@ class _Case:
         return None
 
     def finish(self, unwritable: Collection[str] | ViewUnavailableError) -> None:
-        """Make the result of the request from its outcome (the answer or the error). `unwritable`: the addresses at
-        which no answer could be written, or the error that occurred for all answers.
+        """Make the result of the request from its outcome. `unwritable`: the addresses at which no answer could be
+        written, or the error because of which no answer at all was written.
         """
         self._attempt(lambda: self._finish(unwritable))
 
@@ -153,8 +157,8 @@ class _Case:
             self._task.measure(self._result, time.monotonic() - self._started)
 
     def _attempt(self, act: Callable[[], str | None]) -> None:
-        """Call `act` as the task of this request and store its result. After an unknown error, log it and record a
-        failed task.
+        """Call `act` as the task of this request and store what it returns as the result; None: the request stays open.
+        A known error becomes the result that belongs to it. After an unknown error, log it and record a failed task.
         """
         with self._acting():
             try:

@@ -1,7 +1,7 @@
-"""Gathers requests in the main process of a worker: single requests that wait for a process of the pool are sent
-together to the next free process.
+"""Gathers requests in the main process of a worker: short requests about one reservation that wait for a process of the
+pool are sent together to the next free process.
 
-A prefork pool gives a process one message at a time. So the main process keeps single requests until a process is free,
+A prefork pool gives a process one message at a time. So the main process keeps such requests until a process is free,
 and sends them to that process as one job. No request waits for others: a free process gets the requests that have
 arrived.
 
@@ -33,15 +33,16 @@ MOST_GATHERED: Final = 100
 class Gatherer:
     """The requests in one consumer (the part of a Celery worker that takes messages) that wait for a free process.
 
-    `hand_over` gives a request to the pool as soon as a process is free. `soon` calls a function after the worker has
-    taken all messages that have arrived.
+    `hand_over(request)`: a function that gives a request or a Job to the pool as soon as a process is free.
+    `soon(function, argument)`: a function that calls `function` after the worker has taken all messages that have
+    arrived.
     """
 
     def __init__(self, hand_over: Callable[[Any], object], soon: Callable[..., object]) -> None:
         self._hand_over, self._soon = hand_over, soon
         self._waiting: deque[Any] = deque()
         self._is_queued = False
-        """Whether a job waits for a free process; it will take the requests that wait then."""
+        """Whether a job waits for a free process. The job will take the requests that wait at that moment."""
 
     def add(self, request: Any) -> None:
         """Keep a request until a process of the pool is free."""
@@ -69,8 +70,8 @@ class Gatherer:
 
 
 class Job:
-    """One job of the pool: all requests that wait when a process is free. Celery's worker treats the job as a request
-    and calls `execute_using_pool`.
+    """One job of the pool: all requests, at most MOST_GATHERED, that wait when a process is free. Celery's worker
+    treats the job as a request and calls `execute_using_pool`.
     """
 
     def __init__(self, gatherer: Gatherer) -> None:
@@ -137,8 +138,8 @@ because the broker delivers their messages again.
 
 
 class _GatheringConsumer:
-    """Stands in for Celery's consumer in Celery's strategy (the function that handles each message). Short single
-    requests go to the gatherer, all others to the consumer.
+    """Stands in for Celery's consumer in Celery's strategy (the function that handles each message). Requests that may
+    be gathered (`is_gatherable`) go to the gatherer, all others to the consumer.
     """
 
     def __init__(self, consumer: Any) -> None:
@@ -172,7 +173,7 @@ def _is_stopping() -> bool:
 
 
 def start_strategy(task: Any, app: Any, consumer: Any) -> Any:
-    """Return Celery's default strategy (the function that handles each message), changed to gather short single
-    requests.
+    """Return Celery's default strategy (the function that handles each message), changed to gather the requests that
+    `is_gatherable` permits.
     """
     return default(task, app, _GatheringConsumer(consumer))

@@ -49,19 +49,19 @@ class _Written:
         self.commands: list[tuple[Any, ...]] = []
 
     def zadd(self, key: str, scores: Mapping[str, float]) -> Self:
-        """Set the scores of members of a sorted set."""
+        """Collect the command ZADD, which sets the scores of members of a sorted set."""
         return self._add("ZADD", key, *(part for name, score in scores.items() for part in (score, name)))
 
     def hset(self, key: str, field: str, value: str) -> Self:
-        """Set a field of a hash."""
+        """Collect the command HSET, which sets a field of a hash."""
         return self._add("HSET", key, field, value)
 
     def zrem(self, key: str, name: str) -> Self:
-        """Remove a member of a sorted set."""
+        """Collect the command ZREM, which removes a member of a sorted set."""
         return self._add("ZREM", key, name)
 
     def hdel(self, key: str, field: str) -> Self:
-        """Remove a field of a hash."""
+        """Collect the command HDEL, which removes a field of a hash."""
         return self._add("HDEL", key, field)
 
     def _add(self, *command: Any) -> Self:
@@ -81,8 +81,8 @@ Command = Callable[[Any], object]
 
 
 class QoS(redis.QoS):
-    """For each message that a worker is processing, stores a record in Redis with the cluster time at which it was
-    taken.
+    """kombu's QoS, the part that tracks the messages that a worker has taken. Changed: the record of a message in Redis
+    has the cluster time at which the message was taken.
 
     kombu uses the wall clock of this host; another host would then restore such a message too early or never.
     """
@@ -93,13 +93,13 @@ class QoS(redis.QoS):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._large: set[str] = set()
-        """Delivery tags of the messages in this worker that are not carried out together with others."""
+        """Delivery tags of the messages in this worker that are not gathered (carried out together with others)."""
         self._recorded: str | None = None
         """Delivery tag of the message that is being delivered and whose record is stored already."""
         self._acks: list[Command] = []
         """Commands that acknowledge messages, sent together by the worker's loop at most ACK_SECONDS later."""
         self._unrecorded: dict[str, list[Command]] = {}
-        """By delivery tag: the commands that store the records of messages for ticks. They are sent with the
+        """Delivery tag of a message for a tick -> the commands that store its record. They are sent with the
         acknowledgements. A message that is acknowledged before gets no record.
         """
         self._is_due = False
@@ -121,7 +121,9 @@ class QoS(redis.QoS):
         self._send([partial(self._remove_from_indices, tag) for tag in tags])
 
     def _send(self, commands: Sequence[Command]) -> None:
-        """Send these commands to Redis in one round trip."""
+        """Send these commands to Redis in one round trip. If a key of the broker has a wrong type, rename it and send
+        them again.
+        """
         if commands:
             self._repair_and_retry(lambda: self._execute(commands))
 
@@ -151,8 +153,8 @@ class QoS(redis.QoS):
             loop.call_later(ACK_SECONDS, self._send_collected)
 
     def _send_collected(self) -> None:
-        """Send all acknowledgements and records in one round trip. If the connection is lost, the messages are restored
-        later.
+        """Send all collected acknowledgements and records in one round trip. If the connection is lost, log a warning:
+        the messages return to their queues later.
         """
         records = [command for commands in self._unrecorded.values() for command in commands]
         commands = [*self._acks, *records]
@@ -180,13 +182,13 @@ class QoS(redis.QoS):
 
     @property
     def room(self) -> int:
-        """How many further single requests this worker may take."""
+        """How many further messages that may be gathered this worker may take."""
         return (self.can_consume_max_estimate() or 0) if self.can_consume() else 0
 
     def can_consume(self) -> bool:
         """Return whether this worker may take another message.
 
-        A message that is not gathered (carried out together with others) counts as HELD_A_PROCESS single requests, so
+        A message that is not gathered (carried out together with others) counts as HELD_A_PROCESS gathered ones, so
         that a worker has no more of such messages than its pool has processes.
         """
         if not super().can_consume():
@@ -268,10 +270,10 @@ class QoS(redis.QoS):
         return found
 
     def _note_again(self) -> None:
-        """Store the records of this worker's unacknowledged messages in Redis again, and add a time to records of other
-        workers that have none.
+        """Store the records of this worker's unacknowledged messages in Redis again, and give the present time to
+        records of other workers that have no time.
 
-        Without a record and a time a message is not restored when its worker dies.
+        If a worker dies, a message without a record or a time is not restored.
         """
         for tag, message in (self._delivered or {}).items():
             if tag not in (self._dirty or ()):

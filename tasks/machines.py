@@ -70,8 +70,8 @@ def hear() -> str:
 
 @app.task(name=RECOVER)
 def recover_lost() -> str:
-    """Send messages again for launches, terminations and callbacks that are decided, not done, and were not sent
-    lately. Write the events about refused messages into the database.
+    """Send messages again for launches, terminations and callbacks (messages to producers) that are decided, not done,
+    and were not sent lately. Write the events about refused messages into the database.
     """
     count = recover(services.ports, services.settings.recover_interval)
     if count:
@@ -208,8 +208,9 @@ def launch_slots(batch: str) -> str:
 
 
 def _log_outcomes(action: str, outcomes: Mapping[str, str], requested: str, other: str) -> str:
-    """Log one line for each kind of outcome with its number of slots, and return the kinds as text. `outcomes`: slot ->
-    outcome. `requested`: the sentence for the outcome "asked", `other`: for any other one.
+    """Log one line for each different outcome, with the number of slots that had it. Return the different outcomes as
+    one text. `outcomes`: slot -> outcome. `requested`: the sentence for the outcome "asked" (EC2 was asked); `other`:
+    the sentence for any other outcome.
     """
     for result, count in Counter(outcomes.values()).items():
         log.info(requested if result == "asked" else other, action=f"{action}.{result}", slots=count)

@@ -1,4 +1,6 @@
-"""The queues, the names of the tasks (`leasehold.QUEUE.VERB` is routed to QUEUE), and which messages are gathered."""
+"""The queues, the names of the tasks (`leasehold.QUEUE.VERB` is routed to QUEUE), and which messages are gathered
+(carried out together in one transaction).
+"""
 
 from typing import Final
 
@@ -31,17 +33,18 @@ PREVIEW: Final = task_name(RESERVATIONS, "preview")
 APPLY: Final = task_name(RESERVATIONS, "apply")
 
 HELD_A_PROCESS: Final = 64
-"""How many single requests a worker of the queue `reservations` may have taken for each process of its pool. Any other
-message counts as this many, so that the memory of the worker's main process is bounded.
+"""How many messages that may be gathered a worker of the queue `reservations` may have taken for each process of its
+pool. Any other message counts as this many, so that the memory of the worker's main process is bounded.
 """
 MOST_BYTES: Final = 65_536
-"""The greatest length of a body of a message that is gathered with others."""
+"""The most bytes, or characters of text, in the body of a message that may be gathered."""
 GATHERED_TASKS: Final = frozenset(task_name(RESERVATIONS, verb) for verb in GATHERED)
 """The names of the tasks whose waiting messages a worker carries out together in one transaction."""
 
 
 def is_gatherable(task: object, body: object) -> bool:
-    """Return whether a message may be carried out together with others: a short single request of a frequent verb.
+    """Return whether a message may be carried out together with others: it is short, has one of GATHERED_TASKS, and is
+    about one reservation (it has no field `items`).
 
     `body`: the encoded body, as text or bytes.
     """

@@ -86,12 +86,14 @@ class ReadableRequest(Request):
 
     @property
     def argsrepr(self) -> str:
-        """Empty: Celery would show the arguments as the sender wrote them."""
+        """The text of the positional arguments in Celery's reports. Here: empty, because Celery would show them
+        unmasked.
+        """
         return ""
 
     @property
     def kwargsrepr(self) -> str:
-        """Empty: Celery would show the named arguments as the sender wrote them."""
+        """The text of the named arguments in Celery's reports. Here: empty, because Celery would show them unmasked."""
         return ""
 
     def cancel(self, pool: Any, signal: int | None = None, emit_retry: bool = True) -> None:  # noqa: FBT001, FBT002 - Celery's signature
@@ -137,9 +139,9 @@ class ReadableRequest(Request):
     def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's signature
         """Send Celery's event about this task without the task's result.
 
-        The worker's loop buffers events and sends them together in its thread. Celery empties the buffer after sending,
-        so an event that another thread adds in between would be lost. A thread of the worker's pool therefore sends its
-        events at once.
+        The worker's loop buffers such events and sends them together in its thread. Celery empties the buffer after
+        sending, so an event that another thread adds in between would be lost. A thread of the worker's pool therefore
+        sends its events at once.
         """
         result = fields.pop("result", None)
         if type == "task-succeeded" and (admission := self._find_admission()) is not None:

@@ -52,7 +52,9 @@ def _few(ids: list[str]) -> list[str]:
 
 
 class Question(Document):
-    """Base class of the documents of requests that only read and change nothing."""
+    """Base class of the documents of requests that only read and change nothing. A document is the JSON object with the
+    fields of a request.
+    """
 
     request: Text
     reply_to: Text
@@ -105,8 +107,8 @@ AnyQuestion = TypeVar("AnyQuestion", bound=Question)
 
 
 class RequestTask(LeaseholdTask):
-    """Base class of the tasks of the queue `reservations`. Each task has one document as its argument. `read_request`
-    finds it among the arguments of a message.
+    """Base class of the tasks of the queue `reservations`. Each task has one argument, a document (the JSON object with
+    the fields of a request), which `read_request` finds among the arguments of a message.
     """
 
     abstract = True
@@ -202,7 +204,7 @@ def preview(document: Any) -> str:
 
 @app.task(name=APPLY, base=RequestTask)
 def apply(document: Any) -> str:
-    """Put the rules of a request in force, by `rule_requests.apply_request`, and answer."""
+    """Put the rules of a request in force, by `rule_requests.apply_request`, and answer the request."""
     address = find_address(document)
     answer = apply_request(services.ports, document, current_principal())
     send_answer(address, answer)  # promise: answer-after-commit
@@ -273,7 +275,9 @@ def send_answer(address: str | None, answer: Answer) -> None:
 
 
 def list_errors(answer: Answer) -> list[dict[str, Any]]:
-    """Return all errors in an answer. The answer is about one document, or has `results` about a list of documents."""
+    """Return all errors in an answer: to a request with one document, or to a request with a list of documents, which
+    has `results` with the answer to each.
+    """
     return [error for each in answer.get("results", [answer]) for error in each.get("errors", ())]
 
 
@@ -291,8 +295,8 @@ NAME = "document"
 
 
 def read_request(arguments: Sequence[Any], named: Mapping[str, Any], message: str) -> Any:
-    """Return the document of a message. If the document has no `request`, the id of the message (`message`) becomes its
-    `request`.
+    """Return the document of a message. If the document has no field `request`, the id of the message (`message`)
+    becomes the value of this field.
 
     The document is the only positional argument, or the keyword argument `document`, or the keyword arguments are the
     fields of the document. Raises InvalidInputError for other arguments.

@@ -24,8 +24,8 @@ FindAccess = Callable[[], Access]
 
 
 class SigningProducer(Producer):
-    """A kombu producer that signs messages for this cluster's tasks. It serializes the body itself, so that exactly the
-    bytes that are sent are signed.
+    """A kombu producer (the object that sends messages) that signs the messages for this cluster's tasks. It serializes
+    the body itself, so that exactly the bytes that are sent are signed.
     """
 
     def __init__(self, find_access: FindAccess | None, *arguments: Any, **options: Any) -> None:
@@ -61,7 +61,9 @@ def _sign(find_access: FindAccess, queue: str, headers: Mapping[str, Any], body:
 
 
 class SigningAMQP(AMQP):
-    """Celery's AMQP class with producers that sign messages, both in the producer pool and in beat."""
+    """Celery's AMQP class (which makes and sends messages), changed so that every message is signed: those of the pool
+    of kombu producers and those of beat.
+    """
 
     find_access: FindAccess | None = None
     _producer_pool: ProducerPool | None = None
@@ -73,8 +75,8 @@ class SigningAMQP(AMQP):
 
     @property
     def producer_pool(self) -> ProducerPool:
-        """The pool of signing producers. Each process makes its own at the first use, because Celery resets
-        `_producer_pool` after a fork.
+        """The pool of kombu producers that sign messages. Each process makes its own pool at the first use, because
+        Celery resets `_producer_pool` after a fork.
         """
         if self._producer_pool is None:
             pool: Any = self.app.pool
@@ -92,7 +94,7 @@ def sign_with(app: Celery, find_access: FindAccess) -> None:
 
 
 class AccessSigner:
-    """Signs the messages of an application that a MessageWriter writes, without a kombu producer."""
+    """Signs messages that a MessageWriter writes, without a kombu producer, with the key of the Celery application."""
 
     def __init__(self, amqp: SigningAMQP) -> None:
         self._amqp = amqp

@@ -83,7 +83,9 @@ class Channel(KeptClient, redis.Channel):
         return {each.key for each in found}
 
     def set_aside_note(self, tag: str) -> None:
-        """Move the stored record of the message with this delivery tag, which cannot be read, out of kombu's keys."""
+        """Move the stored record of the message with the delivery tag `tag` out of kombu's keys, because the record
+        cannot be read.
+        """
         set_aside_note(self._create_client(), self._prefix, tag)
         sentence = "The stored record of a message could not be read and was moved away."
         log.error(sentence, action="broker.key_set_aside", key=UNACKED, found="unreadable", tag=show(tag))
@@ -125,7 +127,8 @@ class Channel(KeptClient, redis.Channel):
         return found
 
     def _take_more(self) -> None:
-        """Take further single requests that wait, as many as this worker may hold, in one round trip.
+        """Take further waiting messages that may be gathered (`is_gatherable`), as many as this worker may hold, in one
+        round trip.
 
         A worker that holds only the message just read is idle. It takes no more now, so that a process of its pool gets
         this message without another round trip; if further messages wait, the next one is read at once.
