@@ -35,8 +35,8 @@ class BackupError(StoreUnavailableError):
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about one backup file: its path, kind of database, cluster identity, schema revision and
-    size in bytes.
+    """The facts about one backup file: its path, its kind of database, the identity of the cluster, the schema
+    revision, and its size in bytes.
     """
 
     path: str

@@ -24,8 +24,8 @@ _WRITTEN: Final = (
     tables.requests.c.at,
     tables.leader.c.ticked_at,
 )
-"""The columns with the time at which a row was written. Each has an index, or its table has one row, so that the latest
-time is found quickly.
+"""The columns with the time at which a row was written. Each column has an index, or its table has only one row, so
+that the latest time is found quickly.
 """
 _NEWEST: Final = select(
     *(func.coalesce(select(func.max(column)).scalar_subquery(), 0.0).label(f"newest_{number}")

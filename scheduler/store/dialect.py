@@ -127,8 +127,8 @@ class Bulk:
 
 
 class StatementResult(Protocol):
-    """The result of an SQL statement: a common part of the results of SQLAlchemy and of SQLite's driver. A row is a
-    sequence of its values.
+    """The result of an SQL statement: the methods that the results of SQLAlchemy and of SQLite's driver have in common.
+    A row of the result is a sequence of values.
     """
 
     @property

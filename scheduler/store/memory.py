@@ -39,7 +39,7 @@ Key = TypeVar("Key")
 
 
 class MemoryStore(ReadsCosts):
-    """The Store port in memory. `clock` returns seconds since the epoch, real or virtual.
+    """The Store port in memory. `clock`: a function that returns seconds since the epoch, real or virtual.
 
     Only one transaction is open at a time, in all threads. A second one waits for the first, as on SQLite.
     """
@@ -106,8 +106,8 @@ class MemoryStore(ReadsCosts):
         return self._world.rules
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` entries in the history of the rules, oldest first, or only one `version`. See
-        Store.
+        """Return the newest `limit` entries in the history of the rules, oldest first; with `version` only the entry of
+        this version. See Store.
         """
         found = [each for each in self._world.applied if version in {None, each.version}]
         return found[-limit:]
@@ -121,8 +121,8 @@ class MemoryStore(ReadsCosts):
         return self._world.leader_term
 
     def read_rows(self) -> Iterator[Row]:
-        """Yield every slot, hold and account, and every reservation except those that ended over 10 minutes ago. See
-        Store.
+        """Yield every slot, launch back-off (hold) and account, and every reservation except those that ended over 10
+        minutes ago. See Store.
         """
         since = self._clock() - RECENT_SECONDS
         yield from [
@@ -132,7 +132,9 @@ class MemoryStore(ReadsCosts):
         ]
 
     def read_stamps(self) -> Iterator[RowVersion]:
-        """Yield the version of every slot, hold and account, and of every reservation that has not ended. See Store."""
+        """Yield the version of every slot, launch back-off (hold) and account, and of every reservation that has not
+        ended. See Store.
+        """
         rows = list(self._world.present())
         return (
             RowVersion(KINDS[type(row)], row.id, row.version, row.marked_at)
@@ -162,8 +164,8 @@ class MemoryStore(ReadsCosts):
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """Return the reservations that match all given conditions, in order of submission, without
-        locking. See Store.
+        """Return up to `limit` reservations that match all conditions that are not None, in order of submission,
+        without locking. See Store.
         """
         known = self._world.reservations
         if ids is not None:
@@ -185,7 +187,7 @@ class MemoryStore(ReadsCosts):
         states: Sequence[str] | None = None,
         pools: Sequence[str] | None = None,
     ) -> list[Slot]:
-        """Return the slots that match all given conditions, in any order, without locking. See Store."""
+        """Return the slots that match all conditions that are not None, in any order, without locking. See Store."""
         known = self._world.slots
         rows = known.values() if ids is None else [known[row_id] for row_id in set(ids) if row_id in known]
         found = (row for row in rows if states is None or row.state in states)
@@ -209,7 +211,7 @@ class MemoryStore(ReadsCosts):
 
     def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:
         """Return the booked costs of the hours that begin at or after `since`, the slots with costs that are not booked
-        yet, and the time. See ReadsCosts.
+        yet, and cluster time. See ReadsCosts.
         """
         with self._lock:
             booked = [cost for cost in self._world.costs.values() if cost.hour >= since]
@@ -269,8 +271,9 @@ class MemoryStore(ReadsCosts):
         return chosen[::-1] if which.newest else chosen
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """Delete events, balances, answers and ended reservations that are older than the given times. Return the
-        number of deleted rows. See Store.
+        """Delete old rows: events and balances from before `events_before`, answers to requests from before
+        `requests_before`, and reservations that ended before `ended_before`. Return the number of deleted rows. See
+        Store.
         """
         world = self._world
         with self._lock:

@@ -96,7 +96,9 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         self._restores += 1
 
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
-        """Store `now` as the time of the last tick of this leader term. See Transaction."""
+        """Store `now` as the time of the last tick of this leader term. Raises DeposedError if another leader has begun
+        a later term. See Transaction.
+        """
         current = self._leader_term
         if (current.term, current.holder) != (leader_term.term, leader_term.holder):
             raise self._lose(DeposedError(f"term {leader_term.term} is over: the present term is {current.term}"))
@@ -172,7 +174,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
 
     def load_leases(self, slots: Iterable[str], without: Container[str] = ()) -> dict[str, list[tuple[str, Lease]]]:
         """Return the leases on each of these slots (in any epoch) as pairs (reservation id, lease), sorted by
-        reservation id. See Transaction.
+        reservation id, except those of the reservations in `without`. See Transaction.
         """
         written = {key[1]: row for key, row in self._rows.items() if key[0] is Reservation}
         found: dict[str, list[tuple[str, Lease]]] = {}
@@ -208,8 +210,8 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         return sum(slot.pool == pool and slot.state not in INACTIVE for slot in self.load_all_slots())
 
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
-        """Store new reservations in this order. Return them with their `sequence`, `version` 1 and `marked_at`. See
-        Transaction.
+        """Store those of these reservations whose ids are new, in this order. Return these with their `sequence`,
+        `version` 1 and `marked_at`. See Transaction.
         """
         inserted = []
         for row in rows:
@@ -222,8 +224,8 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         return inserted
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
-        """Write `rows`. Raises StaleWriteError if one of them has changed since this transaction read it. See
-        Transaction.
+        """Write `rows`, and return them with their new `version` and `marked_at`. Raises StaleWriteError if one of them
+        has changed since this transaction read it. See Transaction.
         """
         saved: list[Row] = []
         now, kept, known, replace = self._now, self._rows, self._world.rows, msgspec.structs.replace
@@ -238,8 +240,8 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         return saved
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
-        """Write only those fields of `rows` that change no state (`last_seen`, `noted_at`, `expires_at`,
-        `confirmed_at`, `sent_at`, `not_before`, `attempts`). See Transaction.
+        """Write only the time marks of `rows` (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`, `sent_at`,
+        `not_before`, `attempts`, `marked_at`), and return the rows as they are stored now. See Transaction.
         """
         marked = []
         for row in rows:
@@ -252,8 +254,8 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         return marked
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
-        """Delete `rows`. Raises StaleWriteError if one of them has changed since this transaction read it. See
-        Transaction.
+        """Delete `rows`, and return their tombstones for the view. Raises StaleWriteError if one of them has changed
+        since this transaction read it. See Transaction.
         """
         gone = []
         for row in rows:
@@ -265,7 +267,9 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         return gone
 
     def next_tokens(self, count: int, likely: int = 0) -> range:  # noqa: ARG002 - tokens in memory cost no statement
-        """Return `count` fencing tokens that were never used before, ascending. See Transaction."""
+        """Return `count` fencing tokens that were never used before, ascending. `likely` has no effect here. See
+        Transaction.
+        """
         first = self._token + 1
         self._token += count
         return range(first, first + count)
@@ -316,8 +320,8 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         self._costs += costs
 
     def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
-        """Return for each of these machines the time from which its costs are not booked, and store that they are
-        booked until now. See CostWriter.
+        """Return, for each machine in `born`, the time from which its costs are not booked, and store that they are
+        booked until now. `born`: machine -> the result if nothing is booked for this machine. See CostWriter.
         """
         found = {name: self._booked.get(name, self._world.booked_machines.get(name, at)) for name, at in born.items()}
         self._booked |= {name: max(at, self._now) for name, at in found.items()}

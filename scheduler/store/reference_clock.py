@@ -100,7 +100,8 @@ class ReferenceClock:
 
     def _adopt(self, stored: StoredCluster, before: float, after: float) -> ClusterRow:
         """Use the stored offset from now on, and return the row with cluster time. If the new time is before the last
-        one that this process read by less than LARGEST_STEP, return the last one, so that time does not go back.
+        time that this process read, by less than LARGEST_STEP seconds, the row has the last time, so that time does not
+        go back.
         """
         now = stored.reference + stored.clock_offset
         with self._guard:

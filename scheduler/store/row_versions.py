@@ -55,7 +55,9 @@ class RowVersions:
         }
 
     def read_live(self, session: Session) -> Iterator[RowVersion]:
-        """Yield the version of every slot, hold and account, and of every reservation that has not ended."""
+        """Yield the version of every slot, launch back-off (hold) and account, and of every reservation that has not
+        ended.
+        """
         for kind, statement in _OF_LIVE.items():
             for chunk in session.stream(statement):
                 for row in chunk:
@@ -86,7 +88,7 @@ class RowVersions:
 
 
 def _key_of(kind: Kind, table: Table) -> Column[Any]:
-    """Return the column with the key of a row in `RecentWrites`: `sequence` for reservations, `id` otherwise. With
-    these columns SQLite reads an index alone and no row.
+    """Return the column with the key of a row in `RecentWrites`: `sequence` for reservations, `id` otherwise. SQLite
+    finds the values of these columns in an index, so it reads no row.
     """
     return table.c.sequence if kind == "reservations" else table.c.id

@@ -1,5 +1,6 @@
 """The highest leader term and fencing token that this process has read from the database. If the database later has a
-lower number, it is in an older state. If its number of restores has changed, a backup was restored meanwhile.
+lower number, the database is in an older state. If the database's number of restores has changed, a backup was restored
+meanwhile.
 """
 
 import threading

@@ -47,8 +47,8 @@ class explaining:  # noqa: N801 - used like a function
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """If the block raised an error of the driver, raise the error of the Store port that stands for it. Other
-        errors are passed on.
+        """If the block raised an error of the driver, raise in its place the error of the Store port that stands for
+        it. Other errors are passed on.
         """
         if isinstance(error, Exception):
             is_of_driver = isinstance(error, self._dialect.errors)

@@ -192,8 +192,8 @@ class SqlStore(ReadsCosts):
             return self._rules.load(session)
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` entries in the history of the rules, oldest first, or only one `version`. See
-        Store.
+        """Return the newest `limit` entries in the history of the rules, oldest first; with `version` only the entry of
+        this version. See Store.
         """
         with self._reading() as session:
             found = select(_RULES.version, _RULES.applied_at, _RULES.document, _RULES.images)
@@ -216,8 +216,8 @@ class SqlStore(ReadsCosts):
             return load_leader_term(session)
 
     def read_rows(self) -> Iterator[Row]:
-        """Yield every slot, hold and account, and every reservation except those that ended over 10 minutes ago. See
-        Store.
+        """Yield every slot, launch back-off (hold) and account, and every reservation except those that ended over 10
+        minutes ago. See Store.
         """
         with self._reading() as session:
             ended_after = session.read_cluster().now - RECENT_SECONDS
@@ -231,7 +231,9 @@ class SqlStore(ReadsCosts):
                 yield from read_reservations(session, self._statements, chunk)
 
     def read_stamps(self) -> Iterator[RowVersion]:
-        """Yield the version of every slot, hold and account, and of every reservation that has not ended. See Store."""
+        """Yield the version of every slot, launch back-off (hold) and account, and of every reservation that has not
+        ended. See Store.
+        """
         with self._reading() as session:
             yield from self._versions.read_live(session)
 
@@ -245,8 +247,8 @@ class SqlStore(ReadsCosts):
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """Return the reservations that match all given conditions, in order of submission, without
-        locking. See Store.
+        """Return up to `limit` reservations that match all conditions that are not None, in order of submission,
+        without locking. See Store.
         """
         with self._reading() as session:
             if ids is not None:
@@ -267,7 +269,7 @@ class SqlStore(ReadsCosts):
         states: Sequence[str] | None = None,
         pools: Sequence[str] | None = None,
     ) -> list[Slot]:
-        """Return the slots that match all given conditions, in any order, without locking. See Store."""
+        """Return the slots that match all conditions that are not None, in any order, without locking. See Store."""
         wanted = {"state": states, "pool": pools}
         given = {name: list(values) for name, values in wanted.items() if values is not None}
         with self._reading() as session:
@@ -294,7 +296,7 @@ class SqlStore(ReadsCosts):
 
     def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:
         """Return the booked costs of the hours that begin at or after `since`, the slots with costs that are not booked
-        yet, and the time. See ReadsCosts.
+        yet, and cluster time. See ReadsCosts.
         """
         with self._reading() as session:
             now = session.read_cluster().now
@@ -349,8 +351,9 @@ class SqlStore(ReadsCosts):
             return found[::-1] if which.newest else found
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """Delete events, balances, answers and ended reservations that are older than the given times. Return the
-        number of deleted rows. See Store.
+        """Delete old rows: events and balances from before `events_before`, answers to requests from before
+        `requests_before`, and reservations that ended before `ended_before`. Return the number of deleted rows. See
+        Store.
         """
         total = self._prune_before(tables.events, events_before)
         total += self._prune_before(tables.balances, events_before)

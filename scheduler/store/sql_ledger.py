@@ -71,8 +71,8 @@ class SqlLedgerWrites:
         self._costs += costs
 
     def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
-        """Return for each of these machines the time from which its costs are not booked, and store that they are
-        booked until now. See CostWriter.
+        """Return, for each machine in `born`, the time from which its costs are not booked, and store that they are
+        booked until now. `born`: machine -> the result if nothing is booked for this machine. See CostWriter.
         """
         rows = [BookedMachine(name, born[name], max(born[name], self._now)) for name in sorted(born)]
         bulk, bind = self._ledger.advance, self._session.dialect.bind_rows

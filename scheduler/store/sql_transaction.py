@@ -165,7 +165,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
 
     def load_leases(self, slots: Iterable[str], without: Container[str] = ()) -> dict[str, list[tuple[str, Lease]]]:
         """Return the leases on each of these slots (in any epoch) as pairs (reservation id, lease), sorted by
-        reservation id. See Transaction.
+        reservation id, except those of the reservations in `without`. See Transaction.
         """
         found: dict[str, list[tuple[str, Lease]]] = {slot: [] for slot in slots}
         fetched = self._session.fetch_for(self._statements.leases.on_slots, found)
@@ -188,8 +188,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return int(count)
 
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
-        """Store new reservations in this order. Return them with their `sequence`, `version` 1 and `marked_at`. See
-        Transaction.
+        """Store those of these reservations whose ids are new, in this order. Return these with their `sequence`,
+        `version` 1 and `marked_at`. See Transaction.
         """
         # Lock the counter before reading known ids: no other transaction can insert until this one ends.
         if not self._has_sequence:
@@ -212,8 +212,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return stored
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
-        """Write `rows`. Raises StaleWriteError if one of them has changed since this transaction read it. See
-        Transaction.
+        """Write `rows`, and return them with their new `version` and `marked_at`. Raises StaleWriteError if one of them
+        has changed since this transaction read it. See Transaction.
         """
         first = 1
         if any(row.version == 0 for row in rows):
@@ -238,8 +238,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return stored
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
-        """Write only those fields of `rows` that change no state (`last_seen`, `noted_at`, `expires_at`,
-        `confirmed_at`, `sent_at`, `not_before`, `attempts`). See Transaction.
+        """Write only the time marks of `rows` (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`, `sent_at`,
+        `not_before`, `attempts`, `marked_at`), and return the rows as they are stored now. See Transaction.
         """
         current = {kind: self._find_stored(kind, [row.id for row in alike]) for kind, alike in _by_kind(rows).items()}
         marked = []
@@ -257,8 +257,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return marked
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
-        """Delete `rows`. Raises StaleWriteError if one of them has changed since this transaction read it. See
-        Transaction.
+        """Delete `rows`, and return their tombstones for the view. Raises StaleWriteError if one of them has changed
+        since this transaction read it. See Transaction.
         """
         gone = [Gone(KINDS[type(row)], row.id, row.version + 1) for row in rows]
         if gone:

@@ -60,7 +60,7 @@ class Statements:
 
     @cached_property
     def append_events(self) -> Bulk:
-        """The statement that inserts events into the history. The database numbers them."""
+        """The statement that inserts events into the history. The database gives each event its number."""
         columns = [column for column in tables.events.c if column.name != "number"]
         return _insert(self._dialect, EVENTS, columns)
 
@@ -239,8 +239,8 @@ class LeaseStatements:
 
     @cached_property
     def confirm(self) -> Bulk:
-        """The statement that writes `confirmed_at` of the given leases (StoredLeases). It changes a stored lease only
-        if it has the same reservation, component and fencing token.
+        """The statement that writes `confirmed_at` of the given leases (StoredLeases) into the stored leases that have
+        the same reservation, component and fencing token.
         """
         table = self._table.c
         key = [table.reservation, table.component, table.token]
@@ -259,8 +259,8 @@ class LeaseStatements:
 
     @cached_property
     def load(self) -> Select[Any]:
-        """The statement that selects the leases of the reservations with the given ids, in the order of the leases. A
-        row of its result has the columns of the lease, then position and reservation.
+        """The statement that selects the leases of the reservations with the given ids, in their order within each
+        reservation. A row of the result has the columns of the lease, then its position and the id of its reservation.
         """
         table = self._table.c
         found = select(*LEASES.columns, table.position, table.reservation).where(
@@ -270,8 +270,8 @@ class LeaseStatements:
 
     @cached_property
     def on_slots(self) -> Select[Any]:
-        """The statement that selects every lease on the slots with the given ids. A row of its result has the columns
-        of the lease, then the reservation.
+        """The statement that selects every lease on the slots with the given ids. A row of the result has the columns
+        of the lease, then the id of its reservation.
         """
         table = self._table.c
         found = select(*LEASES.columns, table.reservation).where(table.slot.in_(self._dialect.ids()))

@@ -103,7 +103,7 @@ class World:
         self.written.pop(key, None)
 
     def present(self) -> Iterator[Row]:
-        """Yield every slot, launch back-off (hold), account and reservation. Ended reservations are included."""
+        """Yield every slot, launch back-off (hold), account and reservation, also ended reservations."""
         yield from self.slots.values()
         yield from self.holds.values()
         yield from self.accounts.values()
