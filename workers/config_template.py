@@ -63,8 +63,8 @@ _EXAMPLE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = MappingProxyType(
         ),
     }
 )
-"""Table of `leasehold.toml` → the values that the template sets in it, which make a pool that works on the embedded
-stack. A table that may occur several times has several entries.
+"""Name of a table of `leasehold.toml` -> the values that the template sets in the table, for a pool that works on the
+embedded stack. A table that may occur several times has several entries.
 """
 _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -130,8 +130,8 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Section:
-    """One table of `leasehold.toml`. `path`: its name, like "celery.concurrency"; `model`: the class with its keys;
-    `is_list`: the file may have the table several times, as an array of tables.
+    """One table of `leasehold.toml`. `path`: its name, like "celery.concurrency"; `model`: the class that defines its
+    keys; `meaning`: the comment above it; `is_list`: the file may have the table several times, as an array of tables.
     """
 
     path: str
@@ -147,7 +147,7 @@ class Section:
 @dataclass(frozen=True)
 class Key:
     """One key of a table of `leasehold.toml`. `default`: the key's default as TOML, "" if it has none, or REQUIRED if
-    the key must be given.
+    the key must be given. `meaning`: the comment above the key.
     """
 
     section: Section

@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 START_SECONDS = 15.0
-"""Seconds that a started Redis server may take until its first answer."""
+"""Seconds within which a started Redis server must answer for the first time."""
 STOP_SECONDS = 5.0
 """Seconds that a Redis server may take to end after SIGTERM. After that it gets SIGKILL."""
 _PORTS_TRIED = 10
@@ -115,7 +115,9 @@ class RedisServer:
     port: int
     config: Mapping[str, str] = field(default_factory=dict)
     login: tuple[str, str] | None = None
-    """User and password for the check whether the server answers; None: the default user may make this check."""
+    """User and password for the command INFO, by which this process checks whether the server answers; None: INFO needs
+    no login.
+    """
     launch: Launch = launch_alone
     process: subprocess.Popen[bytes] = field(init=False)
 

@@ -37,7 +37,7 @@ def read_environment(settings: type[Document]) -> dict[str, Any]:
 
 
 CLIENT_VARIABLES: Final = frozenset({"LEASEHOLD_CONSOLE__TOKEN"})
-"""Variables that only clients read; they set no key of the settings."""
+"""Variables of the environment that only clients read. They set no key of the settings."""
 
 
 def list_variables(settings: type[Document]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -55,7 +55,7 @@ def list_variables(settings: type[Document]) -> Iterator[tuple[str, tuple[str, .
 
 
 def name_origin(found: Fault, settings: type[Document]) -> Fault:
-    """Return the fault `found` with the name of a variable of the environment as its path, if that variable set the
+    """Return the fault `found` with the name of a variable of the environment as its path, if this variable set the
     wrong value. Otherwise return `found` unchanged.
     """
     for name, parts in list_variables(settings):

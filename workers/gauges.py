@@ -39,8 +39,8 @@ Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 
 def make_gauge(name: str, about: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Family:
-    """Return a gauge with one sample for each entry of `values`. The key of an entry has the values of `labels`, in
-    their order. `about`: the description of the gauge.
+    """Return a gauge with one sample for each entry of `values`. The key of an entry is the tuple of the values of
+    `labels`, in their order. `about`: the description of the gauge.
     """
     family = GaugeMetricFamily(name, about, labels=labels)
     for key, value in values.items():
@@ -173,8 +173,8 @@ def measure_accounts(accounts: Sequence[Account], held: Sequence[Reservation]) -
 
 
 def measure_account_waits(report: Mapping[str, Any], accounts: Sequence[Account]) -> Family:
-    """Return a gauge of the reservations of each account that waited at the last tick, by the best level that the
-    account could pay for.
+    """Return a gauge with the number of reservations of each account that waited at the last tick, by the best level
+    that the account could pay for.
     """
     about = "Waiting reservations of an account, by the best level that it could pay for; 5 = none"
     counted: Mapping[str, list[int]] = report.get("accounts", {})

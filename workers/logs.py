@@ -18,7 +18,7 @@ from leasehold.common.visible import make_visible
 
 @contextmanager
 def _hide(module: str) -> Iterator[None]:
-    """Let imports within this block not find a module, unless it is imported already."""
+    """For the time of this `with` block, let imports not find the module `module`, unless it is imported already."""
     is_hidden = sys.modules.setdefault(module, None) is None  # type: ignore[arg-type]  # None: the module is not found
     try:
         yield

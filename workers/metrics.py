@@ -116,9 +116,9 @@ class LeaseholdCollector(Collector):
     """The collector for the Prometheus library. It reads the database and Redis at every scrape, so that no process
     exports outdated values.
 
-    `check` raises ForeignClusterError if database and Redis belong to different clusters. Then `refuse` gets the error,
-    to end the process, and the scrape has only `leasehold_up` with 0. Any other error of `check` counts as an
-    unavailable database.
+    `check`: a function that raises ForeignClusterError if database and Redis belong to different clusters. Then the
+    function `refuse` is called with the error, to end the process, and the scrape has only `leasehold_up` with 0. Any
+    other error of `check` counts as an unavailable database.
     """
 
     def __init__(

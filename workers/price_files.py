@@ -32,7 +32,9 @@ _COLUMNS: Final = "the columns type, zone or region, market and price"
 CURRENCY: Final = "USD"
 FAMILIES: Final = frozenset({"Compute Instance", "Compute Instance (bare metal)"})
 WANTED: Final = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
-"""Attributes of the products whose price is that of a plain Linux instance."""
+"""Attribute of a product in AWS's price list -> its value for a plain Linux instance. Only prices of products with all
+of these values are read.
+"""
 _CSV_NAMES: Final = {
     "operatingSystem": "Operating System",
     "tenancy": "Tenancy",
@@ -40,7 +42,7 @@ _CSV_NAMES: Final = {
     "capacitystatus": "CapacityStatus",
 }
 _HEAD_LINES: Final = 20
-"""Within this number of lines an AWS price list in CSV has its line of column names."""
+"""How many lines at the begin of an AWS price list in CSV are searched for the line of column names."""
 
 
 def _positive(value: object) -> float:
@@ -54,14 +56,16 @@ def _market(value: object) -> object:
 
 
 class PriceRow(Document):
-    """One row of a simple price file."""
+    """One row of a simple price file: a price of one instance type in one market, in a zone or in all zones of a
+    region.
+    """
 
     type: Name
     """EC2 instance type."""
     zone: Name | None = None
     """Availability zone in which the price holds."""
     region: Name | None = None
-    """Region in whose zones the price holds, in place of `zone`."""
+    """Region in whose zones the price holds. A row has either a zone or a region."""
     market: Annotated[Market, Before(_market)]
     """Market: `spot` or `on-demand`."""
     price: Annotated[float, Before(_positive)]
@@ -74,8 +78,8 @@ class PriceRow(Document):
 
 
 class _Found(NamedTuple):
-    """A price of a file, with its place in the file, which a fault about the price names. `location`: a zone or a
-    region.
+    """A price that a file contains. `place`: its place in the file, which a fault about the price names. `location`: a
+    zone or a region.
     """
 
     place: str
@@ -89,8 +93,8 @@ def read_prices(path: Path, *, region: str | None, seen_at: float) -> list[Price
     """Return the prices of a file that hold in `region`; None: the file must have prices of one region only. `seen_at`:
     the time that is recorded with the prices.
 
-    Raises InvalidInputError with one fault for a file that cannot be read, a missing value, two prices for one key,
-    or no price.
+    Raises InvalidInputError with one fault for a file that cannot be read, a missing value, two different prices for
+    the same instance type, zone and market, or no price.
     """
     try:
         source, found = _read(path)
@@ -198,7 +202,7 @@ class Dimension(msgspec.Struct):
 
 
 class Term(msgspec.Struct):
-    """The prices of a product of AWS's price list under one condition of sale."""
+    """The prices of a product of AWS's price list under one condition of sale, such as on demand."""
 
     priceDimensions: dict[str, Dimension]  # noqa: N815 - AWS's name
 
@@ -240,7 +244,7 @@ def is_wanted(product: Product) -> bool:
 
 
 def list_hourly(terms: Mapping[str, Term]) -> Iterator[str | None]:
-    """Yield the prices per hour of a product in CURRENCY, as texts; None for a price in another currency."""
+    """Yield the hourly prices of a product as texts; None in place of a price in another currency than CURRENCY."""
     for term in terms.values():
         for dimension in term.priceDimensions.values():
             if dimension.unit == "Hrs":

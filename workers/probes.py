@@ -23,8 +23,9 @@ _NO_ANSWER: Final = (OSError, http.client.HTTPException, ValueError, OverflowErr
 class Probes:
     """Checks whether a machine is ready, by the kind of probe that its pool has. Implements the port `Probe`.
 
-    `none`: EC2's own status checks pass; `tcp`: the port accepts a connection; `http`: a GET of the path is answered
-    with 2xx; `command`: the command ends with status 0. A machine that does not run or has no address yet is not ready.
+    A probe of the kind `none` passes if EC2's own status checks pass; `tcp`: if the port accepts a connection; `http`:
+    if a GET of the path is answered with 2xx; `command`: if the command ends with status 0. A machine that does not run
+    or has no address yet is not ready.
     """
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
@@ -51,8 +52,8 @@ class Probes:
 
 
 def fill_command(command: Sequence[str], machine: Machine) -> list[str]:
-    """Return the arguments of a probe command in which the machine's values replace `{address}` and `{instance_id}`.
-    Other braces stay.
+    """Return the arguments of the probe command `command`, with the machine's values in place of `{address}` and
+    `{instance_id}`. Other braces stay.
     """
     values = {"address": machine.address or "", "instance_id": machine.id}
     return [_PLACEHOLDER.sub(lambda found: values[found[1]], argument) for argument in command]

@@ -11,7 +11,7 @@ from leasehold.common.names import QUEUE_NAMES
 from scheduler.view.connection import redis_errors
 
 SENT_AT: Final = "sent_at"
-"""Header of a message with its sending time, as cluster time in seconds since the epoch."""
+"""Header of a message with the time at which the message was sent, as cluster time in seconds since the epoch."""
 _PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 """Endings that kombu appends to the name of a queue, one for each priority. A queue therefore consists of four Redis
 lists.
@@ -19,8 +19,8 @@ lists.
 
 
 class WaitingMessages(msgspec.Struct, frozen=True):
-    """The number of messages that wait in a queue, and the age of the oldest one in seconds (0 without a message; None:
-    the age is unknown).
+    """The messages that wait in a queue: their number, and the age in seconds of the oldest one (0: no message waits;
+    None: the age is unknown).
     """
 
     count: int
@@ -79,8 +79,8 @@ class QueueWatch:
         return WaitingMessages(cast("int", count), max(now - self._find_start(key, cast("bytes", message), now), 0.0))
 
     def _find_start(self, key: str, message: bytes, now: float) -> float:
-        """Return the sending time of `message`, the oldest one of the Redis list `key`. If it has none, return the time
-        since which it is known as the oldest.
+        """Return the sending time of `message`, the oldest message of the Redis list `key`. If the message has no
+        sending time, return the time since which it is known as the oldest one.
         """
         with suppress(msgspec.MsgspecError):
             sent_at = msgspec.json.decode(message, type=_Envelope).headers.sent_at

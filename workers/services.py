@@ -85,7 +85,7 @@ class PerProcess(Generic[Value]):
 
     def get(self) -> Value:
         """Return the value of this process. The first call makes the value; if several threads call at the same time,
-        it is made once.
+        the value is made once.
         """
         if self._pid != os.getpid():
             with self._guard:
@@ -117,8 +117,8 @@ class once_per_process(Generic[Value]):  # noqa: N801 - used like `property`
         self._make, self.__doc__ = make, make.__doc__
 
     def __get__(self, owner: object, _kind: type | None = None) -> Value:
-        """Return the value of the property in this process. `owner` keeps the value in an attribute: the name of the
-        property after an underscore.
+        """Return the value of the property in this process. The object `owner` keeps the value in an attribute, whose
+        name is that of the property after an underscore.
         """
         name, kept = f"_{self._make.__name__}", vars(owner)
         if name not in kept:
@@ -206,8 +206,8 @@ class Services:
 
     @once_per_process
     def clock(self) -> "RedisClock":
-        """The clock of cluster time, which needs no database. Messages get their sending time from it, and their expiry
-        is checked by it.
+        """The clock of cluster time, which needs no database. The sending time of messages comes from this clock, and
+        their expiry is checked by it.
         """
         from scheduler.view.redis_clock import RedisClock
 
@@ -228,15 +228,15 @@ class Services:
 
     @once_per_process
     def renewal(self) -> "Renewal":
-        """The thread that renews the leader lock while a tick of this process runs."""
+        """The object whose `with` block renews the leader lock, in a thread, while a tick of this process runs."""
         from scheduler.view.lock_renewal import Renewal
 
         return Renewal(self.ports.lock, self.settings.ticks.lock_seconds)
 
     @once_per_process
     def notices(self) -> NoticeFeed | None:
-        """The feed of EC2's interruption notices; None if no queue is configured for them. Raises CloudError if boto3
-        cannot make a client.
+        """The source of EC2's interruption notices: an SQS queue; None if the settings name no queue. Raises CloudError
+        if boto3 cannot make a client.
         """
         if self.settings.aws.interruption_queue is None:
             return None
@@ -246,8 +246,8 @@ class Services:
 
     @once_per_process
     def images(self) -> Images:
-        """The object that looks up images that rules name by a source (`ssm:…`, `newest:…`) and not by an id. boto3's
-        clients are made at the first look-up.
+        """The object that finds the ids of images that rules name by a source (`ssm:…`, `newest:…`). boto3's clients
+        are made at the first search.
         """
         from workers.ec2.images import make_images
 
@@ -255,14 +255,18 @@ class Services:
 
     @once_per_process
     def market(self) -> MarketSource:
-        """EC2's catalogue of instance types and its prices. Raises CloudError if boto3 cannot make a client."""
+        """The source of EC2's catalogue of instance types and of EC2's prices. Raises CloudError if boto3 cannot make a
+        client.
+        """
         from workers.ec2.market import make_market
 
         return make_market(read_access(self.settings), self._make_budget())
 
     @once_per_process
     def on_demand(self) -> "OnDemandReader":
-        """The reader of on-demand prices of this process, with the data that it keeps between two readings."""
+        """The object that reads on-demand prices. Each process has its own, with the data that it keeps between two
+        readings.
+        """
         from scheduler.operations.market.refresh import OnDemandReader
 
         return OnDemandReader()
@@ -273,7 +277,7 @@ class Services:
 
     def name_process(self, name: str) -> None:
         """Let this process publish its clock offset (wall clock minus cluster time) under `name`. A process that is
-        forked from it later does not.
+        forked later from this one publishes none.
         """
         self._process = name, os.getpid()
 

@@ -159,7 +159,7 @@ def _check_url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
 
 
 def reveal(value: object) -> str:
-    """Return the text of a secret, or another value as text."""
+    """Return the text of a SecretText; any other value as text."""
     return value.get_secret_value() if isinstance(value, SecretText) else str(value)
 
 

@@ -293,7 +293,7 @@ class Settings(Document):
 
     def check_fields(self) -> None:
         """Refuse settings that contradict each other: time limits, a key without its pair, Flower's address without a
-        password.
+        password. Raises ExpectedError.
         """
         if faults := [*_timing_conflicts(self), *_access_conflicts(self)]:
             raise conflicts(faults)
