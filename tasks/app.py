@@ -1,4 +1,5 @@
-"""The Celery application: `celery -A tasks.app worker -Q ticks`. Its import opens no connection.
+"""The Celery application, from which `celery -A tasks.app worker -Q ticks` starts a worker. The import of this module
+opens no connection.
 
 docs/how-to/operations.md has the reason for each Celery setting.
 """
@@ -200,7 +201,9 @@ def _guard_queues(conf: Any, **_signal: object) -> None:
 
 @celeryd_after_setup.connect(weak=False)
 def _report_schema(**_signal: object) -> None:
-    """Log, before a worker consumes messages, that the database schema is older or newer than the program."""
+    """Before a worker consumes messages, check the database schema; log a line if it is older or newer than the
+    program.
+    """
     with suppress(InvalidInputError):
         if fault := services.find_schema_fault():
             log.error(
@@ -234,5 +237,7 @@ def _warm_up(**_signal: object) -> None:
 
 @setup_logging.connect(weak=False)
 def _set_up_logging(**_signal: object) -> None:
-    """Configure the project's logging. If this signal has a receiver, Celery configures no logging."""
+    """Configure the project's logging. Because Celery's signal for this has a receiver, Celery itself configures no
+    logging.
+    """
     configure_logging(settings.log.format, settings.log.level)

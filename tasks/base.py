@@ -169,8 +169,8 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             return str(self.run(*prepared.args, **prepared.kwargs))
 
     def ensure_membership(self) -> None:
-        """If the task needs it (`needs_membership`), check that database and Redis belong to one cluster. Raise
-        ForeignClusterError if they do not.
+        """Check that database and Redis belong to one cluster, if the task needs this (`needs_membership`). Raises
+        ForeignClusterError if they belong to different clusters.
         """
         if self.needs_membership and not self.request.called_directly:
             from tasks.app import services  # noqa: PLC0415 - the app imports this module
@@ -178,8 +178,8 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             services.ensure_membership()
 
     def settle(self, act: Callable[[], _T]) -> _T | str:
-        """Return what `act` returns. If it raises a known error, log the error and return the result that belongs to
-        it.
+        """Call `act` and return its result. If `act` raises a known error, log the error and return the task's result
+        for this error (DROPPED).
 
         Raises Reject if this worker belongs to another cluster than its queue.
         """

@@ -182,7 +182,8 @@ class QoS(redis.QoS):
 
     @property
     def room(self) -> int:
-        """How many further messages that may be gathered this worker may take."""
+        """How many further messages this worker may take, if they may be gathered (carried out together with others).
+        """
         return (self.can_consume_max_estimate() or 0) if self.can_consume() else 0
 
     def can_consume(self) -> bool:
@@ -243,8 +244,8 @@ class QoS(redis.QoS):
                 super().reject(delivery_tag, requeue)
 
     def restore_by_tag(self, tag: bytes | str, client: Any = None, leftmost: bool = False) -> None:  # noqa: FBT001, FBT002 - as above
-        """Return the message with the delivery tag `tag` to its queue. If its stored record cannot be read, the record
-        is moved away, because kombu would fail on it before it restores later messages.
+        """Return the message with the delivery tag `tag` to its queue. If the stored record of the message cannot be
+        read, the record is moved away: kombu would fail on this record, and would not restore later messages.
         """
         with self.channel.conn_or_acquire(client) as found:
             if _is_readable(found.hget(self.unacked_key, tag)):
@@ -295,7 +296,8 @@ class QoS(redis.QoS):
     def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
         """Return messages to their queues that workers took longer ago than the visibility timeout.
 
-        kombu measures by the wall clock, so the timeout is corrected by its difference from cluster time.
+        kombu measures by the wall clock, so the timeout is corrected by the difference of the wall clock from cluster
+        time.
         """
         expired.report()
         if self.channel.set_aside_wrong_keys():

@@ -29,9 +29,9 @@ def refuse(flower: FlowerSettings, *, local: bool) -> str | None:
 
 
 def restore_nothing() -> None:
-    """Disable the restore of unacknowledged messages in this process, which each kombu connection would do.
+    """Prevent the kombu connections of this process from restoring unacknowledged messages.
 
-    Flower's Redis user has no right to it, and Flower consumes no message that needs an acknowledgement.
+    Flower's Redis user has no right to do this, and Flower consumes no message that needs an acknowledgement.
     """
     setattr(QoS, "restore_visible", lambda *_args, **_options: None)  # noqa: B010 - a method of kombu's
 

@@ -33,8 +33,8 @@ PREVIEW: Final = task_name(RESERVATIONS, "preview")
 APPLY: Final = task_name(RESERVATIONS, "apply")
 
 HELD_A_PROCESS: Final = 64
-"""How many messages that may be gathered a worker of the queue `reservations` may have taken for each process of its
-pool. Any other message counts as this many, so that the memory of the worker's main process is bounded.
+"""For each process of its pool, a worker of the queue `reservations` may have taken this many messages that may be
+gathered. Any other message counts as this many, so that the memory of the worker's main process is bounded.
 """
 MOST_BYTES: Final = 65_536
 """The most bytes, or characters of text, in the body of a message that may be gathered."""

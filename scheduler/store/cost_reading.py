@@ -27,7 +27,9 @@ class ReadsCosts(Protocol):
         return add_costs(booked)
 
     def sum_costs(self, since: float) -> list[PoolCost]:
-        """Return the sums of the costs in dollars for each pool and account. See CostLedger."""
+        """Return, for each pool and account, the sum in dollars of the costs that `read_costs(since)` returns. See
+        CostLedger.
+        """
         found: dict[tuple[str, str], float] = defaultdict(float)
         for cost in self.read_costs(since):
             found[cost.pool, cost.account] += cost.dollars

@@ -74,12 +74,12 @@ def are_alike(values: Sequence[object]) -> bool:
 
 Merge = Callable[[Column[Any], ColumnElement[Any]], ColumnElement[Any]]
 """A function that returns the new value of a column of an existing row. Its arguments are the column, which has the
-present value, and the given value.
+present value, and the value of the given row.
 """
 
 
 def overwrite(_: Column[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return the given value, so that it replaces the present one. This is a Merge."""
+    """Return the value of the given row, so that it replaces the present value. This is a Merge."""
     return given
 
 

@@ -140,7 +140,9 @@ class MemoryViewCache:
             return True
 
     def catch_up(self) -> View | None:
-        """Update this process's own copy of the view with the latest changes, and return it. See ViewCache."""
+        """Update this process's own copy of the view with the latest changes, and return the copy; None if the copy is
+        not valid any more. See ViewCache.
+        """
         with self.redis.guard:
             generation, sequence = self._position
             deltas = self.redis.deltas_after(sequence)
@@ -153,7 +155,9 @@ class MemoryViewCache:
             return self._view
 
     def load(self) -> View | None:
-        """Read the whole view and keep it as this process's own copy. See ViewCache."""
+        """Read the whole view, keep it as this process's own copy, and return it; None if the view is not valid. See
+        ViewCache.
+        """
         with self.redis.guard:
             self._view = None if self.redis.generation is None else self._copy()
             return self._view
@@ -164,7 +168,7 @@ class MemoryViewCache:
             return {row.id: row for row in self.redis.rows["reservations"].values() if isinstance(row, Reservation)}
 
     def rebuild(self, rows: Iterable[Row]) -> View:
-        """Replace the view by these rows from the database. See ViewCache."""
+        """Replace the view by these rows from the database, and return this process's new copy. See ViewCache."""
         with self.redis.guard:
             self.redis.begin_generation(rows)
             self._view = self._copy()
@@ -196,7 +200,7 @@ class MemoryViewCache:
         """Publish cluster time. Here: do nothing, because all processes in memory share one clock. See ViewCache."""
 
     def write_report(self, report: Mapping[str, Any], waits: Waits = NO_WAITS) -> None:
-        """Store the report of the last tick, and the reservations that wait. See ViewCache."""
+        """Store the report of the last tick, and the waiting reservations with their waiting codes. See ViewCache."""
         self.redis.report = {**report, "waiting": {name: list(reason) for name, reason in waits.items()}}
 
     def read_report(self) -> dict[str, Any]:

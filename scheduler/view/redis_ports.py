@@ -47,7 +47,7 @@ class RedisNotifier:
     that a kick takes one round trip; it returns None otherwise.
 
     Everything is sent as JSON: notices for holders on the channel `<prefix>notice:<reservation>`, hints for a host on
-    `<prefix>host:<slot>`, answers to lists named `<prefix>reply:<word>`.
+    `<prefix>host:<slot>`, answers to requests onto the lists `<prefix>reply:<word>`.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class RedisRecord:
 
     @redis_errors()
     def begin_restore(self) -> None:
-        """Mark in Redis that a backup is being restored. See ClusterRecord."""
+        """Mark in Redis that a backup is being restored: no process works until `end_restore`. See ClusterRecord."""
         try:
             self._client.hset(self._highest, RESTORING, 1)
         except redis.ResponseError:
@@ -294,7 +294,8 @@ class RedisRecord:
 
     @redis_errors()
     def end_restore(self, identity: str, term: int, token: int) -> None:
-        """Replace the contents of the cluster record by these values and remove the mark of `begin_restore`."""
+        """Replace the contents of the cluster record by these values, and remove the mark that `begin_restore` has set.
+        """
         with self._client.pipeline(transaction=True) as pipeline:
             pipeline.delete(self._highest)
             pipeline.set(self._cluster, identity)

@@ -132,7 +132,8 @@ class RedisViewCache:
 
     @redis_errors()
     def load(self) -> View | None:
-        """Read the whole view and keep it as this process's own copy. See ViewCache.
+        """Read the whole view, keep it as this process's own copy, and return it; None if the view is not valid. See
+        ViewCache.
 
         Other processes may publish while the rows are scanned. Therefore all changes since the begin of the scan are
         applied after it. A change replaces a row that was scanned earlier, and is ignored if the scanned row is newer.
@@ -164,7 +165,7 @@ class RedisViewCache:
 
     @redis_errors()
     def rebuild(self, rows: Iterable[Row]) -> View:
-        """Replace the view by these rows from the database. See ViewCache."""
+        """Replace the view by these rows from the database, and return this process's new copy. See ViewCache."""
         self._view = None
         generation = cast("bytes", self._begin(self._keys.all, [secrets.token_hex(8)]))
         view = self._make_view()
@@ -269,8 +270,7 @@ class RedisViewCache:
 
     def _send_ahead(self, ahead: Ahead, batches: Iterable[Sequence[Change]], generation: bytes = b"") -> Iterator[bool]:
         """Send each batch of changes to the script `publish` on the connection `ahead`. Yield for each batch whether
-        Redis has stored it. `generation`: that of the rebuild whose rows are sent; b"": the changes belong to no
-        rebuild.
+        Redis has stored it. `generation`: that of the rebuild whose rows are sent; b"": no rebuild.
 
         Speed: Redis takes a batch while the next one is made and encoded.
         """
@@ -289,11 +289,10 @@ class RedisViewCache:
         return [generation, self._kept_ms, self._deltas_kept, pack_changes(changes)]
 
     def _apply_deltas(self, view: View) -> bool:
-        """Apply the newest changes in Redis to this copy of the view. Return False if this is impossible: the view has
-        a new generation, some changes are no longer kept, or rows are unreadable.
+        """Apply the newest changes in Redis to this copy of the view, and return True. Return False if this is
+        impossible: the view has a new generation, some changes are no longer kept, or rows are unreadable.
 
-        The deletions of one `publish` are applied after its other changes. Any order is correct, because rows have
-        versions.
+        The deletions of one `publish` come last. Any order is correct, because rows have versions.
         """
         is_done = False
         while not is_done:
