@@ -182,8 +182,7 @@ class QoS(redis.QoS):
 
     @property
     def room(self) -> int:
-        """How many further messages this worker may take, if they may be gathered (carried out together with others).
-        """
+        """How many further messages this worker may take, if they may be gathered (`is_gatherable`)."""
         return (self.can_consume_max_estimate() or 0) if self.can_consume() else 0
 
     def can_consume(self) -> bool:

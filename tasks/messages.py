@@ -124,7 +124,7 @@ def _is_instant(value: object) -> bool:
 
 def _check_properties(properties: Mapping[str, Any]) -> None:
     """Check the properties that kombu needs to store a message while a worker has it, and to restore it when the worker
-    dies.
+    dies. Raises InvalidInputError if a property is missing or wrong.
     """
     if not is_whole_text(properties.get("delivery_tag"), MOST_ID):
         raise fault("properties.delivery_tag", f"an id of 1 to {MOST_ID} characters", properties.get("delivery_tag"))
@@ -146,7 +146,9 @@ def _check_content(envelope: Mapping[str, Any]) -> None:
 
 
 def _read_body(body: object, encoding: object) -> bytes:
-    """Return the bytes of the body, which kombu may have encoded for Redis."""
+    """Return the bytes of the body, which kombu may have encoded for Redis. Raises InvalidInputError if it is no such
+    text.
+    """
     if encoding not in (None, "base64"):
         raise fault("properties.body_encoding", "base64, or nothing", encoding)
     if not isinstance(body, str):
@@ -193,7 +195,9 @@ def _refuse_body(encoding: object, error: Exception) -> InvalidInputError:
 
 
 def _check_body(content: object) -> None:
-    """Check that the decoded body of a message is `[arguments, named arguments, links]` and not nested too deeply."""
+    """Check that the decoded body of a message is `[arguments, named arguments, links]`, without links to other tasks
+    and not nested too deeply. Raises InvalidInputError if it is not.
+    """
     if not isinstance(content, list) or len(content) != 3:  # noqa: PLR2004 - protocol 2
         raise fault("body", "[arguments, named arguments, links]", content)
     arguments, named, links = content

@@ -61,7 +61,7 @@ class Question(Document):
 
 
 class QueryDocument(Question):
-    """The document of a request for rows of reservations from the database, including ended ones."""
+    """The document of a request for the rows of the reservations `ids` from the database, also of ended ones."""
 
     ids: Annotated[list[Name], After(_few)]
 
@@ -73,7 +73,9 @@ class ExplainDocument(Question):
 
 
 class ConditionsDocument(Question):
-    """The document of a request for the conditions of one pool (`pool`) and its slots; None: of all pools and slots."""
+    """The document of a request for the unusual conditions of the pool `pool` and its slots; None: of all pools and
+    slots.
+    """
 
     pool: Name | None = None
 
@@ -97,7 +99,7 @@ class PreviewDocument(Question):
 
 
 class LeasesDocument(Question):
-    """The document of a host's request for its slot and the leases on it, from the database."""
+    """The document of the request of the host `machine` for its slot `slot` and the leases on it, from the database."""
 
     slot: Name
     machine: Name

@@ -94,7 +94,9 @@ def sign_with(app: Celery, find_access: FindAccess) -> None:
 
 
 class AccessSigner:
-    """Signs messages that a MessageWriter writes, without a kombu producer, with the key of the Celery application."""
+    """Signs messages that a MessageWriter writes without a kombu producer. It uses the Access that the Celery
+    application got from `sign_with`.
+    """
 
     def __init__(self, amqp: SigningAMQP) -> None:
         self._amqp = amqp

@@ -175,8 +175,8 @@ class Dialect(Protocol):
 
     @property
     def longest_seconds(self) -> float:
-        """The most seconds after its begin at which a transaction may still be committed. A transaction's rows carry
-        the time of its begin; after a later commit, a search for recent changes would miss the rows.
+        """The most seconds after the begin of a transaction at which it may still be committed. The rows that it writes
+        carry the time of its begin; after a later commit, a search for recent changes would miss the rows.
         """
 
     @property

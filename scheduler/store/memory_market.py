@@ -14,8 +14,7 @@ class MemoryMarketWrites:
     _price_changes: list[PriceChange]
 
     def save_types(self, types: Sequence[InstanceType]) -> None:
-        """Insert instance types into the catalogue, or replace the stored types with the same names. See MarketWrites.
-        """
+        """Insert instance types into the catalogue, or replace the stored types of the same names. See MarketWrites."""
         self._keep_types({**self._market.type_by_name, **{each.name: each for each in types}})
 
     def delete_types(self, names: Iterable[str]) -> None:
@@ -31,8 +30,7 @@ class MemoryMarketWrites:
         self._market = StoredMarket(version=known.version, types=known.types, prices=rows)
 
     def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
-        """Insert price changes, or replace the stored ones of the same type, zone, market and hour. See MarketWrites.
-        """
+        """Insert price changes, or replace stored ones of the same type, zone, market and hour. See MarketWrites."""
         self._price_changes += changes
 
     def count_market_change(self) -> None:

@@ -145,13 +145,13 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         return self._sequence
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Count the pending reservations of this principal, or of all unsigned requests if it is None.
-        See Transaction.
+        """Count the pending reservations of this principal (None: of all unsigned requests), and their instances. See
+        Transaction.
         """
         return self._count_pending(lambda row: row.principal == principal)
 
     def count_pending_of_account(self, account: str) -> Pending:
-        """Count the pending reservations of this account. See Transaction."""
+        """Count the pending reservations of this account, and their instances. See Transaction."""
         return self._count_pending(lambda row: row.request.account == account)
 
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:

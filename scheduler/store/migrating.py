@@ -62,9 +62,10 @@ def migrate(url: str) -> list[str]:
 
 
 def schema_state(url: str) -> SchemaState:
-    """Return the schema revision of the database at `url`, and the newest known one. A missing file is not created.
+    """Return the schema revision of the database at `url`, and the newest revision that this program knows. A missing
+    file is not created.
 
-    Raises StoreUnavailableError, and InvalidInputError for an unknown kind of URL.
+    Raises StoreUnavailableError if the database cannot be read, and InvalidInputError for an unknown kind of URL.
     """
     if url == MEMORY:
         return SchemaState(None, None)

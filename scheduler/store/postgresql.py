@@ -52,7 +52,7 @@ transaction.
 """
 _MIGRATING: Final = {"idle_in_transaction_session_timeout": "0", "lock_timeout": "60s", "statement_timeout": "0"}
 LONGEST_SECONDS: Final = 20.0
-"""The most seconds after its begin at which a transaction may begin its commit. With the longest pause before the
+"""The most seconds after the begin of a transaction at which it may begin its commit. With the longest pause before the
 commit (10 s) this makes 30 s, which is less than the 35 s that a search for recently changed rows goes back.
 """
 _CONNECTING: Final = {

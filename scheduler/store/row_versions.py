@@ -66,6 +66,8 @@ class RowVersions:
     def read_since(self, session: Session, since: float, known: RecentWrites | None) -> Iterator[RowVersion]:
         """Yield the versions of all rows that were written at or after `since`. Rows of one kind with the same time of
         writing (`marked_at`) form a group; a group is omitted if `known` has all its rows in their present versions.
+
+        `known`: the rows that a view has applied lately; None: no group is omitted.
         """
         for kind, statement in _ALL_SINCE.items():
             rows = (

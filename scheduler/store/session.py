@@ -70,8 +70,8 @@ class Session:
         return self._dialect
 
     def check_whole(self) -> None:
-        """Raise the error of a failed statement of this transaction again, even if the caller has caught it. Called
-        before a commit.
+        """If a statement of this transaction has failed, raise its error again, even if the caller has caught it.
+        Called before a commit.
 
         After an error the database may have rolled the transaction back, and a commit would not report this.
         """

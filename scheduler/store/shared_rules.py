@@ -35,8 +35,8 @@ class WholeOrNothing:
     _lost: StaleWriteError | DeposedError | None = None
 
     def check_whole(self) -> None:
-        """Raise the StaleWriteError or DeposedError of a failed write of this transaction again, even if the caller has
-        caught it. Called before a commit.
+        """If a write of this transaction has failed with StaleWriteError or DeposedError, raise this error again, even
+        if the caller has caught it. Called before a commit.
 
         Otherwise the transaction's other writes would be committed without the failed one.
         """

@@ -23,8 +23,7 @@ def prune_costs(before: float) -> Executable:
 
 
 def prune_booked_machines(before: float) -> Executable:
-    """Return the statement that deletes the stored machines whose costs are booked only until a time before `before`.
-    """
+    """Return the statement that deletes the machines whose costs are booked only until a time before `before`."""
     return delete(booked_machines).where(booked_machines.c.until < before)
 
 

@@ -65,8 +65,7 @@ class SqlMarketWrites:
     _session: Session
 
     def save_types(self, types: Sequence[InstanceType]) -> None:
-        """Insert instance types into the catalogue, or replace the stored types with the same names. See MarketWrites.
-        """
+        """Insert instance types into the catalogue, or replace the stored types of the same names. See MarketWrites."""
         by_name = {each.name: each for each in types}
         self._session.write(INSTANCE_TYPES.put(self._session.dialect), [by_name[name] for name in sorted(by_name)])
 
@@ -80,8 +79,7 @@ class SqlMarketWrites:
         self._session.write(PRICES.put(self._session.dialect), [by_key[key] for key in sorted(by_key)])
 
     def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
-        """Insert price changes, or replace the stored ones of the same type, zone, market and hour. See MarketWrites.
-        """
+        """Insert price changes, or replace stored ones of the same type, zone, market and hour. See MarketWrites."""
         by_key = {each.key: each for each in changes}
         self._session.write(CHANGES.put(self._session.dialect), [by_key[key] for key in sorted(by_key)])
 

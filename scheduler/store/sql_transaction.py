@@ -145,13 +145,13 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return self._count("sequence", 0).start - 1
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Count the pending reservations of this principal; None: those of unsigned requests. See Transaction."""
+        """Count the pending reservations of this principal (None: of unsigned requests), and their instances."""
         if principal is None:
             return self._count_pending(fixed.PENDING_UNSIGNED)
         return self._count_pending(fixed.PENDING_OF_PRINCIPAL, name=principal)
 
     def count_pending_of_account(self, account: str) -> Pending:
-        """Count the pending reservations of this account. See Transaction."""
+        """Count the pending reservations of this account, and their instances. See Transaction."""
         return self._count_pending(fixed.PENDING_OF_ACCOUNT, name=account)
 
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:

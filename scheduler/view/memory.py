@@ -266,8 +266,7 @@ class MemoryLeaderLock:
         return True
 
     def renew(self) -> bool:
-        """Extend the leader lock to its full duration. Return whether this process still has the lock. See LeaderLock.
-        """
+        """Extend the leader lock to its full duration. Return whether this process still has it. See LeaderLock."""
         if self._holder() is not self._me:
             return False
         self.lock_holder.until = self._clock() + self._lock_seconds

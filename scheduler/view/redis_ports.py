@@ -294,7 +294,8 @@ class RedisRecord:
 
     @redis_errors()
     def end_restore(self, identity: str, term: int, token: int) -> None:
-        """Replace the contents of the cluster record by these values, and remove the mark that `begin_restore` has set.
+        """Replace the contents of the cluster record by these values, and remove the mark of a restore. See
+        ClusterRecord.
         """
         with self._client.pipeline(transaction=True) as pipeline:
             pipeline.delete(self._highest)
@@ -365,8 +366,7 @@ class RedisLeaderLock:
 
     @redis_errors()
     def renew(self) -> bool:
-        """Extend the leader lock to its full duration. Return whether this process still has the lock. See LeaderLock.
-        """
+        """Extend the leader lock to its full duration. Return whether this process still has it. See LeaderLock."""
         began = self._clock()
         is_ours = self._held_since is not None and bool(self._renew(self._keys[:1], [self._token, self._lock_ms]))
         self._held_since = began if is_ours else None
