@@ -50,7 +50,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
     """One transaction of a SqlStore. It is usable until the `with` block of `SqlStore.transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, cluster: ClusterRow) -> None:
-        """Use the open transaction of `session`. `cluster`: the row about the cluster, as read at its begin."""
+        """Use the open transaction of `session`. `cluster`: the row about the cluster, read when it began."""
         self._session, self._statements, self._rules = session, statements, rules
         self._now, self._rules_version = cluster.now, cluster.rules_version
         self._events: list[Event] = []
@@ -68,7 +68,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
 
     def finish(self) -> None:
         """Write the collected costs and events. These are the last statements of the transaction, because from here to
-        its commit it blocks every other transaction that has events.
+        the commit the transaction blocks every other one that has events.
         """
         self.check_whole()
         self._write_costs()
@@ -90,7 +90,7 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return LeaderTerm(*row)
 
     def jump(self, term: int, token: int) -> None:
-        """Set leader term and highest fencing token to these values after a restore, and count it. See Transaction."""
+        """Set leader term and highest fencing token to these values, and count a restore. See Transaction."""
         self._session.change(fixed.JUMP_TERM, to=term, long_ago=LONG_AGO)
         self._session.change(fixed.JUMP_TOKEN, to=token)
         self._session.change(fixed.COUNT_RESTORE)

@@ -96,8 +96,8 @@ class SqliteDialect:
     errors: Final = (SQLAlchemyError, sqlite3.Error)
     has_one_writer: Final = True
     longest_seconds: Final = math.inf
-    """There is no limit: a process that is stopped within a transaction keeps the write lock, so no other process can
-    write before its commit.
+    """The most seconds after the begin of a transaction at which it may still be committed. Here: no limit, because a
+    process that is stopped within a transaction keeps the write lock, so no other process can write before its commit.
     """
 
     def create_engine(self) -> Engine:

@@ -1,5 +1,5 @@
-"""Revision 0001, the first schema: slots, reservations with leases, holds, events, answers, callbacks,
-rules, leader.
+"""Revision 0001, the first schema: slots, reservations with leases, launch back-offs (holds), events, answers to
+requests, messages to producers, rules, and the leader.
 """
 
 from typing import Any
