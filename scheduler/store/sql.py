@@ -367,8 +367,7 @@ class SqlStore(ReadsCosts):
                 return total
 
     def _prune_before(self, table: Table, before: float) -> int:
-        """Delete the rows of `table` whose column `at` (a time) is before `before`. Return the number of deleted rows.
-        """
+        """Delete the rows of `table` whose time `at` is before `before`. Return the number of deleted rows."""
         key = tuple(table.primary_key.columns)
         bite = select(*key).where(table.c.at < bindparam("before")).order_by(table.c.at).limit(BITE_ROWS)
         statement = delete(table).where(tuple_(*key).in_(bite.with_for_update(skip_locked=True)))
