@@ -43,8 +43,8 @@ ASKED: Final = {
     "persistence": "did the last save succeed (`INFO persistence`)",
     "clock": "is its clock right (`TIME`)",
 }
-"""Aspect of Redis -> the question that an administrator has to answer if Redis refuses this user the command that reads
-the aspect.
+"""Checked aspect of Redis, like `memory` -> the question that an administrator has to answer if Redis refuses this user
+the command that reads the aspect.
 """
 
 
