@@ -31,8 +31,9 @@ def read_market(
     then nothing was written.
 
     On-demand prices are read too if `market.on_demand_interval` is set. If AWS refuses to return them, that is printed
-    and no error is raised. `catalogue_age`, `on_demand_age`: seconds for which the stored instance types and the stored
-    on-demand prices are not read again. `all_pools`: also read prices for pools that do not use the market.
+    and no error is raised. `catalogue_age`, `on_demand_age`: the stored instance types and on-demand prices are read
+    again only if they are older than this number of seconds. `all_pools`: also read prices for pools that do not use
+    the market.
     """
     try:
         source = Services(settings, QuietDispatcher).market
@@ -64,8 +65,8 @@ def prepare_market(settings: Settings, rules: Rules) -> None:
 
 
 def check_market(configuration: Configuration) -> tuple[list[Fault], list[Fault]]:
-    """Compare the requirements of a configuration file with the catalogue that the database has. Return faults and
-    warnings. Without a catalogue the requirements are not checked, and there is one warning.
+    """Compare the requirements of a configuration file with the catalogue that the database has. Return two lists:
+    faults and warnings. Without a catalogue the requirements are not checked, and there is one warning.
     """
     rules, settings = configuration.rules, configuration.settings
     if not has_requirements(rules):
