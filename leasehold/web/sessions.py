@@ -20,14 +20,16 @@ from leasehold.web.caller import Source
 SESSION_SECONDS: Final = 12 * 3600.0
 _VERSION: Final = "1"
 _EARLY_SECONDS: Final = 60.0
-"""Seconds by which a cookie may seem to be issued in the future, because another process issued it."""
+"""Seconds by which a cookie may seem to be issued in the future, because the clock of the process that issued it was
+ahead.
+"""
 _MOST_COOKIE: Final = 2048
 
 
 @dataclass(frozen=True)
 class Session:
     """The content of a cookie. `source`: how the person logged in; `name`: the name of the person; `issued_at`: cluster
-    time of the login.
+    time of the login; `nonce`: a random text, by which one session can be ended.
     """
 
     source: Source

@@ -98,8 +98,8 @@ def read_page(
 
 def make_curve(costs: Iterable[Cost], since: float, now: float) -> dict[str, Any]:
     """Return dollars per hour by kind of use for each hour since `since`, in the form that `curves.js` draws. The hour
-    that has not ended counts by its seconds so far; its value stands again at the end, at `now`. Rare kinds that no
-    cost has are missing.
+    that has not ended counts by its seconds so far; its value stands again at the end, at `now`. A kind in RARE without
+    a cost is missing.
     """
     sums: dict[tuple[float, CostKind], float] = defaultdict(float)
     seen: set[CostKind] = set()
