@@ -83,7 +83,7 @@ def _print_address(stack: Stack, console: Console) -> None:
 
 
 def _stay(stack: Stack, console: Console) -> None:
-    """Wait for Ctrl-C."""
+    """Print the console's address, and keep the stack up until Ctrl-C."""
     console.print("The stack stays up until Ctrl-C.")
     _print_address(stack, console)
     with suppress(KeyboardInterrupt):

@@ -23,8 +23,8 @@ class Combination:
 
     @property
     def label(self) -> str:
-        """The settings as a text, like "queue=size profile=pack"; "" if nothing is compared. Of a key that is a path,
-        only the last part is shown, if no other key ends in it.
+        """The settings as a text, like "queue=size profile=pack"; "" if nothing is compared. A key that is a path, like
+        `pools.linux.max_slots`, is shown as its last part if no other key ends in this part.
         """
         last = [name.rpartition(".")[2] for name in self.settings]
         shown = last if len(set(last)) == len(last) else list(self.settings)

@@ -51,7 +51,7 @@ from workers.logs import mask_text
 START_SECONDS: Final = 90.0
 """Seconds that the start of a stack may take, until all its parts answer."""
 MOST_DEATHS: Final = 3
-"""The start of a stack fails if one of its programs had to be restarted this often."""
+"""The start of a stack fails if one of its programs had to be restarted this number of times."""
 _POLL_SECONDS: Final = 0.1
 
 Progress = Callable[[str, str], object]

@@ -1,4 +1,4 @@
-"""Start and end one process so that it cannot outlive the supervisor of its stack.
+"""Start and end the processes of a stack so that none outlives the supervisor (the process that started the stack).
 
 A process begins as a gate: a shell that waits for a line on its standard input and then becomes the command. The
 supervisor first reports the process to the reaper, and then sends the line. If the supervisor dies before that, the

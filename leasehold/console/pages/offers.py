@@ -74,7 +74,7 @@ async def show_offers(request: Request) -> Response:
 
 def read_page(store: Store, settings: MarketSettings, chosen: str) -> tuple[list[str], list[Offer], float]:
     """Return the names of the pools that launch machines, the offers of the pool `chosen` ("": of all pools), and
-    cluster time. If no pool `chosen` launches machines, there are no offers.
+    cluster time. A pool that launches no machines has no offers.
     """
     rules = store.load_rules().rules
     pools = [name for name, pool in rules.pools.items() if pool.is_elastic]
