@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
 
 class Asking:
-    """The handlers of requests to workers."""
+    """The handlers of HTTP requests that workers answer."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

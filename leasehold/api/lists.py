@@ -66,7 +66,7 @@ class Submissions:
             self._known = {name: sequence for sequence, name in self._order}
 
     def after(self, sequence: int) -> list[tuple[int, str]]:
-        """Return (sequence, id) of the reservations that follow `sequence` in order of submission, at most
+        """Return (sequence, id) of the reservations after the number `sequence` in order of submission, at most
         MOST_EXAMINED.
         """
         start = bisect_right(self._order, (sequence, "\U0010ffff"))

@@ -35,7 +35,7 @@ class Money:
         return respond(await backend.run(_read_costs, backend.store, by, hours * HOUR))
 
     async def budgets(self, request: Request) -> Response:
-        """Respond with all budgets."""
+        """Respond with all budgets, and what was spent of each."""
         check_right(request, "rules")
         Query(request).end()
         await self._service.open_client(request)

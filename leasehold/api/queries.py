@@ -83,12 +83,12 @@ class Query:
         return int(self._take_number("limit", USUAL_ITEMS, 1, MOST_ITEMS, is_whole=True))
 
     def take_number(self, name: str, usual: int = 0) -> int:
-        """Return a whole number of at least 0; `usual` if the parameter is missing."""
+        """Return the value of a parameter, a whole number of at least 0; `usual` if the parameter is missing."""
         return int(self._take_number(name, usual, 0, 2**62, is_whole=True))
 
     def take_seconds(self, name: str, usual: float) -> float:
-        """Return a number of seconds that the server may wait; `usual` if the parameter is missing. The most is
-        LONGEST_WAIT_SECONDS.
+        """Return the value of a parameter, the seconds that the server may wait, at most LONGEST_WAIT_SECONDS; `usual`
+        if the parameter is missing.
         """
         return self._take_number(name, usual, 0, LONGEST_WAIT_SECONDS, is_whole=False)
 
@@ -144,7 +144,7 @@ class Query:
 
 
 def make_cursor(*position: str | int) -> str:
-    """Return a cursor for the items after this position."""
+    """Return a cursor for the items after this position, the position of the last item of a page."""
     return base64.urlsafe_b64encode(msgspec.json.encode(position)).rstrip(b"=").decode()
 
 

@@ -135,7 +135,9 @@ class Reading:
         return respond(write_slot(found))
 
     async def heartbeat(self, request: Request) -> Response:
-        """Send a heartbeat for the host of this slot, which sent the HTTP request."""
+        """Store a heartbeat (message that a host is online), which the host of this slot has sent as the HTTP
+        request.
+        """
         name, body = request.path_params["slot"], await read_body(request)
         self._check_host(request, name)
         machine, version = read_text("machine", body.pop("machine", None)), body.pop("version", None)

@@ -39,8 +39,8 @@ class ApiRoute(NamedTuple):
 
 
 class Router:
-    """The ASGI application with these routes. `now` returns cluster time for a header of each response, or None while
-    cluster time is not known; the response then has no such header.
+    """The ASGI application that answers requests by `routes`. `now` returns cluster time for a header of each response,
+    or None while cluster time is not known; the response then has no such header.
     """
 
     def __init__(self, routes: Iterable[ApiRoute], now: Callable[[], float | None]) -> None:

@@ -15,7 +15,9 @@ from leasehold.errors import LeaseholdError, NotAnswered
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one change. `about`: the id of the object to change. `text`: a sentence for people."""
+    """The outcome of one change. `about`: the id of the object to change. `ok`: whether the change was carried out.
+    `text`: the outcome as a sentence for people.
+    """
 
     about: str
     ok: bool

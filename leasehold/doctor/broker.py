@@ -157,8 +157,8 @@ def open_clock(settings: Settings, seconds: float) -> Iterator[Callable[[], floa
 
 
 def look_at_queues(settings: Settings, seconds: float) -> Iterator[Finding]:
-    """Send a canary (a test message) to each queue, and yield for each queue whether a worker answered within
-    `seconds`.
+    """Send a canary (a test message) to each queue, and yield for each queue the finding on whether a worker answered
+    within `seconds`.
     """
     with closing(open_wire(settings)) as wire:
         canaries, probe, started = Canaries(wire), Probe(wire), time.monotonic()

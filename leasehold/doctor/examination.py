@@ -26,7 +26,7 @@ def examine(configuration: Configuration, seconds: float, abilities: Collection[
     """Run all checks and yield each finding as soon as it is known.
 
     `seconds`: how long each part of the installation may take to answer. `abilities`: the permissions to try at AWS;
-    none: AWS is not checked.
+    empty: AWS is not checked.
     """
     settings = configuration.settings
     works = True

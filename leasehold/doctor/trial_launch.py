@@ -2,7 +2,7 @@
 
 The request is the one that a launch task of the pool sends. The machine belongs to no slot: its launch id begins with
 `doctor-`, so no slot adopts it. If this process dies, the reconciliation of machines and slots terminates the machine,
-as every machine without a slot.
+as it terminates every machine without a slot.
 """
 
 import secrets

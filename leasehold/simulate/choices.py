@@ -72,8 +72,9 @@ def _apply(document: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str
 
 
 def _lay_over(document: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
-    """Return a part of a rules document that sets one key. `name` is a path like `pools.NAME.KEY`, or a key of
-    [scheduler]; such a key is also set for each system that has its own value.
+    """Return the part of a rules document that sets the key `name` to `value`, to be merged into `document`. `name` is
+    a path like `pools.NAME.KEY`, or a key of [scheduler]. A key of [scheduler] is also set for each system in
+    `document` that has its own value of the key.
     """
     if "." in name:
         path = name.split(".")

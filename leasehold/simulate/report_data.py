@@ -179,8 +179,8 @@ def _cut(curve: Curve, points: int, end: float, *, peaks: bool = False) -> Docum
 
 
 def _divide(part: Curve, whole: Curve, points: int, end: float) -> Document:
-    """Return the curve of the share `part` / `whole`, as `_cut` does; its value is None where `whole` is 0. Both curves
-    have the same bins.
+    """Return the curve of the share `part` / `whole` in the form that `_cut` returns; a value is None where `whole` is
+    0. Both curves have the same bins.
     """
     parts, wholes = _cut(part, points, end), _cut(whole, points, end)
     pairs = zip(parts["means"], wholes["means"], strict=True)

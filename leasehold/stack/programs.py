@@ -91,7 +91,7 @@ class Reaper:
         self._send(f"-{pid}\n")
 
     def dismiss(self) -> None:
-        """End the reaper. All processes of the stack have ended before."""
+        """End the reaper. Call this after all processes of the stack have ended."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

@@ -66,7 +66,9 @@ class PoolCounts(msgspec.Struct):
 
 
 class Happened(NamedTuple):
-    """How many reservations were submitted, leased, released, and ended in another way."""
+    """How many reservations were submitted, leased, released, and ended in another way, between two calls of
+    `Counts.take_happened`.
+    """
 
     submitted: int = 0
     leased: int = 0
@@ -136,7 +138,7 @@ class Counts:
         return found
 
     def list_pools(self) -> dict[str, PoolCounts]:
-        """Return the slots of each pool, by its name in alphabetical order."""
+        """Return the counts of each pool by the pool's name, in alphabetical order."""
         pools: dict[str, PoolCounts] = {}
         used: dict[str, Counter[str]] = {}
         total: dict[str, Counter[str]] = {}

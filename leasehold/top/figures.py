@@ -26,8 +26,8 @@ _CLOCK_SECONDS: Final = 1.0
 
 
 class Rates(msgspec.Struct):
-    """How many reservations a second were submitted, leased, released, and ended in another way, since the refresh
-    before, which was `seconds` ago.
+    """How many reservations a second were submitted, leased, released, and ended in another way, since the previous
+    refresh, which was `seconds` ago.
     """
 
     submitted: float

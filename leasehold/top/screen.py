@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 from leasehold.terminal import stop_own_group
 
 ENTER: Final = "\x1b[?1049h\x1b[?25l"
-"""Switch to the terminal's second screen and hide the cursor."""
+"""Control sequence that switches to the terminal's second screen and hides the cursor."""
 LEAVE: Final = "\x1b[?25h\x1b[?1049l"
-"""Show the cursor and switch back to the first screen, which has its earlier content."""
+"""Control sequence that shows the cursor and switches back to the first screen, which has its earlier content."""
 _HOME: Final = "\x1b[H"
 _REST_OF_LINE: Final = "\x1b[K"
 _REST_OF_SCREEN: Final = "\x1b[J"

@@ -38,8 +38,8 @@ log = get_logger(__name__)
 
 
 class Backend:
-    """The services of one process of the console. `client` and `run` may be called on the event loop of the process
-    only.
+    """The services that the API and the pages of one process of the console use: clients, database, feed and log.
+    `client` and `run` may be called on the event loop of the process only.
     """
 
     def __init__(self, settings: Settings, feed: Feed, store: Store, principals: PrincipalReader) -> None:
@@ -128,7 +128,7 @@ class Backend:
         )
 
     async def close(self) -> None:
-        """Close all clients."""
+        """Close all clients that `client` has returned."""
         clients = list(self._clients.values())
         self._clients.clear()
         for client in clients:

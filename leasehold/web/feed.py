@@ -26,7 +26,7 @@ EMIT_SECONDS: Final = 0.5
 """Shortest time in seconds between two events of a topic."""
 KEEP_ALIVE_SECONDS: Final = 15.0
 STATUS: Final = "status"
-"""Topic of the feed itself: whether Redis and the database answer."""
+"""Topic with the status of the feed itself: whether Redis and the database answer."""
 
 log = get_logger(__name__)
 
@@ -119,7 +119,7 @@ class Feed:
 
     @property
     def lock(self) -> threading.RLock:
-        """The lock of the present view. The view does not change while it is held."""
+        """The lock of the present copy of the view. The copy does not change while a thread holds the lock."""
         return self.view.guard
 
     def start(self) -> None:
@@ -129,7 +129,7 @@ class Feed:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and all subscriptions."""
+        """End the thread of the feed and the streams of all subscribers."""
         self._ends.set()
         self._asked.set()
         if self._thread is not None:
@@ -155,7 +155,7 @@ class Feed:
         self._send(self._topics[name], block)
 
     def has_listeners(self, name: str) -> bool:
-        """Return whether a page listens to this topic."""
+        """Return whether a page or client is subscribed to this topic at present."""
         with self._guard:
             return bool(self._topics[name].subscribers)
 
@@ -166,7 +166,7 @@ class Feed:
 
     @property
     def subscriptions(self) -> int:
-        """The number of open streams."""
+        """The number of open streams of events."""
         with self._guard:
             return len({each for topic in self._topics.values() for each in topic.subscribers})
 

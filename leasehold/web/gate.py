@@ -43,8 +43,8 @@ AccessMode = Literal["open", "warn", "signed"]
 
 @dataclass(frozen=True)
 class Admission:
-    """A caller that may pass. `csrf`: the token that each of its changing requests must carry, so that no other web
-    site can send one; None: its requests need no token.
+    """A known caller, which may pass the gate. `csrf`: the token that each of its changing requests must carry, so that
+    no other web site can send one; None: its requests need no token.
     """
 
     caller: Caller

@@ -1,5 +1,6 @@
 """The outermost layer of the web server: it refuses requests for other hosts and from other origins, limits bodies, and
-adds the headers that keep browsers from running or framing anything foreign.
+adds headers by which browsers run no scripts of other sites in our pages and do not show our pages in frames of other
+sites.
 """
 
 from collections.abc import Sequence
@@ -134,7 +135,7 @@ class Security:
 
 def is_foreign(method: str, headers: Headers) -> bool:
     """Return whether a browser sent the request for a page of another origin, as its headers Sec-Fetch-Site and Origin
-    show. A read is not foreign if the user navigated to it, for example by a link.
+    show. A request that only reads is not foreign if the user navigated to its address, for example by a link.
 
     A program that is no browser sends neither header, so its requests are not foreign.
     """

@@ -14,7 +14,7 @@ connection.
 """
 MOST_WAITING: Final = 64
 """The most events that wait for a reader. The stream of a slower reader is ended; the reader then connects again and
-reads everything.
+loads all rows.
 """
 
 

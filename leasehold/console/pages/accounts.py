@@ -50,7 +50,7 @@ def count_reservations(feed: Feed) -> dict[str, Counter[str]]:
 
 
 async def show_account(request: Request) -> Response:
-    """Show one account: its settings, the curve of its balances, and the preemptions that it paid for or suffered."""
+    """Show one account: its settings, the curve of its balances, and the preemptions that it paid for."""
     name = request.path_params["name"]
     services = backend(request)
     found = await _find(request, name)

@@ -34,7 +34,9 @@ def prepare(app: Starlette) -> None:
 
 
 async def show_fleet(request: Request) -> Response:
-    """Show the map, the table with the filter of the address, and the panel of the slot in the address."""
+    """Show the whole page: the map (a box for each slot), the table with the filter of the address, and the panel of
+    the slot that the address names.
+    """
     feed = backend(request).feed
     await feed.refresh()
     wanted = SlotFilter.read(request.query_params)
@@ -82,7 +84,7 @@ async def show_table(request: Request) -> Response:
 
 
 async def show_slot(request: Request) -> Response:
-    """Show the panel of one slot."""
+    """Show the panel with the details of one slot."""
     await backend(request).feed.refresh()
     return await _panel(request, request.path_params["slot"])
 

@@ -24,7 +24,7 @@ SOURCES: Final = {
     "file": "an imported file",
     "rules": "set by hand in the rules",
 }
-"""Source of a price -> its text."""
+"""Source of a price -> the text that the page shows for the source."""
 HOLDS: Final[dict[Kind, str]] = {
     "capacity": "EC2 lacked capacity",
     "quota": "EC2's quota is used up",
@@ -33,7 +33,7 @@ HOLDS: Final[dict[Kind, str]] = {
     "misconfigured": "EC2 refused the request as misconfigured",
     "unhealthy": "boots fail one after the other",
 }
-"""Kind of a launch back-off -> its text."""
+"""Kind of a launch back-off (a pause of launches after a refusal by EC2) -> the reason that the page shows."""
 
 
 SPANS: Final = {"1d": 86400.0, "7d": 7 * 86400.0, "30d": 30 * 86400.0}

@@ -1,4 +1,6 @@
-"""The page What if: edit the rules in force, compare what the next tick would decide under both, and apply them."""
+"""The page What if: edit the rules in force, compare what the next tick would decide under the present and the edited
+rules, and apply the edited rules.
+"""
 
 import tomllib
 from itertools import zip_longest
