@@ -35,7 +35,7 @@ MOST_LINES: Final = 20
 
 class _Kicker(QuietDispatcher):
     """A dispatcher (which sends work to other processes) that sends only the request for a tick, a run of the
-    scheduler. All other messages stay in the outbox table until the task `recover` sends them.
+    scheduler. All other work stays in the database, where the processes of the stack find it later.
     """
 
     def __init__(self, settings: Settings) -> None:

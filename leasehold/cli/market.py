@@ -27,8 +27,8 @@ def read_market(
     on_demand_age: float = 0.0,
     all_pools: bool = False,
 ) -> Refreshed:
-    """Read types and prices from EC2 into the database. Raises CommandError if EC2 refuses a call or cannot be reached;
-    then nothing was written.
+    """Read instance types and spot prices from EC2 into the database, and return how many were read and whether any of
+    them changed. Raises CommandError if EC2 refuses a call or cannot be reached; then nothing was written.
 
     On-demand prices are read too if `market.on_demand_interval` is set. If AWS refuses to return them, that is printed
     and no error is raised. `catalogue_age`, `on_demand_age`: the stored instance types and on-demand prices are read
@@ -51,8 +51,8 @@ def read_market(
 
 
 def prepare_market(settings: Settings, rules: Rules) -> None:
-    """Before rules with requirements are applied, read types and prices from EC2. If EC2 cannot be read, print why; the
-    rules are then applied with the stored types and prices.
+    """Read instance types and prices from EC2 before rules with requirements are applied; do nothing for other rules.
+    If EC2 cannot be read, print why; the rules are then applied with the types and prices in the database.
     """
     if not has_requirements(rules):
         return

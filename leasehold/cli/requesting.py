@@ -191,8 +191,8 @@ def submit(client: "Client", fields: dict[str, Any]) -> "Reservation":
 
 
 def _print_wait(name: str, why: "Wait | None") -> None:
-    """Print on standard error the reason `why` no slot can hold the new reservation `name`, which then waits until
-    slots or rules change. Print nothing if `why` is None.
+    """Print on standard error why no slot can hold the new reservation `name`, which waits until slots or rules change.
+    `why`: the reason; None: nothing is printed.
     """
     if why is not None:
         print_error(f"{name} is accepted and waits: {why}")
