@@ -1,6 +1,7 @@
-"""The errors that the client raises, one class for each reaction of the caller. All are subclasses of `LeaseholdError`.
+"""The errors that the client raises, one class for each way in which a caller may react. All are subclasses of
+`LeaseholdError`.
 
-A class name describes the situation and therefore does not end in "Error".
+The names of the subclasses describe a situation, like `NotAnswered`, and therefore do not end in "Error".
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,8 +16,9 @@ class LeaseholdError(Exception):
 @dataclass(frozen=True)
 class Fault:
     """One fault of a request: the path of the wrong field, what was expected there, and what was found. `index`: the
-    position of the request among those that were sent together, from 0. `code`: `forbidden`, `unknown` or `conflict`;
-    None: the request itself is wrong.
+    position of the request among those that were sent together, from 0. `code`: `forbidden` (the sender lacks a right),
+    `unknown` (the object of the request is not known) or `conflict` (its state does not permit the change); None: the
+    request itself is wrong.
     """
 
     index: int
@@ -30,7 +32,9 @@ class Fault:
 
 
 class Refused(LeaseholdError):  # noqa: N818 - see the module docstring
-    """Raised if a worker refused a request. Nothing was changed. `errors` has the faults of the request."""
+    """Raised if a worker refused a request. Nothing was changed. `errors`: the faults of the request, one for each
+    wrong field.
+    """
 
     def __init__(self, errors: Iterable[Fault]) -> None:
         self.errors = tuple(errors)
@@ -82,8 +86,8 @@ class Unknown(LeaseholdError, LookupError):  # noqa: N818 - see the module docst
 
 
 class Ended(LeaseholdError):  # noqa: N818 - see the module docstring
-    """Raised if a reservation ended in another phase than the one that the caller waited for. `phase` and `reason`
-    describe the end.
+    """Raised if a reservation ended in another phase than the one that the caller waited for. `phase`: the phase in
+    which it ended; `reason`: why it ended, None if no reason is known.
     """
 
     def __init__(self, reservation: str, phase: str, reason: str | None) -> None:
@@ -92,8 +96,8 @@ class Ended(LeaseholdError):  # noqa: N818 - see the module docstring
 
 
 def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
-    """Return the faults in the field `errors` of a worker's answer, in their order. A fault whose field is missing gets
-    a placeholder for it.
+    """Return the faults in the field `errors` of a worker's answer, in their order. If an entry lacks a part, its fault
+    gets a placeholder, for example "something else" for `expected`.
     """
     return [
         Fault(

@@ -1,5 +1,5 @@
-"""Find the extra of the package `leasehold` that installs a missing library. The client and the command line need no
-extra.
+"""Find the extra (a set of optional dependencies) of the package `leasehold` that installs a missing library. The
+client and the command line need no extra.
 """
 
 from typing import Final
@@ -24,7 +24,8 @@ EXTRAS: Final = {
     "matplotlib": "plot",
     "psycopg": "postgresql",
 }
-"""Name of a library's module -> the extra of the package that installs the library."""
+"""Name of a module of a library -> the extra (set of optional dependencies) of `leasehold` that installs the library.
+"""
 
 
 def explain_missing(error: ModuleNotFoundError) -> str | None:

@@ -32,8 +32,8 @@ NOT_FOUND: Final = 127
 OF_A_SIGNAL: Final = 128
 """If a signal ends a command, its exit status is this number plus the number of the signal, as in shells."""
 CLOCK_SECONDS: Final = 1.0
-"""Seconds by which the cluster time of this process may differ from that of the stack. A lease that is lost this
-shortly before its deadline counts as not given back in time.
+"""Seconds by which the cluster time of this process may differ from that of the stack. If a revoked lease is lost less
+than this time before its deadline, the message gives as reason that the lease was not given back in time.
 """
 RETRY_SECONDS: Final = 1.0
 """Seconds between two attempts of a command in the background to use the terminal."""
@@ -52,8 +52,8 @@ VARIABLES: Final = (
     "LEASEHOLD_DEADLINE",
     "LEASEHOLD_REVOKED_FILE",
 )
-"""Environment variables that the command gets. No setting has one of these names, because the name of a setting
-contains two underscores in a row.
+"""Environment variables that describe the lease to the command. They cannot be mistaken for settings of Leasehold,
+because the name of the variable of a setting contains two underscores in a row, like LEASEHOLD_BROKER__URL.
 """
 _PLACEMENT_FIELDS: Final = ("component", "kind", "slot", "token", "resources", "instance_id", "address", "type", "zone")
 
@@ -69,7 +69,9 @@ class Stopped(BaseException):
 
 
 class NotStarted(LeaseholdError):  # noqa: N818 - as the other errors of the client
-    """Raised if the command could not be started. `status` is the exit status that a shell would return."""
+    """Raised if the command could not be started. `status`: the exit status that a shell would return: 127 if the
+    command was not found, else 126.
+    """
 
     def __init__(self, message: str, status: int) -> None:
         self.status = status
@@ -165,8 +167,8 @@ class CommandGroup:
 
 
 class Signals:
-    """Handles the signals that ask this process to end. Before `pass_on` such a signal raises Stopped and so ends the
-    wait for the lease; after it the signal is sent to the command.
+    """Handles the signals that ask this process to end. Before `pass_on` is called, such a signal raises Stopped, which
+    ends the wait for the lease. Afterwards such a signal is sent to the command.
 
     A signal that this process ignores stays ignored, also by the command; see nohup(1).
     """
@@ -187,8 +189,8 @@ class Signals:
             signal.signal(number, handler)
 
     def pass_on(self) -> None:
-        """From now on, send each signal, and the SIGTSTP of Ctrl-Z, to the leased command instead of
-        raising Stopped.
+        """From now on, send each signal that asks this process to end, and the SIGTSTP of Ctrl-Z, to the leased
+        command. Stopped is no longer raised.
         """
         self._is_passing = True
         self._handle((signal.SIGTSTP,))
@@ -214,8 +216,9 @@ class LeasedCommand:
         self._revoke_reason: str | None = None
 
     def run(self, words: Sequence[str], starting: contextlib.AbstractContextManager[None]) -> int:
-        """Run the command `words` and return its exit status, or LEASE_LOST if the lease was lost. The context
-        `starting` is entered only while the command is started.
+        """Run the command `words` and return its exit status, or LEASE_LOST if the lease was lost. `starting`: a
+        context manager that is active only while the command is started, for example to set which signals the command
+        ignores.
 
         Raises NotStarted if the command cannot be started.
         """

@@ -28,14 +28,17 @@ from workers.settings import Settings
 
 PROCESSES: Final = (*QUEUE_NAMES, "beat", "flower", "console", "metrics", "emulator")
 LATE_INTERVALS: Final = 3
-"""Beat fails its check if it has sent no message for this number of tick intervals."""
+"""Beat (the process that sends periodic messages) fails its check if it has sent no message for this number of tick
+intervals.
+"""
 RESEND_SECONDS: Final = 2.0
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the server listens there
 
 
 def find_trouble(process: str, settings: Settings, seconds: float) -> str | None:
-    """Return a sentence that explains why a process on this host does not work, or None if the process works. `process`
-    is one of PROCESSES. The check takes about `seconds` at most.
+    """Return a sentence that explains why a process on this host does not work, or None if the process works.
+    `process`: an element of PROCESSES: the queue of a worker, or another process such as `beat`. The check takes about
+    `seconds` at most.
     """
     match process:
         case "beat":

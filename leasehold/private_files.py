@@ -19,8 +19,8 @@ _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open the file `path` and return its descriptor. A new file can be read and written by this user only; a symbolic
-    link is not followed.
+    """Open the file `path` and return its descriptor. `flags`: as for `os.open`. A new file can be read and written by
+    this user only; a symbolic link is not followed.
 
     This function is an `opener` for Python's `open`.
     """

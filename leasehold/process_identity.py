@@ -1,8 +1,8 @@
-"""Identify a process by its id and its start time. The kernel uses ids again, so an id alone may name another process
-later.
+"""Identify a process by its id and its start time. The kernel gives the id of an ended process to a new one, so an id
+alone may name another process later.
 
-A process gets a signal only if its start time is the recorded one. This module imports only the standard library, so
-that the reaper of a stack, which imports the module, starts quickly.
+A process gets a signal only if its start time is the recorded start time. This module imports only the standard
+library, so that the reaper of a stack, which imports the module, starts quickly.
 """
 
 import calendar
@@ -43,8 +43,8 @@ def identify(pid: int) -> ProcessIdentity:
 
 
 def is_running(process: ProcessIdentity) -> bool:
-    """Return whether exactly this process exists: start time and command line must match. A process that has ended
-    exists until its parent has waited for it.
+    """Return whether exactly this process exists: start time and command line must match. A zombie (a process that has
+    ended, and for which its parent has not waited yet) counts as existing.
     """
     if process.started is None or find_start(process.pid) != process.started:
         return False
@@ -52,8 +52,8 @@ def is_running(process: ProcessIdentity) -> bool:
 
 
 def send_signal(process: ProcessIdentity, number: int) -> bool:
-    """Send the signal `number` to exactly this process. Return False if the process has ended. Raises PermissionError
-    if this user may not send it a signal.
+    """Send the signal `number` to exactly this process. Return True, or False without sending a signal if the process
+    has ended. Raises PermissionError if this user may not send it a signal.
     """
     with suppress(ProcessLookupError):
         descriptor = _open_descriptor(process.pid)

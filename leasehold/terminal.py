@@ -14,8 +14,8 @@ in the foreground.
 
 
 class Terminal:
-    """The controlling terminal of this process. If the process has none, the methods do nothing. Only the main thread
-    may use it.
+    """The controlling terminal of this process. If the process has no terminal, the methods do nothing. Only the main
+    thread may call the methods.
 
     The terminal sends Ctrl-C and Ctrl-Z to its foreground process group, and only that group may read from it.
     """
@@ -36,8 +36,8 @@ class Terminal:
 
     @property
     def is_for_one_command(self) -> bool:
-        """Whether an interactive shell started this process by itself, neither in a script nor in a pipeline: the
-        process leads its process group, and standard input and output are terminals.
+        """Whether an interactive shell started this process as a single command, neither in a script nor in a pipeline:
+        the process leads its process group, and standard input and output are terminals.
         """
         return os.isatty(0) and os.isatty(1) and os.getpgrp() == os.getpid()
 

@@ -20,11 +20,13 @@ from leasehold.common.http_routes import LISTS, ROUTES
 from leasehold.web.backend import Backend
 
 _OWN_HANDLERS: Final = frozenset({"explain"})
-"""Verbs whose resource can also be answered without a worker, so that it has its own handler."""
+"""Verbs with a handler of their own, because their request can also be answered without a worker."""
 
 
 def make_api(backend: Backend) -> Router:
-    """Return the application for the paths below API. `request.state.caller` must be the caller of each request."""
+    """Return the application for the paths below API (/api/v1). `request.state.caller` must be the caller of each
+    request.
+    """
     service = Service(backend)
     asking = Asking(service)
     reading, streams = Reading(service, asking), Streams(service)
@@ -58,7 +60,9 @@ def _make_reads(reading: Reading, streams: Streams, money: Money) -> list[ApiRou
 
 
 def _make_verbs(asking: Asking) -> Iterator[ApiRoute]:
-    """Yield the routes of all verbs. The resource that takes one submission takes a list of submissions, too."""
+    """Yield the routes of all verbs. A resource that takes one request as well as a list of requests, such as the
+    submissions, gets one route.
+    """
     for table in (LISTS, ROUTES):
         for verb, route in table.items():
             if verb not in _OWN_HANDLERS and not (table is ROUTES and LISTS.get(verb) == route):

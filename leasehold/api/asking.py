@@ -1,8 +1,8 @@
 """Send requests to workers for HTTP clients. The body and the path of the HTTP request make the document of a verb, and
 the answer of the worker is the HTTP response.
 
-The worker checks the document, as it checks the documents of all other senders. This process adds nothing to the
-document, and never a key of a reservation: the sender of the HTTP request has the keys.
+The worker checks the document, as it checks the documents of all other senders. This process adds nothing else to the
+document. In particular it adds no key of a reservation: the sender of the HTTP request has the keys.
 """
 
 import hashlib
@@ -24,25 +24,27 @@ from scheduler.model.faults import Fault, InvalidInputError, show
 from scheduler.model.validation import MOST_NAME, is_whole_text
 
 MOST_WAITING: Final = 256
-"""The most requests of this process that wait for workers. Further ones are refused as overload at once."""
+"""The most requests of this process that wait for workers at the same time. A further request is refused at once with
+Overloaded.
+"""
 _ITEMS: Final = "items"
 
 
 class Outcome(NamedTuple):
-    """Whether a request was carried out, for the log."""
+    """The outcome of a request, for the log. `ok`: whether a worker carried the request out."""
 
     ok: bool
 
 
 class Asking:
-    """The handlers of requests to workers."""
+    """The handlers of HTTP requests that workers answer."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._waiting = 0
 
     async def ask(self, verb: str, route: Route, request: Request) -> Response:
-        """Send the request of this verb that the HTTP request describes, and respond with the answer."""
+        """Send a worker the request of this verb that the HTTP request describes, and respond with its answer."""
         check_right(request, verb)
         query = Query(request)
         timeout = query.take_seconds("timeout", LONGEST_WAIT_SECONDS)
@@ -98,8 +100,8 @@ class Asking:
 
 
 def _add_path(document: dict[str, Any], route: Route, request: Request) -> None:
-    """Add the field that the path of the request contains to the document. Raise InvalidInputError if the document has
-    another value of this field.
+    """Add the id that the path of the HTTP request contains to the document, as the field that the route names. Do
+    nothing if the path contains no id. Raise InvalidInputError if the document has another value of this field.
     """
     if route.field is None:
         return
@@ -112,8 +114,9 @@ def _add_path(document: dict[str, Any], route: Route, request: Request) -> None:
 
 
 def _take_key(document: dict[str, Any], request: Request) -> str | None:
-    """Remove the field `request`, the id of the request, from the document. Return the id from that field or from the
-    header; None without either. Raise InvalidInputError if the id is wrong or the two differ.
+    """Remove the field `request`, the id of the request, from the document. Return the id from this field or from the
+    header REQUEST_HEADER; None if neither has an id. Raise InvalidInputError if the id is not valid, or if field and
+    header differ.
     """
     header, given = request.headers.get(REQUEST_HEADER), document.pop("request", None)
     # An address for the answer is that of this process.

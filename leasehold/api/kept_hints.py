@@ -1,5 +1,6 @@
-"""Hints (messages that a slot has changed) for hosts between two HTTP requests. A subscription lasts KEPT_SECONDS
-longer than the request that made it, so that a host whose next request comes within this time misses no hint.
+"""Keeps the subscriptions of hosts to hints (messages that a slot has changed) between two HTTP requests. A
+subscription lasts KEPT_SECONDS longer than the request that made it, so that a host whose next request comes within
+this time misses no hint.
 """
 
 import time

@@ -1,7 +1,8 @@
-"""Pages of reservations and slots from the copy of the view in this process, so that a page reads nothing from Redis.
+"""Pages of reservations and slots from the copy of the view in this process, so that making a page reads nothing from
+Redis.
 
-A page examines at most MOST_EXAMINED rows. So it may have fewer items than its limit, even none, and still name a next
-page.
+For one page at most MOST_EXAMINED reservations are examined. So a page may have fewer items than its limit, even none,
+although another page follows.
 """
 
 import threading
@@ -23,9 +24,11 @@ MOST_EXAMINED: Final = 20_000
 
 
 class Submissions:
-    """The reservations of a view in order of submission. It is kept between pages; `follow` adds new ones.
+    """The reservations of a view in order of submission. The order is kept between two pages; `follow` adds new
+    reservations.
 
-    `Feed.watch` calls `note` with the changed rows, so that a page does not look at all rows to find the new ones.
+    `Feed.watch` calls `note` with the changed rows, so that `follow` need not compare all rows to find the new
+    reservations.
     """
 
     def __init__(self) -> None:
@@ -33,7 +36,7 @@ class Submissions:
         self._known: dict[str, int] = {}
         self._guard = threading.Lock()
         self._noted: set[str] | None = None
-        """Ids of the reservations that have changed since `follow`; None: all."""
+        """Ids of the reservations that have changed since the last call of `follow`; None: all."""
 
     def note(self, changed: Changed) -> None:
         """Record which reservations have changed. The thread of the feed calls it."""
@@ -44,8 +47,8 @@ class Submissions:
                 self._noted |= changed.of("reservations")
 
     def follow(self, rows: Mapping[str, Reservation], ended: Mapping[str, Reservation]) -> None:
-        """Add the new reservations among `rows` and `ended`. If many of the kept reservations are in neither, forget
-        these.
+        """Add the new reservations among `rows` and `ended`. If many of the kept reservations are in neither of them,
+        forget these reservations.
         """
         with self._guard:
             noted, self._noted = self._noted, set()
@@ -63,7 +66,7 @@ class Submissions:
             self._known = {name: sequence for sequence, name in self._order}
 
     def after(self, sequence: int) -> list[tuple[int, str]]:
-        """Return (sequence, id) of the reservations that follow `sequence` in order of submission, at most
+        """Return (sequence, id) of the reservations after the number `sequence` in order of submission, at most
         MOST_EXAMINED.
         """
         start = bisect_right(self._order, (sequence, "\U0010ffff"))
@@ -105,7 +108,8 @@ def list_reservations(
     view: View, ended: Mapping[str, Reservation], order: Submissions, wanted: ReservationFilter
 ) -> Mapping[str, Any]:
     """Return one page of the reservations that match `wanted`. `ended`: the reservations that ended lately, which the
-    view no longer has. `order`: all of these in order of submission. The view must not change meanwhile.
+    view no longer has. `order`: the reservations of the view and of `ended` in order of submission. The view must not
+    change meanwhile.
     """
     order.follow(view.reservations, ended)
     items, last = [], wanted.after

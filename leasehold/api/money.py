@@ -24,7 +24,7 @@ class Money:
         self._service = service
 
     async def costs(self, request: Request) -> Response:
-        """Respond with the sums of the cost ledger since some hours ago."""
+        """Respond with the sums of the cost ledger for the last hours: the parameter `hours`, or USUAL_HOURS."""
         check_right(request, "rules")
         query = Query(request)
         by = cast("By", query.take_choice("by", WAYS, "pool"))
@@ -35,7 +35,7 @@ class Money:
         return respond(await backend.run(_read_costs, backend.store, by, hours * HOUR))
 
     async def budgets(self, request: Request) -> Response:
-        """Respond with all budgets."""
+        """Respond with all budgets, and what was spent of each."""
         check_right(request, "rules")
         Query(request).end()
         await self._service.open_client(request)
@@ -43,7 +43,7 @@ class Money:
         return respond(make_page(await self._service.backend.run(_read_budgets, store), None))
 
     async def offers(self, request: Request) -> Response:
-        """Respond with the offers of one pool or of all pools."""
+        """Respond with the offers (what launches would buy) of one pool or of all pools."""
         check_right(request, "rules")
         query = Query(request)
         pool = query.take("pool")

@@ -30,7 +30,7 @@ _ANSWERS: Final = {
     "preview": "RulesPreview",
     "apply": "RulesApplied",
 }
-"""Verb -> schema of its answer; all others have `Answer`."""
+"""Verb -> name of the schema of its answer. The answer of every other verb has the schema `Answer`."""
 
 
 @lru_cache(maxsize=4)
@@ -134,7 +134,7 @@ _GET_FIELDS: Final = {
     "rules": [query("history", {"type": "integer", "minimum": 0, "maximum": 100}, "how many versions to list")],
     "leases": [{**query("machine", STRING, "the id of the machine"), "required": True}],
 }
-"""Verb -> fields of its document that are in the query."""
+"""Verb -> the fields of its document that are parameters in the query of the URL."""
 _RULES: Final = {"type": "object", "description": "the scheduling rules, as in leasehold.toml"}
 _BODIES: Final = {
     "preview": make_object({"rules": _RULES}, ["rules"]),

@@ -1,5 +1,5 @@
-"""The parts of the OpenAPI document: operations with their parameters and responses, and the resources that only
-read.
+"""The parts of the OpenAPI document: operations with their parameters and responses, and the list of the resources that
+only read.
 """
 
 import re
@@ -90,7 +90,7 @@ def operate(name: str, summary: str, schema: Schema, status: str = "200") -> Sch
 
 
 def list_reads() -> Iterator[tuple[str, str, Schema]]:
-    """Yield (path, method, operation) of the resources that are no verbs of workers."""
+    """Yield (path, method, operation) for each resource that this process answers without a worker."""
     for path, name, summary, schema, fields in _READS:
         yield path, "get", {**operate(name, summary, schema), "parameters": [*path_fields(path), *fields]}
     yield "/events", "get", _describe_events()

@@ -23,7 +23,8 @@ class Query:
     """The query of one request. Each method that begins with `take` takes a parameter out of the query; `end` refuses
     the parameters that remain.
 
-    Faults are collected, so that a response reports all of them.
+    A wrong value of a parameter is recorded as a fault, and `end` raises all faults, so that one response reports all
+    of them.
     """
 
     def __init__(self, request: Request) -> None:
@@ -46,8 +47,8 @@ class Query:
         return self._left.pop(name, [])
 
     def take_choices(self, name: str, choices: Collection[str]) -> frozenset[str] | None:
-        """Return the values of a parameter, which may be repeated or have several values with commas between them. None
-        if it is missing.
+        """Return the values of a parameter, which may be repeated or have several values with commas between them.
+        Return None if the parameter is missing.
         """
         values = [each for text in self.take_all(name) for each in text.split(",")]
         for each in values:
@@ -82,15 +83,17 @@ class Query:
         return int(self._take_number("limit", USUAL_ITEMS, 1, MOST_ITEMS, is_whole=True))
 
     def take_number(self, name: str, usual: int = 0) -> int:
-        """Return a whole number of at least 0; `usual` if the parameter is missing."""
+        """Return the value of a parameter, a whole number of at least 0; `usual` if the parameter is missing."""
         return int(self._take_number(name, usual, 0, 2**62, is_whole=True))
 
     def take_seconds(self, name: str, usual: float) -> float:
-        """Return a number of seconds that the server may wait; `usual` if the parameter is missing."""
+        """Return the value of a parameter, the seconds that the server may wait, at most LONGEST_WAIT_SECONDS; `usual`
+        if the parameter is missing.
+        """
         return self._take_number(name, usual, 0, LONGEST_WAIT_SECONDS, is_whole=False)
 
     def take_cursor(self) -> list[Any] | None:
-        """Return the content of the cursor; None for the first page."""
+        """Return the position in the parameter `cursor`, which the previous page gave; None for the first page."""
         text = self.take("cursor")
         if text is None:
             return None
@@ -108,7 +111,9 @@ class Query:
         self._refuse("cursor", "a cursor of this list", cursor)
 
     def take_fields(self, numbers: Collection[str]) -> dict[str, Any]:
-        """Return all parameters that were not taken, as fields of a document. Those in `numbers` are whole numbers."""
+        """Return all parameters that were not taken, as fields of a document. The values of the parameters in `numbers`
+        are whole numbers, all other values are texts.
+        """
         names = list(self._left)
         return {name: self.take_number(name) if name in numbers else self.take(name) for name in names}
 
@@ -139,7 +144,7 @@ class Query:
 
 
 def make_cursor(*position: str | int) -> str:
-    """Return a cursor for the items after this position."""
+    """Return a cursor for the items after this position, the position of the last item of a page."""
     return base64.urlsafe_b64encode(msgspec.json.encode(position)).rstrip(b"=").decode()
 
 

@@ -27,10 +27,10 @@ from leasehold.web.problems import respond as respond_problem
 from scheduler.model.faults import fault
 
 POLL_SECONDS: Final = 2.0
-"""Seconds after which a watched row is read again if no notice arrives."""
+"""Seconds after which a reservation that a request waits for is read again if no notice of its change arrives."""
 MACHINE_SECONDS: Final = 0.2
-"""The same number of seconds while the machine of a lease is unknown, because no notice arrives when the machine
-becomes known.
+"""The value in place of POLL_SECONDS while the machine of a lease is unknown, because no notice arrives when the
+machine becomes known.
 """
 
 
@@ -42,8 +42,8 @@ class Reading:
         self._hints = KeptHints()
 
     async def reservation(self, request: Request) -> Response:
-        """Respond with one reservation. With the parameters `after` and `wait`, respond as soon as the reservation
-        differs from the mark `after`, at the latest after `wait` seconds.
+        """Respond with one reservation. With the parameters `after` and `wait`, respond as soon as the mark of the
+        reservation (a text that differs after each change) is not `after`, at the latest after `wait` seconds.
         """
         check_right(request, "query")
         query = Query(request)
@@ -61,8 +61,9 @@ class Reading:
         return respond(write_joined(found))
 
     async def changes(self, request: Request) -> Response:
-        """Respond as soon as a reservation in the body's table `marks` (id -> mark) has changed, at the latest after
-        `wait` seconds. The response has the new marks of the changed reservations.
+        """Respond as soon as one of some reservations has changed, at the latest after `wait` seconds. The table
+        `marks` in the body has the last known mark of each reservation (a text that differs after each change) by its
+        id. The response has the new marks of the changed reservations.
         """
         check_right(request, "query")
         body = await read_body(request)
@@ -83,7 +84,7 @@ class Reading:
                 await watches.wait_for_hint(min(left, _pause(found.values())))
 
     async def reservations(self, request: Request) -> Response:
-        """Respond with one page of reservations, or with the reservations whose ids the query gives."""
+        """Respond with one page of reservations, or with the reservations whose ids are in the query."""
         check_right(request, "query")
         query = Query(request)
         if ids := query.take_all("id"):
@@ -134,7 +135,9 @@ class Reading:
         return respond(write_slot(found))
 
     async def heartbeat(self, request: Request) -> Response:
-        """Send a heartbeat of the host of this slot."""
+        """Store a heartbeat (message that a host is online), which the host of this slot has sent as the HTTP
+        request.
+        """
         name, body = request.path_params["slot"], await read_body(request)
         self._check_host(request, name)
         machine, version = read_text("machine", body.pop("machine", None)), body.pop("version", None)
@@ -145,7 +148,9 @@ class Reading:
         return respond({"ok": True})
 
     async def hint(self, request: Request) -> Response:
-        """Respond when this slot has changed, or when the time to wait is over."""
+        """Respond as soon as a hint that this slot has changed arrives, at the latest after `wait` seconds. The field
+        `changed` of the response is whether one has arrived.
+        """
         check_right(request, "leases")
         query = Query(request)
         wait = query.take_seconds("wait", LONGEST_WAIT_SECONDS)
@@ -242,7 +247,9 @@ def _pause(found: Any) -> float:
 
 
 def write_explanation(found: Explanation) -> dict[str, Any]:
-    """Return an explanation in the form of a worker's answer, see docs/reference/protocol.md."""
+    """Return the explanation of the last tick in the form of a worker's answer to `explain`, which
+    docs/reference/protocol.md describes.
+    """
     waiting = None if found.code is None else {"code": found.code, "detail": found.detail}
     return {
         "ok": True,

@@ -21,7 +21,7 @@ from scheduler.model.faults import InvalidInputError
 
 Handler = Callable[[Request], Awaitable[Response]]
 EXPLAINED: Final = (LeaseholdError, InvalidInputError, MediaTypeError, BodyTooLargeError)
-"""The errors of handlers for which there is a response."""
+"""The errors of handlers that `explain` turns into a response. For any other error the response has status 500."""
 _TIME: Final = TIME_HEADER.lower().encode()
 _Segments = tuple[str | None, ...]
 """The segments of a path below API; None stands for any id."""
@@ -39,8 +39,8 @@ class ApiRoute(NamedTuple):
 
 
 class Router:
-    """The ASGI application with these routes. `now` returns the cluster time for the header of each response; None
-    while it is not known.
+    """The ASGI application that answers requests by `routes`. `now` returns cluster time for a header of each response,
+    or None while cluster time is not known; the response then has no such header.
     """
 
     def __init__(self, routes: Iterable[ApiRoute], now: Callable[[], float | None]) -> None:
@@ -51,7 +51,9 @@ class Router:
             self._table.setdefault(segments, {}).setdefault(route.method, route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request whose path begins with API. An unexpected error is answered and raised again."""
+        """Answer a request whose path begins with API. After an error that is not in EXPLAINED, send a response with
+        status 500, and raise the error again for the log.
+        """
         scope = {**scope, "root_path": f"{scope.get('root_path', '')}{API}"}
         try:
             response = await self._answer(Request(scope, receive, send))

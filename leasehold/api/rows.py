@@ -32,7 +32,9 @@ def write_joined(found: Joined) -> dict[str, Any]:
 
 
 def join_row(row: reservations.Reservation, view: View) -> Joined:
-    """Return a stored reservation with the machines that this view has, without fields that clients do not read."""
+    """Return a stored reservation with the machines of its leases, as far as this view has them, without fields that
+    clients do not read.
+    """
     public = msgspec.convert(row, Reservation, from_attributes=True)
     found = {lease.slot: view.slots.get(lease.slot) for lease in public.leases}
     return join_machines(public, found)

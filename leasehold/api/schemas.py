@@ -159,8 +159,8 @@ def list_documents(documents: Iterable[type[Document]]) -> list[type[Document]]:
 
 
 def make_document_schema(document: type[Document]) -> Schema:
-    """Return the schema of a class of documents: its fields, which of them are required, and that no others may be
-    there.
+    """Return the schema of a class of documents: its fields, which of them are required, and that a document may have
+    no other fields.
     """
     properties, required = {}, []
     hints = _find_hints(document)

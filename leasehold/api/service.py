@@ -25,7 +25,9 @@ class MediaTypeError(Exception):
 
 
 class Service:
-    """The backend of one HTTP API, and what is kept between requests."""
+    """The services that the handlers of one HTTP API share (`backend`), and what they keep between requests: the order
+    of submissions, and a client that knows cluster time.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -33,7 +35,7 @@ class Service:
         backend.feed.watch(self.submissions.note)
         self._clock: LoopClient | None = None
         self._read_clocks: WeakSet[LoopClient] = WeakSet()
-        """The clients that know cluster time."""
+        """The clients that have read cluster time from Redis once, and can compute it since then without waiting."""
 
     async def open_client(self, request: Request) -> LoopClient:
         """Return the client that signs as the caller of this request. Raise Unavailable if the client cannot be
@@ -48,7 +50,7 @@ class Service:
         return client
 
     def now(self) -> float | None:
-        """Return cluster time without waiting; None before any client was used."""
+        """Return cluster time without waiting; None before the first call of `open_client`."""
         return None if self._clock is None else self._clock.now()
 
     def check_view(self) -> None:
@@ -65,7 +67,7 @@ def find_caller(request: Request) -> Caller:
 
 
 def check_right(request: Request, verb: str) -> None:
-    """Raise Refused if the caller may not use this verb."""
+    """Raise Refused if the caller may not send a request with this verb; else do nothing."""
     caller = find_caller(request)
     refusal = caller.find_refusal(verb)
     if refusal is not None:
@@ -73,7 +75,9 @@ def check_right(request: Request, verb: str) -> None:
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """Return the JSON table in the body; {} without a body. Raise MediaTypeError or InvalidInputError."""
+    """Return the JSON table in the body; {} without a body. Raise MediaTypeError if the header Content-Type does not
+    declare JSON, and InvalidInputError if the body is no JSON table.
+    """
     content = await request.body()
     if not content:
         return {}
@@ -95,7 +99,7 @@ def respond(content: object, status: int = 200, headers: Mapping[str, str] | Non
 
 
 def read_text(name: str, value: object) -> str:
-    """Return the value of a field that must be a text. Raise InvalidInputError."""
+    """Return `value`, the value of the field `name`. Raise InvalidInputError if it is no text."""
     if not isinstance(value, str):
         raise InvalidInputError([Found(name, "a text", show(value))])
     return value

@@ -83,7 +83,9 @@ class Streams:
 
 
 def encode_rows(feed: Feed, changed: Changed) -> bytes | None:
-    """Return the server-sent event with the changed rows of the view, and the ids of the rows that are gone."""
+    """Return the server-sent event with the changed rows of the view, and the ids of the rows that are gone. Return
+    None if there are neither.
+    """
     view = feed.view
     head = {"since": changed.since, "revision": changed.revision}
     if changed.is_reset or sum(len(ids) for ids in changed.ids.values()) > MOST_ROWS:

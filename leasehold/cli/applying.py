@@ -28,12 +28,14 @@ from workers.services import Services
 from workers.settings import Settings
 
 MOST_LINES: Final = 20
-"""Most lines that are printed for each kind of consequence of new rules. The output of `--json` has all of them."""
+"""Most lines that are printed for each kind of consequence of new rules, such as machines that go. The output of
+`--json` has all of them.
+"""
 
 
 class _Kicker(QuietDispatcher):
     """A dispatcher (which sends work to other processes) that sends only the request for a tick, a run of the
-    scheduler. All other messages stay in the outbox table until the task `recover` sends them.
+    scheduler. All other work stays in the database, where the processes of the stack find it later.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -81,7 +83,8 @@ def _carry_out(
     settings: Settings, document: Mapping[str, Any], source: str, *, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Apply the rules in `document`, or with `dry_run` only print a preview of the change. If the change takes
-    machines, leases or balances away, ask first, unless `yes` is true.
+    machines, leases or balances away, ask first, unless `yes` is true. `source`: the origin of the rules, for their
+    history, like "leasehold apply leasehold.toml".
     """
     services = Services(settings, lambda: _Kicker(settings))
     images = _find_images(services, document)

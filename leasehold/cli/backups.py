@@ -142,8 +142,8 @@ class _Restore:
             ports.store.close()
 
     def _read_redis(self, ports: "Ports") -> "tuple[Remembered, dict[str, Reservation]]":
-        """Pause all processes, and return what Redis remembers: the highest numbers of the cluster, and its
-        reservations by id.
+        """Pause all processes, and return two things that Redis remembers: the record of the cluster with its highest
+        term (number of a leadership) and fencing token, and the cluster's reservations by id.
 
         If Redis does not answer and --without-redis is given, continue without Redis: nothing is remembered then, and
         no holder gets a notice.
@@ -190,8 +190,8 @@ class _Restore:
 
     def _end_restore(self, ports: "Ports", remembered: "Remembered") -> None:
         """Remove the mark in Redis that pauses all processes, because the restore is given up before it changed the
-        database. `remembered`: the highest term and fencing token that Redis had before the restore;
-        they are written again.
+        database. `remembered`: the highest term and fencing token that Redis had before the restore, which are written
+        to Redis again.
         """
         if ports.record is not None:
             ports.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)
@@ -240,8 +240,8 @@ def _print_progress(text: str) -> None:
 
 
 def _describe(restored: "Restored") -> list[str]:
-    """Return the result of a restore as lines for people: the cluster's numbers, the reservations that ended, wait
-    again or were lost, and the machines.
+    """Return the result of a restore as lines for people: the term and fencing token from which the cluster continues,
+    the reservations that ended, wait again or were lost, and the machines.
     """
     lines = [f"restored: cluster {restored.identity}, term {restored.term}, token {restored.token}"]
     for text, names in (

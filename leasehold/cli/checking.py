@@ -8,8 +8,8 @@ _ENVELOPE: Final = frozenset({"request", "reply_to"})
 
 
 def check(verb: str, document: Mapping[str, Any]) -> None:
-    """Check the document of a request against the schema of `verb`, like `release`. A key with the value None counts as
-    missing.
+    """Check the document of a request against the schema of `verb`, the name of the request, like `release`. A key with
+    the value None counts as missing.
 
     Raises InvalidInputError with the faults that a worker would find.
     """
@@ -21,8 +21,8 @@ def check(verb: str, document: Mapping[str, Any]) -> None:
 
 
 def check_each(verb: str, field: str, names: Iterable[str]) -> None:
-    """Check the requests that a command will send, one for each of `names`: the schema of `verb`, with the name in
-    `field`. Raises InvalidInputError if a name is not valid.
+    """Check the requests that a command will send, one for each of `names`: a request `verb` whose field `field` has
+    the name as its value. Raises InvalidInputError if a name is not valid.
     """
     for name in names:
         check(verb, {field: name})

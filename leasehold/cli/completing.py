@@ -34,8 +34,8 @@ Found = list[tuple[str, str]]
 """Offers of a shell completion: pairs of a value and a description, which some shells show."""
 Row = dict[str, Any]
 Read = Callable[[str, Row], tuple[str, str] | None]
-"""A function that gets the id and the row of an entry in Redis. It returns the value that a shell completion offers
-with the value's description, or None for no offer.
+"""A function that gets the id and the row of an entry in Redis. It returns (the value that a shell completion offers, a
+description of the value), or None if the entry is not offered.
 """
 
 
@@ -93,8 +93,9 @@ def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
 
 
 def _find(table: str, incomplete: str, read: Read) -> Found:
-    """Return the offers of a shell completion from one table of the view in Redis: as many as a thread finds within
-    SECONDS. A thread that still waits for Redis then is not waited for any longer.
+    """Return the offers of a shell completion from `table` of the view in Redis, for example `slots`. `read` makes an
+    offer from a row. A thread reads the rows; after SECONDS, the offers that the thread has found until then are
+    returned.
     """
     from leasehold.client.discovery import find_address
     from leasehold.errors import NoStack, UntrustedFolder

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def connect(timeout: float = 10.0) -> Iterator["Client"]:
     """Yield a client of the stack. From then on the command shows ages by cluster time (the time of the database).
 
-    Raises NoStack if no stack is found, and Unavailable if Redis does not answer. LEASEHOLD_BROKER__URL may be the URL
-    of an HTTP API: that is not tried here, so only the first request or read raises Unavailable.
+    Raises NoStack if no stack is found, and Unavailable if Redis does not answer. If LEASEHOLD_BROKER__URL is the URL
+    of an HTTP API, no request is sent to it here, so only the first request or read raises Unavailable.
     """
     from leasehold.cli.output import clock
     from leasehold.client.client import Client

@@ -1,8 +1,8 @@
-"""Converts the arguments of a command without pydantic, with which typer converts every argument.
+"""Converts the arguments of a command without the library pydantic, which typer otherwise uses for every argument.
 
 The import of pydantic, and of the adapters that typer makes with it, takes as long as the rest of a short command. The
-usual values of our commands (texts, numbers, flags, paths, lists of texts) need none of it. Any other value, each wrong
-one included, is passed to typer, which converts it or prints its own message.
+usual values of our commands (texts, numbers, flags, paths, lists of texts) are converted here. Any other value, and
+each wrong value, is passed to typer, which converts it or prints its own message.
 """
 
 import os
@@ -14,23 +14,27 @@ from typing import Any, Final
 
 Convert = Callable[[object], object]
 UNSURE: Final = object()
-"""The result of a conversion that is left to typer."""
+"""The result of a quick conversion that cannot convert the value, which is then passed to typer."""
 _WHOLE: Final = re.compile(r"-?[0-9]{1,15}")
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 _MAKER: Final = "build_runtime_param"
-"""The function of typer.core that makes the converter of a parameter. Versions without it need no pydantic."""
+"""Name of the function in typer.core that makes the converter of a parameter. Versions of typer without this function
+do not use pydantic.
+"""
 
 
 class QuickParameter:
-    """Converts the values of one parameter. If it cannot convert a value, the converter that `make` makes (typer's own)
-    does.
+    """Converts the values of one parameter of a command. `convert`: the quick conversion. `make`: makes typer's own
+    converter, which converts a value if the result of `convert` is UNSURE.
     """
 
     def __init__(self, make: Callable[[], Any], convert: Convert) -> None:
         self._make, self._convert = make, convert
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value of the parameter as the type that its command declares. See RuntimeParam in typer."""
+        """Return the value of the parameter as the type that its command declares. typer calls this method as the
+        method of its own class RuntimeParam.
+        """
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
         found = self._convert(value)
@@ -53,7 +57,9 @@ def convert_quickly() -> None:
 
 
 def find_conversion(annotation: object, info: Any) -> Convert | None:
-    """Return the quick conversion to a type with the constraints `info` of its parameter; None if there is none."""
+    """Return the quick conversion of values to the type `annotation`; None if typer must convert them. `info`: the
+    constraints of the parameter, such as its least value.
+    """
     if info.parser is not None:
         return None
     if annotation is int or annotation is float:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 _WAYS: Final = ("pool", "account", "offering", "kind")
 _KINDS: Final[tuple["CostKind", ...]] = ("used", "booting", "idle", "draining", "interrupted")
 _RARE: Final[tuple["CostKind", ...]] = ("stopped", "unbound")
-"""Kinds that a table shows only if a machine has such a time. A file has them after the others."""
+"""Kinds of use that a table shows only if a machine was used in this way. JSON, YAML and CSV always have them; in CSV
+they come after the other kinds.
+"""
 _BUDGETS: Final = (
     Column("budget"),
     Column("action", rank=4),

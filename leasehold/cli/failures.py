@@ -93,8 +93,8 @@ _OURS: Final = (
     ("scheduler.ports", "StaleWriteError"),
     ("leasehold.stack.configuration", "StackError"),
 )
-"""Modules and names of the error classes that a command expects and that only some commands import. If a module was not
-imported, no error of its class was raised.
+"""Modules and names of the error classes that a command expects and that only some commands import. A module that was
+not imported has raised no error, so it is not imported to recognise its errors.
 """
 
 
@@ -121,8 +121,8 @@ def print_error(line: str) -> None:
 def explaining_refusals(about_state: Collection[str] = ()) -> Iterator[None]:
     """Within this context, turn a refused request (Refused) into CommandError, with one line for each fault.
 
-    The exit status is BAD_INPUT. It is FAILED if all faults are in fields that `about_state` names: the values of these
-    fields were checked before the request was sent, so the request was refused because of the cluster's present state.
+    The exit status is FAILED if all faults are in fields that `about_state` names, else BAD_INPUT. The values of these
+    fields were checked before the request was sent, so a fault in them comes from the cluster's present state.
     """
     try:
         yield

@@ -27,12 +27,13 @@ def read_market(
     on_demand_age: float = 0.0,
     all_pools: bool = False,
 ) -> Refreshed:
-    """Read types and prices from EC2 into the database. Raises CommandError if EC2 refuses a call or cannot be reached;
-    then nothing was written.
+    """Read instance types and spot prices from EC2 into the database, and return how many were read and whether any of
+    them changed. Raises CommandError if EC2 refuses a call or cannot be reached; then nothing was written.
 
     On-demand prices are read too if `market.on_demand_interval` is set. If AWS refuses to return them, that is printed
-    and no error is raised. `catalogue_age`, `on_demand_age`: seconds for which the stored instance types and the stored
-    on-demand prices are not read again. `all_pools`: also read prices for pools that do not use the market.
+    and no error is raised. `catalogue_age`, `on_demand_age`: the stored instance types and on-demand prices are read
+    again only if they are older than this number of seconds. `all_pools`: also read prices for pools that do not use
+    the market.
     """
     try:
         source = Services(settings, QuietDispatcher).market
@@ -50,8 +51,8 @@ def read_market(
 
 
 def prepare_market(settings: Settings, rules: Rules) -> None:
-    """Before rules with requirements are applied, read types and prices from EC2. If EC2 cannot be read, print why; the
-    rules are then applied with the stored types and prices.
+    """Read instance types and prices from EC2 before rules with requirements are applied; do nothing for other rules.
+    If EC2 cannot be read, print why; the rules are then applied with the types and prices in the database.
     """
     if not has_requirements(rules):
         return
@@ -64,8 +65,8 @@ def prepare_market(settings: Settings, rules: Rules) -> None:
 
 
 def check_market(configuration: Configuration) -> tuple[list[Fault], list[Fault]]:
-    """Compare the requirements of a configuration file with the catalogue that the database has. Return faults and
-    warnings. Without a catalogue the requirements are not checked, and there is one warning.
+    """Compare the requirements of a configuration file with the catalogue that the database has. Return two lists:
+    faults and warnings. Without a catalogue the requirements are not checked, and there is one warning.
     """
     rules, settings = configuration.rules, configuration.settings
     if not has_requirements(rules):

@@ -64,7 +64,9 @@ def offers(
 
 
 def _check(wanted: dict[str, Any]) -> None:
-    """Raise typer.BadParameter for an amount that is no number."""
+    """Raise typer.BadParameter if an amount in `wanted` (the values of --cpus and --memory) is not a finite number of
+    at least 0.
+    """
     for name, amount in wanted.items():
         if isinstance(amount, str) or not 0 <= amount < float("inf"):
             option = "--cpus" if name == "cpus" else "--memory"

@@ -31,7 +31,9 @@ SlotIds = Annotated[
 
 
 def _show(answer: "Answer", as_json: bool, sent: list[str]) -> None:
-    """Print a worker's answer about a slot, and append the id of the slot to `sent`."""
+    """Print a worker's answer about a slot, and append the id of the slot to `sent`, the slots that the command has
+    changed so far.
+    """
     sent += [answer.slot] if answer.slot is not None else []
     print_slot(answer, as_json)
 

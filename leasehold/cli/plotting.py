@@ -15,9 +15,10 @@ _COLOURS: Final = ("green", "cyan", "blue", "magenta", "orange")
 
 def draw_balances(samples: Sequence[dict[str, Any]], seconds: float, *, is_terminal: bool) -> str:
     """Return a drawing of an account's balances as text. `samples` have the keys `at` and `balance`, oldest first. A
-    level whose balance was always 0 has no line.
+    level whose balance was always 0 has no line; if all were, return a sentence.
 
-    `seconds`: how far the samples look back. Times are shown in the time zone of this machine.
+    `seconds`: how far the samples look back. `is_terminal`: whether the drawing has colours and fits the terminal.
+    Times are shown in the time zone of this machine.
     """
     levels = [level for level in range(5) if any(each["balance"][level] for each in samples)]
     if not levels:

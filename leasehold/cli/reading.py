@@ -42,7 +42,8 @@ WORKER_SECONDS = 5.0
 would end a wait.
 """
 ReservationId = Annotated[
-    str, typer.Argument(metavar="RESERVATION", help="Id of the reservation.", autocompletion=complete_reservations)
+    str,
+    typer.Argument(metavar="RESERVATION", help="Id of an existing reservation.", autocompletion=complete_reservations),
 ]
 
 
@@ -150,9 +151,10 @@ def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched 
 
 
 def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "Explanation":
-    """Return the explanation of a pending reservation by a worker. If no worker answers, print that and return the
-    explanation of the last tick (a run of the scheduler), which lacks the smallest change that would end the wait. If
-    `row` is not pending, no worker is asked. `row`: the reservation in the view; None: the view does not have it.
+    """Return the explanation of a reservation. If it is pending, a worker explains why it waits; if no worker answers,
+    print that, and return the explanation of the last tick (a run of the scheduler), which lacks the smallest change
+    that would end the wait. In another phase no worker is asked. `row`: the reservation in the view; None: the view
+    does not have it, and a worker is asked.
     """
     if row is not None and row.phase != "pending":
         return client.explain(reservation)
@@ -176,8 +178,8 @@ def _print_conditions(found: "Explanation") -> None:
 
 
 def _describe_course(row: "Reservation") -> Iterator[str]:
-    """Yield lines for people about the course of a reservation: its leases, its restarts, and when it was leased,
-    expires, must be given back, or ended.
+    """Yield lines for people about what has happened to a reservation: its leases, its restarts, and when it was
+    leased, expires, must be given back, or ended.
     """
     from scheduler.model.transitions import ENDED
 

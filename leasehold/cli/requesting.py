@@ -40,10 +40,16 @@ if TYPE_CHECKING:
     from leasehold.client.models import Answer, Note, Reservation, Wait
 
 LiveId = Annotated[
-    str, typer.Argument(metavar="RESERVATION", help="Id of the reservation.", autocompletion=complete_live_reservations)
+    str,
+    typer.Argument(
+        metavar="RESERVATION", help="Id of an existing reservation.", autocompletion=complete_live_reservations
+    ),
 ]
 HeldId = Annotated[
-    str, typer.Argument(metavar="RESERVATION", help="Id of the reservation.", autocompletion=complete_held_reservations)
+    str,
+    typer.Argument(
+        metavar="RESERVATION", help="Id of an existing reservation.", autocompletion=complete_held_reservations
+    ),
 ]
 Token = Annotated[int | None, typer.Option(help="The fencing token of the lease; default: the present one.")]
 AsOf = Annotated[
@@ -59,7 +65,7 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
     pool: Annotated[
         str | None, typer.Option(help="Request slots in this pool only.", autocompletion=complete_pools)
     ] = None,
-    name: Annotated[str | None, typer.Option("--id", help="Id of the reservation; default: a new one.")] = None,
+    name: Annotated[str | None, typer.Option("--id", help="Id of the new reservation; default: a random id.")] = None,
     cpus: Annotated[str | None, typer.Option(help="Number of cpus.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory in MiB.")] = None,
     resource: Annotated[
@@ -185,8 +191,8 @@ def submit(client: "Client", fields: dict[str, Any]) -> "Reservation":
 
 
 def _print_wait(name: str, why: "Wait | None") -> None:
-    """If `why` is not None, print it on standard error: the reason why no slot can hold the new reservation `name`,
-    which waits until slots or rules change.
+    """Print on standard error why no slot can hold the new reservation `name`, which waits until slots or rules change.
+    `why`: the reason; None: nothing is printed.
     """
     if why is not None:
         print_error(f"{name} is accepted and waits: {why}")

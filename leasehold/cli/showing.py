@@ -44,7 +44,8 @@ class Field(Generic[Seen]):
     """One column of a list. `read` makes the column's cell from a row.
 
     `csv`: the name of the column in CSV; "": CSV does not have the column. `raw` makes the value for CSV; None: the
-    value is the text of the cell. `where`: in every table, or only in the wide one.
+    value is the text of the cell. `where`: whether every table has the column (`always`) or only the table of `--output
+    wide` (`wide`).
     """
 
     column: Column

@@ -34,8 +34,8 @@ _STYLES: Final = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table. `fit`: its texts stay `whole`, may be `cut` with an ellipsis, or may be wrapped between
-    words (`wrap`).
+    """One column of a table. `fit`: how a text that is too wide is shown: in full (`whole`), cut with an ellipsis
+    (`cut`), or wrapped between words (`wrap`).
 
     If the table is too wide, the column with the greatest `rank` is hidden first. A column of rank 0 is never hidden.
     """
@@ -93,7 +93,7 @@ class Grid:
 
 
 def fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> tuple[dict[int, int], bool]:
-    """Return the widths of the columns that are shown, by their index, and whether several ids in a cell are stacked.
+    """Return (index of each shown column -> its width, whether several ids in a cell are stacked, one on a line).
 
     If the table is wider than `width`, texts are first cut or wrapped, then ids are stacked, then columns are hidden by
     rank. The texts of a column are cut to the smallest width before the column is hidden. The table may stay wider than
@@ -133,8 +133,8 @@ def _measure(column: Column, cells: Iterable[Cell], show: Callable[[Cell], str],
 
 
 def _shrink(sizes: dict[int, tuple[int, int]], available: int) -> dict[int, int]:
-    """Return widths of the columns, by index, that together fit in `available` characters. The widest column is
-    narrowed again and again, but never below its smallest width.
+    """Return widths of the columns, by index, that together fit in `available` characters. The widest column that is
+    wider than its smallest width is narrowed by one character, until all columns fit.
 
     `sizes` has the full and the smallest width of each column.
     """

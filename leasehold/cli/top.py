@@ -166,7 +166,9 @@ class _EventReader:
 
 
 def _list_store_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of a database that does not answer or is no database of Leasehold, and of missing libraries."""
+    """Return the classes of the errors of a database that does not answer or is no database of Leasehold, and of
+    missing libraries.
+    """
     from scheduler.model.validation import InvalidInputError
     from scheduler.ports import StoreUnavailableError
 

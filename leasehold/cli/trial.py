@@ -49,7 +49,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 def _prepare(pool: str, *, as_json: bool) -> "tuple[TrialLaunch, Offer]":
     """Return the trial launch of a machine of `pool`, not begun yet, and the offer that the launch buys. Raises
-    CommandError with one line about what is missing.
+    CommandError with one line about what is missing, for example rules in force.
     """
     settings = load_settings()
     from leasehold.doctor.trial_launch import TrialLaunch, choose_offer, make_order

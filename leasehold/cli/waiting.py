@@ -81,14 +81,14 @@ def reports_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
 
 
 def await_free(client: "Client", names: list[str], seconds: float) -> None:
-    """Wait until none of the slots `names` holds a lease. Raises CommandError if one still holds a lease after
-    `seconds`.
+    """Wait until none of the slots `names` holds a lease. Raises CommandError if one of the slots still holds a lease
+    after `seconds`.
     """
     _await(_Leases(client, set(names)).describe, seconds, late="not free")
 
 
 def await_gone(client: "Client", names: list[str], machines: dict[str, int], seconds: float) -> None:
-    """Wait until the slots `names` hold no lease and their machines are gone. Raises CommandError if that takes longer
+    """Wait until the slots `names` hold no lease and their machines are gone. Raises CommandError if this takes longer
     than `seconds`.
 
     `machines`: slot -> the number (epoch) of its machine before the wait. A later machine of the slot is not waited

@@ -37,7 +37,7 @@ SHUTDOWN_SECONDS = 3
 SOCKET_SECONDS = 2.0
 SWITCH_SECONDS = 0.001
 """The most seconds for which a thread that computes, such as a search over all rows, keeps the event loop waiting each
-time. Python's default is 5 ms, and a page needs several turns.
+time. Python's default of 5 ms would slow a page, because the event loop waits several times for one page.
 """
 
 

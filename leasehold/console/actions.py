@@ -1,5 +1,5 @@
-"""The actions of a smallest change, which would end the wait of a reservation (docs/reference/protocol.md, "explain"):
-as requests, and as sentences.
+"""The actions of a smallest change (the least change that would end the wait of a reservation;
+docs/reference/protocol.md, "explain"), as requests and as sentences.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,8 +15,8 @@ from scheduler.model.rules import merge_rules
 
 @dataclass(frozen=True)
 class Action:
-    """One action that the console can request: the verb, the id of the changed object, and the function that sends the
-    request.
+    """One action that the console can request: the verb (name of the request), the id of the object to change, and the
+    function that sends the request.
     """
 
     verb: str
@@ -26,7 +26,9 @@ class Action:
 
 @dataclass(frozen=True)
 class Described:
-    """An action in words. `verb` None: the console cannot request it, for example a new host."""
+    """An action of a smallest change as a sentence. `verb`: the name of the request by which the console can carry the
+    action out; None: no request can, for example for a new host.
+    """
 
     text: str
     verb: str | None

@@ -31,7 +31,7 @@ from leasehold.web.security import API_PATH, HEALTH_PATH, Security
 
 STATIC: Final = Path(__file__).parent / "static"
 SMALLEST_COMPRESSED: Final = 1024
-"""The fewest bytes of an answer that is compressed."""
+"""Size in bytes from which on an answer is compressed."""
 COMPRESSION: Final = 5
 
 
@@ -89,15 +89,15 @@ class _Fork:
 
 
 async def check_health(request: Request) -> Response:
-    """Answer a health check; no caller is needed. The status is 200 while the view cannot be read, too: a restart of
-    this process would not bring Redis back.
+    """Answer a health check; no caller is needed. The status is 200 also while the view cannot be read, because a
+    restart of this process would not bring Redis back.
     """
     is_valid = request.app.state.backend.feed.status.is_valid
     return PlainTextResponse("ok\n" if is_valid else "ok, but the view in Redis cannot be read\n")
 
 
 async def not_found(request: Request, error: Exception) -> Response:
-    """Answer a request for an unknown page, or for an object that is not known, such as a reservation."""
+    """Answer a request for an unknown page, or for an unknown object such as a reservation."""
     detail = getattr(error, "detail", "") or "Not Found"
     if find_route(request).startswith(API_PATH):
         return respond(make_problem(404, detail))

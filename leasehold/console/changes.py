@@ -1,4 +1,6 @@
-"""Changes that a page requests: each is a request of the client, as for producers, and has an outcome in words."""
+"""Changes that a page requests. The console sends each change to a worker as a request, like a producer, and shows its
+outcome as a sentence.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ from leasehold.errors import LeaseholdError, NotAnswered
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one change. `about`: the id of the object to change. `text`: a sentence for people."""
+    """The outcome of one change. `about`: the id of the object to change. `ok`: whether the change was carried out.
+    `text`: the outcome as a sentence for people.
+    """
 
     about: str
     ok: bool
@@ -27,11 +31,13 @@ async def change(
     act: Callable[[AsyncClient], Awaitable[object]],
     describe: Callable[[Answer], str] | None = None,
 ) -> Outcome:
-    """Carry out one change for the caller of a request, write it to the log, and return the outcome.
+    """Request one change from a worker for the caller of an HTTP request, write it to the log, and return the outcome.
+    `verb`, `about`: the name of the requested change and the id of the object to change.
 
-    `act` gets a client that acts as the caller. `describe` makes the text of the outcome from a worker's answer; None:
-    the text names the new state. A refusal, or an answer that did not come, is returned as an outcome and not raised: a
-    page may change several rows by one call each, and a refused change must not hide the outcomes of the other changes.
+    `act` sends the request by the client that it gets, which acts as the caller. `describe` makes the text of the
+    outcome from a worker's answer; None: the text names the new state. A refusal, or an answer that did not come, is
+    returned as an outcome and not raised: a page may change several rows by one call each, and a refused change must
+    not hide the outcomes of the other changes.
     """
     services, sender = backend(request), caller(request)
     refusal = sender.find_refusal(verb)

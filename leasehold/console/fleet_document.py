@@ -1,7 +1,9 @@
 """The fleet as compact JSON: a document with every slot, and deltas with the slots that changed.
 
-Names of pools, zones, states and accounts are numbers in a table of names. The table only grows while this process
-runs, so a number keeps its meaning. A row is `[id, pool, zone, state, flags, account, share, account, share, ...]`.
+In the JSON, each name of a pool, zone, state or account is replaced by its position in a table of names. The table only
+grows while this process runs, so a number keeps its meaning. The row of a slot is `[id, pool, zone, state, flags,
+account, share, account, share, ...]`: `flags` is a sum of CORDONED, INTERRUPTED and OVERFULL, and each lease on the
+slot has the account of its reservation and the share of the slot that it fills (`find_share`).
 """
 
 import gzip

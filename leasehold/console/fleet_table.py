@@ -19,9 +19,9 @@ _MOST_PAGE: Final = 1_000_000
 
 @dataclass(frozen=True)
 class SlotFilter:
-    """Which slots the table shows; an empty text matches every slot. `text`: a part of the id, the address, the machine
-    or the id of a reservation on it. `page`: the number of the page, from 1. `fault`: a sentence for people about the
-    part of the address that was ignored; "" if all was used.
+    """Which slots the table shows; an empty text matches every slot. `text`: a part of the id of the slot, of its
+    address, of the id of its machine, or of the id of a reservation on it. `page`: the number of the page, from 1.
+    `fault`: a sentence for people about the part of the address that was ignored; "" if all was used.
     """
 
     pool: str = ""
@@ -34,7 +34,7 @@ class SlotFilter:
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> Self:
-        """Return the filter of a query. A wrong value is ignored, and `fault` names it."""
+        """Return the filter that the query of an address describes. A wrong value is ignored, and `fault` names it."""
         texts = {name: query.get(name, "")[:_MOST_TEXT] for name in ("pool", "zone", "state", "account")}
         given, fault = query.get("page", "") or "1", ""
         if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= _MOST_PAGE:
@@ -50,14 +50,15 @@ class SlotFilter:
         return bool(self.pool or self.zone or self.state or self.account or self.text)
 
     def query(self, page: int) -> str:
-        """Return the query of the address for another page of the same filter."""
+        """Return the query string of the address of the page `page` of the same filter."""
         values = {"pool": self.pool, "zone": self.zone, "state": self.state, "account": self.account, "text": self.text}
         return urlencode({**{name: value for name, value in values.items() if value}, "page": page})
 
 
 def find_rows(view: View, wanted: SlotFilter, describe: Describe) -> tuple[list[dict[str, Any]], int]:
     """Return the rows of one page of the table, and the number of all slots that match. Slots are sorted by pool and
-    number. A page beyond the end is the last one. `describe`: returns the life of a slot's machine.
+    number. If the number of the page is too large, the rows of the last page are returned. `describe` returns what the
+    table shows about the age of a slot's machine.
     """
     ordered = (slot for pool in sorted(view.pools) for slot in view.pools[pool].list())
     found = [slot for slot in ordered if _matches(view, slot, wanted)] if wanted.is_narrow else list(ordered)

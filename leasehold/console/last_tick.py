@@ -1,5 +1,5 @@
-"""The report of the last tick for the pages: why each reservation waits. It is read at most once in some seconds,
-because it lists the whole queue.
+"""The report of the last tick for the pages: why each reservation waits. The report is read at most once in
+KEPT_SECONDS, because it lists the whole queue.
 """
 
 import time

@@ -69,7 +69,9 @@ def _fail(request: Request, gate: Gate, name: str) -> Response:
 
 
 def _find_next(request: Request, wanted: str) -> str:
-    """Return the path to show after the login. Only a path of this console is accepted."""
+    """Return the path of the page to show after the login: `wanted` if it is a path of this console, else the path of
+    the first page.
+    """
     start = url(request, "/")
     is_ours = wanted.startswith(start) and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
     return wanted if is_ours and "\\" not in wanted else start

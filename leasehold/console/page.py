@@ -109,14 +109,18 @@ async def read_form(request: Request) -> dict[str, list[str]]:
 
 
 def show(value: object) -> object:
-    """Return a text with its control characters shown; other values unchanged. None becomes an empty text."""
+    """Return `value` for a template: a text with its control characters shown as escapes, "" for None, and any other
+    value unchanged.
+    """
     if value is None:
         return ""
     return make_visible(value, multiline=True) if isinstance(value, str) else value
 
 
 def redirect(request: Request, path: str) -> Response:
-    """Return an answer after which the browser shows another page of the console, for a form and for htmx."""
+    """Return an answer after which the browser shows another page of the console. It works for a plain form and for a
+    request of htmx.
+    """
     where = url(request, path)
     if "hx-request" in request.headers:
         return Response(status_code=204, headers={"HX-Redirect": where})

@@ -53,14 +53,18 @@ class ReservationFilter:
         )
 
     def address(self, **changes: object) -> str:
-        """Return the query string of a URL with this filter and these changes; "" if the filter is empty."""
+        """Return the query string of a URL for this filter with `changes` (field -> new value), without the position
+        `after`; "" if the filter is empty.
+        """
         known = {"phase": self.phase, **self.texts, "tag": self.tag, "label": self.label, **changes}
         found = {name: value for name, value in known.items() if value not in {None, ""}}
         return f"?{urlencode(found)}" if found else ""
 
 
 def read_filter(query: QueryParams) -> ReservationFilter:
-    """Return the filter that the query string of a URL describes."""
+    """Return the filter that the query string of a URL describes. A part that cannot be used is ignored, and `faults`
+    explains it.
+    """
     unknown = sorted(set(query) - {"phase", "tag", "label", "after", *_TEXTS})
     faults = [f"{name}: this filter is not known" for name in unknown]
     phase = query.get("phase", "")
@@ -83,7 +87,7 @@ def read_filter(query: QueryParams) -> ReservationFilter:
 
 @dataclass(frozen=True)
 class ReservationPage:
-    """One page of a list. `following`: the value of `after` for the next page; None on the last one."""
+    """One page of a list. `following`: the value of `after` for the next page; None: this page is the last one."""
 
     rows: tuple[Reservation, ...]
     following: int | None

@@ -1,5 +1,5 @@
-"""The life of a slot's machine as the page Fleet shows it: its age, its image, how it differs from what its pool
-launches now, and whether it is to be replaced.
+"""What the page Fleet shows about the age and the replacement of a slot's machine: its age, its image, how it differs
+from what its pool launches now, and whether it is to be replaced.
 """
 
 import threading
@@ -30,25 +30,29 @@ PARTS: Final = {
 
 @dataclass(frozen=True)
 class SlotLife:
-    """What the page Fleet shows about the life of one machine. `age`: in seconds; None: the slot has no machine."""
+    """What the page Fleet shows about the age and the replacement of one machine. `age`: seconds since its launch;
+    None: the slot has no machine.
+    """
 
     age: float | None = None
     image: str = ""
     """The id of the image; "": it is not known."""
     drift: tuple[str, ...] = ()
-    """The parts in which the machine differs from what its pool launches now."""
+    """The parts of its settings (values of PARTS) in which the machine differs from what its pool launches now."""
     due: str = ""
     """Why the machine is to be replaced; "": it is not."""
     ends_at: float | None = None
-    """When the machine will be too old; None: never, or it is to be replaced already."""
+    """Cluster time in seconds at which the machine will be too old for its pool; None: never, or it is to be replaced
+    already.
+    """
 
 
 Describe = Callable[[Slot], SlotLife]
 
 
 def describe_life(slot: Slot, pool: Pool | None, now: float) -> SlotLife:
-    """Return what the page Fleet shows about the life of a slot's machine. `pool`: the pool of the slot in the rules in
-    force; None: the rules have no such pool or are not known.
+    """Return what the page Fleet shows about the age and the replacement of a slot's machine. `now`: cluster time.
+    `pool`: the pool of the slot in the rules in force; None: the rules have no such pool or are not known.
     """
     if slot.launched_at is None or slot.instance_id is None:
         return SlotLife()
@@ -82,15 +86,17 @@ def find_image(slot: Slot, pool: Pool | None) -> str:
 
 
 class LifeReader:
-    """Describes the lives of machines by the rules in force, which are read again when their version changes."""
+    """Makes functions that describe the age and the replacement of machines by the rules in force. The rules are read
+    again when their version changes.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._known: tuple[RulesVersion, Rules] | None = None
 
     async def open(self, backend: Backend) -> Describe:
-        """Return the function that describes the life of a slot's machine by the rules in force. While the database
-        does not answer, the function uses the rules that were read last.
+        """Return a function that calls `describe_life` for a slot with its pool in the rules in force. While the
+        database does not answer, the function uses the rules that were read last.
         """
         try:
             now = await backend.run(self._follow, backend.store)

@@ -15,8 +15,8 @@ SIZES: tuple[tuple[str, int, float], ...] = (
 
 
 def describe_fleet(stretch: Stretch, max_slots: int) -> dict[str, Any]:
-    """Return rules with one pool of at most `max_slots` machines. The offerings of the pool can hold every job of the
-    stretch, and idle machines are drained after two seconds.
+    """Return rules with one pool of at most `max_slots` machines. The offerings of the pool can hold every job of
+    `stretch` (the jobs that the demo plays), and idle machines are drained after two seconds.
     """
     widest = max(job.processors for job in stretch.jobs)
     needed = [size for index, size in enumerate(SIZES) if index == 0 or SIZES[index - 1][1] < widest]

@@ -48,8 +48,8 @@ class Holders:
     and each step does the actions that are due.
 
     A job is busy from the confirmation of its lease until its release is answered. After an error the job is no longer
-    busy, so the next step starts again from the job's row in the view. Threads of the pool only set, remove and append
-    single elements, which the interpreter does atomically.
+    busy, so the next step starts again from the job's row in the view. The threads that send requests only set, remove
+    and append single elements of lists and dicts, which the interpreter does atomically.
     """
 
     def __init__(self, client: Client, stretch: Stretch) -> None:
@@ -150,7 +150,7 @@ class Holders:
 
     def _guarded(self, name: str, act: Callable[[], object]) -> None:
         """Run `act`, which sends a request for a job, and record its error. After an error the job is no longer busy,
-        so the next step looks at its row again.
+        so the next step looks at the job's row again.
         """
         try:
             act()

@@ -48,10 +48,9 @@ def run_demo(
     stay: bool = False,
     on_summary: Callable[[Summary], object] = lambda _summary: None,
 ) -> Summary:
-    """Play the jobs of `stretch` on a stack of their own and return the summary. The folder of the stack is removed at
-    the end.
+    """Play the jobs of `stretch` on a new stack and return the summary. The folder of the stack is removed at the end.
 
-    `on_summary` is called with the summary after the last job. `stay`: keep the stack after it until Ctrl-C.
+    `on_summary` is called with the summary after the last job. `stay`: then keep the stack up until Ctrl-C.
 
     Raises StackError if the stack does not start, and DemoError if machines are left at the end.
     """
@@ -83,7 +82,7 @@ def _print_address(stack: Stack, console: Console) -> None:
 
 
 def _stay(stack: Stack, console: Console) -> None:
-    """Wait for Ctrl-C."""
+    """Print the console's address, and keep the stack up until Ctrl-C."""
     console.print("The stack stays up until Ctrl-C.")
     _print_address(stack, console)
     with suppress(KeyboardInterrupt):

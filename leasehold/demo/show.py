@@ -93,7 +93,9 @@ def tabulate(summary: Summary) -> Table:
 
 
 def _describe_costs(costs: CostSum) -> str:
-    """Return what the machines have cost in their real time, and the share of the time for each use."""
+    """Return as text what the machines have cost in the real time of the demo, and the share of the time of machines
+    for each kind of use.
+    """
     uses = {kind: seconds for kind, seconds in costs.seconds_by_kind.items() if seconds}
     shares = ", ".join(f"{kind} {seconds / costs.seconds:.0%}" for kind, seconds in uses.items())
     return f"${costs.dollars:.4f} for {costs.seconds:.0f} s of machines" + (f" ({shares})" if shares else "")

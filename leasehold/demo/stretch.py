@@ -12,7 +12,7 @@ PLAY_SECONDS = 20.0
 SHORTEST_RUN = 0.2
 """The shortest time for which a job holds its lease, in real seconds (not those of the log)."""
 STEPS = 200
-"""Most positions in the log that are tried as the beginning of the stretch."""
+"""Most positions in the log that are tried as the first job of the stretch."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ LAUNCHING = frozenset({"RunInstances", "CreateFleet"})
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of one demo. `differences` names the figures in which holders, database and emulator differ; `errors`
-    has all errors of holders, including those of jobs that were served later.
+    """The figures of one demo. `differences`: the figures in which holders, database and emulator differ; `errors`: all
+    errors of holders, including those of jobs that were served later.
     """
 
     jobs: int

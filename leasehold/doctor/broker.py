@@ -43,8 +43,8 @@ ASKED: Final = {
     "persistence": "did the last save succeed (`INFO persistence`)",
     "clock": "is its clock right (`TIME`)",
 }
-"""Aspect of Redis -> the question that an administrator has to answer if Redis refuses this user the command that reads
-the aspect.
+"""Checked aspect of Redis, like `memory` -> the question that an administrator has to answer if Redis refuses this user
+the command that reads the aspect.
 """
 
 
@@ -157,8 +157,8 @@ def open_clock(settings: Settings, seconds: float) -> Iterator[Callable[[], floa
 
 
 def look_at_queues(settings: Settings, seconds: float) -> Iterator[Finding]:
-    """Send a canary (a test message) to each queue, and yield for each queue whether a worker answered within
-    `seconds`.
+    """Send a canary (a test message) to each queue, and yield for each queue the finding on whether a worker answered
+    within `seconds`.
     """
     with closing(open_wire(settings)) as wire:
         canaries, probe, started = Canaries(wire), Probe(wire), time.monotonic()

@@ -27,13 +27,13 @@ from workers.settings import Settings
 Ability = Literal["launch", "look", "terminate"]
 ABILITIES: Final[tuple[Ability, ...]] = ("launch", "look", "terminate")
 MOST_SHOWN: Final = 300
-LATE: Final = "an interrupted machine is noticed when it is gone, a boot or an end by the next sweep"
 """Most characters of EC2's message that a finding shows. EC2's refusals contain a long encoded text."""
+LATE: Final = "an interrupted machine is noticed when it is gone, a boot or an end by the next sweep"
 
 
 def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], seconds: float) -> Iterator[Finding]:
     """Yield a finding on the identity at AWS, then at least one finding on each of `abilities`. `seconds`: time limit
-    of each call to AWS.
+    of each call to AWS. If no pool launches machines, yield only one skipped finding.
     """
     settings = configuration.settings
     rules, is_bought_by_market = _read_rules(configuration)
@@ -66,9 +66,9 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
 
 
 def _read_rules(configuration: Configuration) -> tuple[Rules, bool]:
-    """Return the rules in force, completed with the types and prices of the database, and whether the rules need such
-    types and prices. If no rules were applied, or the database cannot be read, return the rules of this host's
-    configuration file.
+    """Return the rules in force, completed with the instance types and prices of the database, and whether the rules
+    need such types and prices. If no rules were applied, or the database cannot be read, return the rules of this
+    host's configuration file.
     """
     try:
         with closing(open_store(configuration.settings.database_url)) as store:
@@ -84,10 +84,10 @@ def _read_rules(configuration: Configuration) -> tuple[Rules, bool]:
 def _look_at_launches(
     pools: dict[str, Pool], rules: Rules, settings: Settings, permissions: Permissions
 ) -> Iterator[Finding]:
-    """Yield for each pool whether EC2 permits to launch the pool's first offering that is for sale.
+    """Yield for each pool the finding on whether EC2 permits to launch the pool's first offering that is for sale.
 
-    The request is the complete one of the launch worker, because a policy may depend on tags. DryRun prevents the
-    launch.
+    The request is complete, like a request of the launch worker, because a policy may depend on tags. DryRun prevents
+    the launch. If no offering of a pool is for sale, the check is skipped.
     """
     for name, pool in pools.items():
         sold = [key for key, offering in pool.offering_by_key.items() if offering.is_for_sale]
@@ -117,8 +117,8 @@ def _look_at_interruptions(settings: Settings, permissions: Permissions) -> Find
 
 
 def _find_machine(settings: Settings, states: Sequence[SlotState], pools: Collection[str] | None = None) -> Slot | None:
-    """Return a slot with a machine of this cluster to try a call on; None if there is none. A permission may depend on
-    the tags of a real machine.
+    """Return a slot with a machine of this cluster, in one of `states` and `pools` (None: any pool), to try a call on;
+    None if there is none. The machine must be real, because a permission may depend on its tags.
     """
     try:
         with closing(open_store(settings.database_url)) as store:
@@ -129,8 +129,9 @@ def _find_machine(settings: Settings, states: Sequence[SlotState], pools: Collec
 
 
 def _look_at_starts(pools: dict[str, Pool], settings: Settings, permissions: Permissions) -> Iterator[Finding]:
-    """If a pool has a stopped tier, yield whether EC2 permits to start a stopped machine; else yield nothing. The call
-    is made with DryRun, so that no machine starts.
+    """If a pool has a stopped tier (machines that are stopped and not terminated), yield the finding on whether EC2
+    permits to start a stopped machine; else yield nothing. The call is made with DryRun, so that no machine starts.
+    Without a machine to try, the check is skipped.
     """
     with_tier = {name for name, pool in pools.items() if pool.stopped_slots}
     if not with_tier:
@@ -145,8 +146,9 @@ def _look_at_starts(pools: dict[str, Pool], settings: Settings, permissions: Per
 
 
 def _look_at_stops(pools: dict[str, Pool], settings: Settings, permissions: Permissions) -> Iterator[Finding]:
-    """If a pool has a stopped tier, yield whether EC2 permits to stop a machine; else yield nothing. The call is made
-    with DryRun, so that no machine stops.
+    """If a pool has a stopped tier (machines that are stopped and not terminated), yield the finding on whether EC2
+    permits to stop a machine; else yield nothing. The call is made with DryRun, so that no machine stops. Without a
+    machine to try, the check is skipped.
     """
     with_tier = {name for name, pool in pools.items() if pool.stopped_slots}
     if not with_tier:
@@ -159,8 +161,8 @@ def _look_at_stops(pools: dict[str, Pool], settings: Settings, permissions: Perm
 
 
 def _look_at_terminate(settings: Settings, permissions: Permissions) -> Finding:
-    """Return whether EC2 permits to terminate one machine of this cluster. The call is made with DryRun, so that no
-    machine ends.
+    """Return the finding on whether EC2 permits to terminate one machine of this cluster. The call is made with DryRun,
+    so that no machine ends. Without a machine to try, the check is skipped.
     """
     slot = _find_machine(settings, ["booting", "binding", "ready", "draining"])
     instance = None if slot is None else slot.instance_id

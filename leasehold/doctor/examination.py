@@ -26,7 +26,7 @@ def examine(configuration: Configuration, seconds: float, abilities: Collection[
     """Run all checks and yield each finding as soon as it is known.
 
     `seconds`: how long each part of the installation may take to answer. `abilities`: the permissions to try at AWS;
-    none: AWS is not checked.
+    empty: AWS is not checked.
     """
     settings = configuration.settings
     works = True
@@ -66,8 +66,8 @@ def _look_at_servers(configuration: Configuration, seconds: float) -> Iterator[F
 
 
 def run_bounded(name: str, look: Look, seconds: float) -> Iterator[Finding]:
-    """Run the check `look` in a thread and yield its findings. If the check has not ended after `seconds` and the
-    grace, yield a failure for `name` and return.
+    """Run the check `look` in a thread and yield its findings. If the check has not ended after `seconds` +
+    GRACE_SECONDS, yield a failure with the name `name` and return. An error of the check is raised.
 
     A check that is late continues in its daemon thread, because a thread cannot be stopped.
     """

@@ -11,8 +11,8 @@ CLOCK_SECONDS: Final = 1.0
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one check. `check`: the name of the check; `text`: what was observed; `remedy`: what to do about
-    it, "" if nothing.
+    """The result of one check. `check`: the name of the check; `outcome`: ok, warning, failure or skipped; `text`: what
+    was observed; `remedy`: what to do about it, "" if nothing.
     """
 
     check: str

@@ -1,7 +1,7 @@
-"""The rules of `leasehold doctor`: each function turns observations into a finding, without I/O and without a clock. A
-function returns the finding `ok` if its docstring names no other finding for the observations.
+"""The rules of `leasehold doctor`: each function turns observations into a finding, without I/O and without a clock.
 
-docs/how-to/operations.md, "The doctor" and "Celery's settings", gives the reasons of each failure.
+In each function `check` is the name of the check, which the finding repeats. docs/how-to/operations.md, "The doctor"
+and "Celery's settings", gives the reasons of each failure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,9 @@ _LOOPBACK: Final = {"127.0.0.1", "::1", "-::1", "localhost"}
 
 
 def judge_redis_version(check: str, info: Mapping[str, Any]) -> Finding:
-    """Return a failure for a Redis older than 6.2. Every Valkey is accepted, whichever version of Redis it reports."""
+    """Return the finding on the version of a server: a failure for a Redis older than 6.2, else ok. Every Valkey is ok,
+    whichever version of Redis it reports. `info`: the answer to INFO.
+    """
     if "valkey_version" in info:
         return ok(check, f"Valkey {info['valkey_version']}")
     text = str(info.get("redis_version", "unknown"))
@@ -30,8 +32,9 @@ def judge_redis_version(check: str, info: Mapping[str, Any]) -> Finding:
 
 
 def judge_membership(row: ClusterRow, remembered: Remembered) -> Finding:
-    """Return a failure if database and Redis belong to different clusters, if a restore is not complete, or if the
-    database is older than the cluster's record in Redis.
+    """Return the finding on the cluster to which database and Redis belong: a failure if they belong to different
+    clusters, if a restore is not complete, or if the database is older than the record of the cluster in Redis
+    (`remembered`); else ok. `row`: the record of the cluster in the database.
     """
     if remembered.identity not in {None, row.identity}:
         text = f"Redis belongs to cluster {remembered.identity}, the database to cluster {row.identity}"
@@ -53,8 +56,8 @@ def judge_membership(row: ClusterRow, remembered: Remembered) -> Finding:
 
 
 def judge_memory(check: str, info: Mapping[str, Any]) -> Finding:
-    """Return a failure unless maxmemory-policy is `noeviction`: a Redis that evicts keys deletes messages and the
-    leader lock.
+    """Return the finding on the eviction of keys: ok if maxmemory-policy is `noeviction`, else a failure, because a
+    Redis that evicts keys deletes messages and the leader lock. `info`: the answer to INFO.
     """
     policy, most = str(info.get("maxmemory_policy", "unknown")), int(info.get("maxmemory", 0))
     limit = f"maxmemory {most}" if most else "no maxmemory"
@@ -65,7 +68,8 @@ def judge_memory(check: str, info: Mapping[str, Any]) -> Finding:
 
 
 def judge_persistence(check: str, info: Mapping[str, Any]) -> Finding:
-    """Return a failure only if the last save to disk failed, because Redis then refuses writes.
+    """Return the finding on saves to disk: a failure if the last save failed, because Redis then refuses writes; else
+    ok. `info`: the answer to INFO.
 
     Redis may run with or without an append-only file: if Redis loses its data, no lease or reservation is lost.
     """
@@ -78,18 +82,19 @@ def judge_persistence(check: str, info: Mapping[str, Any]) -> Finding:
 
 
 def judge_unread(check: str, user: str, command: str, question: str) -> Finding:
-    """Return a warning that Redis refuses `user` the command that the check needs. `question`: what an administrator
-    has to find out instead.
+    """Return a warning: Redis refuses the user `user` the command `command`, which the check needs. `question`: what an
+    administrator has to find out in place of the check.
     """
     remedy = f"Ask an administrator: {question}? Or let this user use {command}."
     return warning(check, f"could not be read as this user: {user} may not use {command}", remedy)
 
 
 def judge_access(check: str, user: str, bind: str | None, *, needs_none: bool) -> Finding:
-    """Return a warning if Redis serves clients without a password, unless Redis listens on loopback only.
+    """Return the finding on passwords: a warning if Redis serves clients without a password and may listen on other
+    addresses than loopback, else ok.
 
-    `needs_none`: Redis serves a connection without a password. `bind`: the addresses on which Redis listens, separated
-    by spaces; None if this user may not read them.
+    `user`: the Redis user of this command. `needs_none`: Redis serves a connection without a password. `bind`: the
+    addresses on which Redis listens, separated by spaces; None if this user may not read them.
     """
     if not needs_none:
         return ok(check, f"as user {user}; no client is served without a password")
@@ -107,10 +112,12 @@ def judge_access(check: str, user: str, bind: str | None, *, needs_none: bool) -
 
 
 def judge_clock(check: str, ahead: float, uncertain: float, whose: str) -> Finding:
-    """Return a warning if the clock of a server differs from cluster time by more than a second.
+    """Return the finding on the clock of a server: a warning if it differs from cluster time by more than a second,
+    else ok.
 
     The difference is no failure, because cluster time corrects it. `ahead`: seconds by which the clock is ahead, with
-    an error of at most `uncertain` seconds. `whose`: the owner of the clock in the text, like "its".
+    an error of at most `uncertain` seconds. `whose`: the words that stand before "clock" in the text of the finding,
+    like "its".
     """
     text = f"{whose} clock is {_describe_offset(ahead)} cluster time"
     if abs(ahead) - uncertain > CLOCK_SECONDS:
@@ -119,7 +126,9 @@ def judge_clock(check: str, ahead: float, uncertain: float, whose: str) -> Findi
 
 
 def judge_clocks(offsets: Sequence[ProcessOffset]) -> Finding:
-    """Return a failure if the wall clock of a process differs from cluster time by more than a second."""
+    """Return the finding on the wall clocks of processes: a failure if the clock of a process differs from cluster time
+    by more than a second, else ok.
+    """
     off = [each for each in offsets if abs(each.seconds) > CLOCK_SECONDS]
     if not off:
         count = len(offsets)
@@ -137,8 +146,9 @@ def _describe_offset(ahead: float) -> str:
 
 
 def judge_queue(queue: str, waiting: int, seconds: float | None, patience: float) -> Finding:
-    """Return a failure if no worker of the queue answered the canary (a test message). `seconds`: time until the
-    answer, None if there was none within `patience` seconds. `waiting`: number of messages in the queue.
+    """Return the finding on the workers of a queue: ok if a worker answered the canary (a test message), else a
+    failure. `seconds`: time until the answer; None: no answer came within `patience` seconds. `waiting`: number of
+    messages in the queue.
     """
     check = f"queue {queue}"
     messages = f"{waiting} message{'' if waiting == 1 else 's'} waiting"
@@ -150,10 +160,11 @@ def judge_queue(queue: str, waiting: int, seconds: float | None, patience: float
 
 
 def judge_ticks(age: float | None, interval: float, *, can_write: bool = True) -> Finding:
-    """Return a failure if there was no tick yet, or if the last tick is more than three intervals old.
+    """Return the finding on the age of the last tick: a failure if there was no tick yet, or if the last tick is more
+    than three intervals old; else ok.
 
-    `age`: seconds since the last tick, None before the first tick. `interval`: seconds between two ticks. `can_write`:
-    False if the database accepts no writes; then no tick can be committed, even if beat and the workers run.
+    `age`: seconds since the last tick; None: there was no tick yet. `interval`: seconds between two ticks. `can_write`:
+    False if the database accepts no writes; the remedy of a failure is then to repair the database first.
     """
     remedy = "Start a beat (python -m tasks.clock) and a worker of the queue ticks."
     if not can_write:
@@ -166,8 +177,8 @@ def judge_ticks(age: float | None, interval: float, *, can_write: bool = True) -
 
 
 def judge_schema(current: str | None, head: str | None) -> Finding:
-    """Return a failure unless the database has the schema revision `head`, which this program needs. `current`: the
-    revision of the database, None if it has no tables.
+    """Return the finding on the schema of the database: ok if its revision `current` is the revision `head`, which this
+    program needs; else a failure. `current` None: the database has no tables.
     """
     if current == head:
         return ok("schema", f"revision {current}")
@@ -182,9 +193,9 @@ def judge_schema(current: str | None, head: str | None) -> Finding:
 
 
 def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, written: Mapping[str, Any]) -> Finding:
-    """Return a failure if no rules are in force, and a warning if the file of this host has other rules. `version`: the
-    number of the rules in force, 0 if none were ever applied. `applied`: the rules in force. `file`: the path of this
-    host's file, None without a file; `written`: the rules in it.
+    """Return the finding on the rules: a failure if no rules are in force, a warning if the configuration file of this
+    host has other rules, else ok. `version`: the number of the rules in force, 0 if none were ever applied. `applied`:
+    the rules in force. `file`: the path of this host's file; None: there is no file. `written`: the rules in the file.
     """
     if not version:
         return failure("rules", "no rules were ever applied", "Run `leasehold apply leasehold.toml`.")
@@ -198,8 +209,9 @@ def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, writ
 
 
 def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:
-    """Return one finding: a failure if a setting of Celery could lose or repeat tasks, else a warning if the version of
-    `celery` or `kombu` is known to fail with Redis, else that all is well. `conf`: Celery's settings.
+    """Return the finding on Celery: a failure if a setting of Celery could lose or repeat tasks, else a warning if the
+    installed version of Celery or kombu is known to fail with Redis, else ok. `conf`: Celery's settings. `celery`,
+    `kombu`: the installed versions, like "5.6.3".
 
     docs/how-to/operations.md, "Celery's settings", gives the reasons.
     """
@@ -236,8 +248,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def judge_flower(*, has_password: bool, on_loopback: bool, is_local_stack: bool) -> Finding:
-    """Return ok if Flower has a password, because Flower shows tasks and can stop workers. Return ok also without a
-    password if Flower belongs to a local stack and listens on loopback. Else return skipped, because Flower does not
+    """Return the finding on the access to Flower, which shows tasks and can stop workers. It is ok if Flower has a
+    password, or if Flower belongs to a local stack and listens on loopback. Else it is skipped, because Flower does not
     start then.
     """
     if has_password:
@@ -249,8 +261,9 @@ def judge_flower(*, has_password: bool, on_loopback: bool, is_local_stack: bool)
 
 
 def judge_console(*, refusal: str | None, has_way_in: bool, trusts_loopback: bool) -> Finding:
-    """Return a failure if the console would refuse to start. Return a warning if no caller can log in, or if every user
-    of this host can act as any principal, because the trusted reverse proxy is at a loopback address.
+    """Return the finding on the console: a failure if the console would refuse to start (`refusal`: the reason), a
+    warning if no caller can log in, or if every user of this host can act as any principal, because the trusted reverse
+    proxy is at a loopback address; else ok.
     """
     if refusal is not None:
         return failure("console", refusal, "change the setting")
@@ -264,8 +277,9 @@ def judge_console(*, refusal: str | None, has_way_in: bool, trusts_loopback: boo
 
 
 def judge_permission(check: str, error: str | None, policy: str) -> Finding:
-    """Return a failure if EC2 refuses a call. `error`: EC2's answer to the call with DryRun; None: the call is
-    permitted. `policy`: name of the file in docs/iam/ that permits the call.
+    """Return the finding on one permission at AWS: ok if EC2 permits the call, a failure if EC2 refuses it. `error`:
+    EC2's refusal of the call with DryRun; None: the call is permitted. `policy`: name of the file in docs/iam/ whose
+    policy permits the call.
     """
     if error is None:
         return ok(check, "permitted")

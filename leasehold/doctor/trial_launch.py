@@ -2,7 +2,7 @@
 
 The request is the one that a launch task of the pool sends. The machine belongs to no slot: its launch id begins with
 `doctor-`, so no slot adopts it. If this process dies, the reconciliation of machines and slots terminates the machine,
-as every machine without a slot.
+as it terminates every machine without a slot.
 """
 
 import secrets
@@ -22,7 +22,7 @@ from scheduler.operations.market.offers import Ages, Offer, list_offers
 from scheduler.ports import CloudError, ClusterRow, Fleet, LaunchOrder, Probe, Store
 
 LOOK_SECONDS: Final = 1.0
-"""Seconds between two looks at the machine in EC2."""
+"""Seconds between two calls that read the state of the machine from EC2."""
 HOUR: Final = 3600.0
 PhaseName = Literal["request", "pending", "running", "ready", "ended"]
 MEANINGS: Final[dict[PhaseName, str]] = {
@@ -34,11 +34,11 @@ MEANINGS: Final[dict[PhaseName, str]] = {
 }
 Show = Callable[[PhaseName, float], None]
 _PASSING: Final = frozenset({"transient", "throttled"})
-"""Categories of errors after which a look at the machine is repeated."""
+"""Categories of errors of EC2 after which the state of the machine is read again later."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """One phase of the machine, which is over. `text`: what ended it."""
+    """One completed phase of the machine of a trial launch (MEANINGS). `text`: what ended the phase."""
 
     name: PhaseName
     seconds: float
@@ -68,12 +68,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _TrialError(Exception):
-    """Raised if the machine does not get into the expected state."""
+    """Raised if the machine of a trial does not reach the expected state, or not in time."""
 
 
 def choose_offer(store: Store, rules: Rules, pool: str, ages: Ages) -> Offer | None:
-    """Return the offer that a launch of this pool would choose first: one without a launch back-off if there is one.
-    Return None if no offering can be bought.
+    """Return the offer that a launch of this pool would choose first. Offers without a launch back-off (a pause after a
+    refusal by EC2) come before the others. Return None if no offering can be bought.
     """
     known = rules.pools[pool].offering_by_key
     sold = [each for each in list_offers(store, ages, pools=[pool]) if not known or _is_sold(rules, each)]
@@ -86,7 +86,9 @@ def _is_sold(rules: Rules, offer: Offer) -> bool:
 
 
 def make_order(offer: Offer, cluster: ClusterRow) -> LaunchOrder:
-    """Return the order for the machine of a trial. Its slot has a name that no slot of a pool can have."""
+    """Return the launch order (what to launch, and for which slot) of a trial. The name of its slot is one that no slot
+    of a pool can have.
+    """
     mark = secrets.token_hex(8)
     return LaunchOrder(
         slot=f"{offer.pool}-{TRIAL}{mark}",
@@ -101,7 +103,8 @@ def make_order(offer: Offer, cluster: ClusterRow) -> LaunchOrder:
 
 class TrialLaunch:
     """One trial launch. `rules`: the rules in force, completed with the offerings that satisfy their requirements.
-    `show` is called with the present phase and its seconds so far, and `report` with each phase that is over.
+    `order`: what to launch (`make_order`). `show` is called with the present phase and its seconds so far, and `report`
+    with each completed phase.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class TrialLaunch:
         self._show, self._report = show, report
         self._pool = rules.pools[order.pool]
         self._request: dict[str, object] | None = None
-        """The launch request, after which a machine may exist; None: no machine can exist."""
+        """The launch request; None: it was not sent, or EC2 has certainly launched no machine for it."""
         self._machine: Machine | None = None
         self._is_listed = self._is_gone = False
         self._phases: list[Phase] = []
@@ -127,7 +130,7 @@ class TrialLaunch:
         self._problem: str | None = None
 
     def run(self) -> None:
-        """Launch the machine, wait until it is ready, and end it. A problem is recorded for `describe`.
+        """Launch the machine, wait until it is ready, and end it. A problem is not raised; `describe` returns it.
 
         If KeyboardInterrupt (Ctrl-C) interrupts this, the machine is ended before the error leaves this method. A
         second KeyboardInterrupt leaves the method at once, and the machine may still run.
@@ -173,7 +176,9 @@ class TrialLaunch:
             self._answered_at = time.monotonic()
 
     def _send(self, request: dict[str, object]) -> Machine:
-        """Send a launch request. After an unclear outcome send it again: EC2 then returns the same machine."""
+        """Send a launch request and return the machine. If it is unknown whether EC2 launched a machine, send the
+        request again: EC2 then returns the same machine. Raises CloudError if EC2 refuses, or after MOST_ATTEMPTS.
+        """
         attempt = 0
         while True:
             attempt += 1
@@ -199,8 +204,9 @@ class TrialLaunch:
             self._await(lambda machine: self._probe.is_ready(slot, machine, self._rules), "become ready")
 
     def _await(self, is_so: Callable[[Machine], bool], what: str) -> None:
-        """Return as soon as `is_so` holds for the machine. Raise _TrialError if the machine ends before, or after
-        `boot_timeout` + `binding_timeout` of the pool. `what`: the awaited step, for the message, like "become ready".
+        """Return as soon as `is_so` holds for the machine. Raise _TrialError if the machine ends before, or if `is_so`
+        does not hold within `boot_timeout` + `binding_timeout` of the pool. `what`: the awaited step, for the message,
+        like "become ready".
         """
         most = self._pool.boot_timeout + self._pool.binding_timeout
         while True:
@@ -214,7 +220,9 @@ class TrialLaunch:
             self._pause()
 
     def _end(self) -> None:
-        """End the machine and wait until EC2 reports that it is gone. A problem is recorded."""
+        """End the machine and wait until EC2 reports that it is gone. Do nothing if no machine can exist. A problem is
+        not raised; `describe` returns it.
+        """
         try:
             if self._request is None:
                 return
@@ -258,7 +266,9 @@ class TrialLaunch:
             self._pause()
 
     def _look(self) -> Machine | None:
-        """Return the machine as EC2 describes it; None if EC2 does not list it, or does not answer."""
+        """Return the machine as EC2 describes it; None if EC2 does not list it. If EC2 does not answer, return the
+        machine as it was known before.
+        """
         try:
             found = self._fleet.describe([self._known.id]).get(self._known.id)
         except CloudError as error:

@@ -23,8 +23,8 @@ class Combination:
 
     @property
     def label(self) -> str:
-        """The settings as a text, like "queue=size profile=pack"; "" if nothing is compared. Of a key that is a path,
-        only the last part is shown, if no other key ends in it.
+        """The settings as a text, like "queue=size profile=pack"; "" if nothing is compared. A key that is a path, like
+        `pools.linux.max_slots`, is shown as its last part if no other key ends in this part.
         """
         last = [name.rpartition(".")[2] for name in self.settings]
         shown = last if len(set(last)) == len(last) else list(self.settings)
@@ -72,8 +72,9 @@ def _apply(document: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str
 
 
 def _lay_over(document: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
-    """Return a part of a rules document that sets one key. `name` is a path like `pools.NAME.KEY`, or a key of
-    [scheduler]; such a key is also set for each system that has its own value.
+    """Return the part of a rules document that sets the key `name` to `value`, to be merged into `document`. `name` is
+    a path like `pools.NAME.KEY`, or a key of [scheduler]. A key of [scheduler] is also set for each system in
+    `document` that has its own value of the key.
     """
     if "." in name:
         path = name.split(".")

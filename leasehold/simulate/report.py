@@ -22,7 +22,7 @@ from leasehold.errors import LeaseholdError
 _FOLDER: Final = Path(__file__).parent / "report_page"
 _SCRIPTS: Final = ("base.js", "curves.js", "lanes.js", "tables.js", "main.js")
 _ESCAPES: Final = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
-"""Characters that could end the element with the data, or a line of it, as escapes of JSON."""
+"""Character that could end the HTML element with the data, or a line of the data -> its escape in JSON."""
 _MODE: Final = 0o666
 """Mode of the page before the umask is applied, as for every file that a command writes on request."""
 
@@ -32,7 +32,7 @@ class ReportError(LeaseholdError):
 
 
 def check_report(path: Path) -> None:
-    """Raise ReportError if the page could not be written to `path`. The check is made before the first simulation."""
+    """Raise ReportError if the page cannot be written to `path`. The check is made before the first simulation."""
     if not path.parent.is_dir():
         raise ReportError(f"--html: there is no folder {path.parent}")
     if path.is_dir():
@@ -60,7 +60,7 @@ def write_report(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def make_page(document: Mapping[str, Any]) -> str:
-    """Return the whole page for a document of `report_data`."""
+    """Return the whole page for a document that the module `report_data` has made."""
     style = _read("style.css")
     # One block for all files, so that their names are not visible outside of it.
     script = '"use strict";\n{\n' + "".join(map(_read, _SCRIPTS)) + "}\n"

@@ -25,9 +25,13 @@ LEAST_POINTS: Final = 60
 ALL_POINTS: Final = 3000
 """The most points of all simulations for one curve, unless each simulation would have less than LEAST_POINTS."""
 LEAST_LANES: Final = 8
-"""The most slots that are drawn for one simulation on a page with very many simulations."""
+"""The most slots that are drawn for one simulation if the page has very many simulations. With fewer simulations, more
+slots are drawn.
+"""
 MOST_STEPS: Final = 8000
-"""The most single changes of slots on one page. If there are more, periods of equal length are drawn."""
+"""The most single changes of slots that are drawn on one page. If there are more, the states of slots in periods of
+equal length are drawn instead.
+"""
 MOST_LABEL: Final = 200
 """The most characters of a text of a user on the page; a longer one is cut."""
 LESS_IS_BETTER: Final = ("makespan", "wait", "turnaround", "slowdown", "instance hours", "cost", "launches")
@@ -77,7 +81,7 @@ def _finish(
 
 
 def _explain_bounds(parts: Sequence[Document], timelines: Sequence[Timeline]) -> list[str]:
-    """Return a sentence for each thing that the page shows in part or as a mean."""
+    """Return a sentence for each part of the page that shows its data in part only, or as a mean."""
     notes = []
     if any(part["averaged"] for part in parts):
         most = max(part["points"] for part in parts)
@@ -155,8 +159,8 @@ def _describe_lanes(lanes: Lanes, runs: int) -> Document:
 
 
 def _cut(curve: Curve, points: int, end: float, *, peaks: bool = False) -> Document:
-    """Return a curve up to the time `end` with at most `points` points, each the mean of some bins. With `peaks`, each
-    point also has the maximum of its bins.
+    """Return a curve up to the time `end` with at most `points` points, each the mean of some consecutive bins (periods
+    of equal length) of the curve. With `peaks`, each point also has the maximum of its bins.
     """
     # The last bin has no duration if the curve ends where the bin begins.
     bins = min(len(curve.means), max(1, ceil(end / curve.width - 1e-9)))
@@ -175,8 +179,8 @@ def _cut(curve: Curve, points: int, end: float, *, peaks: bool = False) -> Docum
 
 
 def _divide(part: Curve, whole: Curve, points: int, end: float) -> Document:
-    """Return the curve of the share `part` / `whole`, as `_cut` does; its value is None where `whole` is 0. Both curves
-    have the same bins.
+    """Return the curve of the share `part` / `whole` in the form that `_cut` returns; a value is None where `whole` is
+    0. Both curves have the same bins.
     """
     parts, wholes = _cut(part, points, end), _cut(whole, points, end)
     pairs = zip(parts["means"], wholes["means"], strict=True)

@@ -41,8 +41,8 @@ _CONSOLE_LIBRARIES: Final = ("jinja2", "starlette", "uvicorn")
 
 
 class StackError(Exception):
-    """Raised if the stack cannot start or does not stay up. The message is the reason in one line; `details` has the
-    last warning of each process.
+    """Raised if the stack cannot start or does not stay up. The message is the reason in one line; `details`: the last
+    warning of each process.
     """
 
     def __init__(self, message: str, details: Sequence[str] = ()) -> None:
@@ -159,8 +159,8 @@ def has_console() -> bool:
 
 
 def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, ...]]:
-    """Return the URL of the configured Redis; if there is none, return the URL and the program of the stack's own
-    server on a free port.
+    """Return (URL, programs) of the stack's Redis: the configured Redis and no program, or, if none is configured, the
+    stack's own server on a free port and its program.
 
     The own server has a random password, because every user of the host can connect to the port.
     """
@@ -179,8 +179,8 @@ def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, .
 def _plan_emulator(
     settings: Settings, folder: Path, options: Mapping[str, float]
 ) -> tuple[str | None, tuple[Program, ...], dict[str, str]]:
-    """Return URL, program and environment of the emulator, or nothing if leasehold.toml configures AWS. Raises
-    ModuleNotFoundError if the extra `emulator` is not installed.
+    """Return (URL, programs, environment variables) of the emulator; (None, (), {}) if leasehold.toml configures AWS,
+    because no emulator runs then. Raises ModuleNotFoundError if the extra `emulator` is not installed.
 
     Variables AWS_… of the environment do not count as a configuration: they may be set for other programs, and a trial
     must not launch real machines.
@@ -224,9 +224,10 @@ def _free_or_any(host: str, port: int) -> int:
 
 
 def _lock_port(port: int) -> bool:
-    """Return whether no other stack of this user has chosen this port. The lock lasts until this process ends.
+    """Lock this port for this stack until this process ends. Return True, or False if another stack of this user, or
+    this process before, has locked the port.
 
-    Where there are no file locks, or no folder for them can be made, every port counts as not chosen.
+    Where there are no file locks, or no folder for them can be made, True is returned for every port.
     """
     if find_spec("fcntl") is None:
         return True

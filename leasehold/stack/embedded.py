@@ -51,7 +51,7 @@ from workers.logs import mask_text
 START_SECONDS: Final = 90.0
 """Seconds that the start of a stack may take, until all its parts answer."""
 MOST_DEATHS: Final = 3
-"""The start of a stack fails if one of its programs had to be restarted this often."""
+"""The start of a stack fails if one of its programs had to be restarted this number of times."""
 _POLL_SECONDS: Final = 0.1
 
 Progress = Callable[[str, str], object]
@@ -322,8 +322,8 @@ class Stack:
             raise StackError("the stack was stopped while it started")
 
     def _list_warnings(self) -> list[str]:
-        """Return lines for people: the name of each process whose log has a warning or an error, and the last one of
-        these.
+        """Return lines for people: the name of each process whose log has a warning or an error, and its last warning
+        or error.
         """
         found = {name: find_last_warning(log) for name, log in list_logs(self.folder.logs).items()}
         return [f"{name}: {mask_text(line)}" for name, line in found.items() if line is not None]

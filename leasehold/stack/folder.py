@@ -15,11 +15,13 @@ _LOCK_PAUSE_SECONDS: Final = 0.05
 
 
 class AlreadyRunningError(Exception):
-    """Raised if a stack runs in this folder: its supervisor, or its reaper, holds the lock of the folder."""
+    """Raised if a stack runs in this folder: its supervisor (the process that started it), or its reaper (the process
+    that ends the others after the supervisor), holds the lock of the folder.
+    """
 
 
 class StackFolder:
-    """The folder in which one stack keeps its files. Its lock must be taken before any other use."""
+    """The folder in which one stack keeps its files. The lock of the folder must be taken before any other use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,8 +35,8 @@ class StackFolder:
 
     @property
     def lock_descriptor(self) -> int:
-        """The descriptor of the lock. The reaper inherits it, so that the folder stays locked if the supervisor is
-        killed.
+        """The descriptor of the lock file. The reaper (the process that ends the stack after its supervisor) inherits
+        it, so that the folder stays locked if the supervisor is killed.
         """
         if self._lock is None:
             raise AlreadyRunningError(f"{self.path} is not locked by this process")

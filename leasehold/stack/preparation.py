@@ -20,36 +20,46 @@ from workers.settings import Settings
 
 
 class QuietDispatcher:
-    """A dispatcher (which sends work to other processes) that sends nothing. The processes that start later find the
-    work in the database.
+    """A dispatcher (which sends work as tasks to other processes) that sends nothing, for a time at which no process
+    may run. The processes that start later find the work in the database.
     """
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """Send nothing: the launch worker later finds the launches of these slots in the database."""
+        """Send tasks that launch the machines of these slots. Here: send nothing, because the launch worker later finds
+        the launches in the database.
+        """
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """Send nothing: the terminate worker later finds the terminations of these slots' machines in the database."""
+        """Send tasks that terminate the machines of these slots. Here: send nothing, because the terminate worker later
+        finds the terminations in the database.
+        """
 
     def send_power(self, slots: Sequence[Slot]) -> None:
-        """Send nothing: the workers later find the starts and stops of these slots' machines in the database."""
+        """Send tasks that start or stop the machines of these slots. Here: send nothing, because the workers later find
+        the starts and stops in the database.
+        """
 
     def send_checks(self, slots: Sequence[str]) -> None:
-        """Send nothing: the health worker later finds in the database the slots to check."""
+        """Send tasks that check the machines of these slots. Here: send nothing, because the health worker later finds
+        the slots in the database.
+        """
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """Send nothing, and raise ConnectionError: the message then stays in the outbox, and the task `recover` sends
-        it later.
+        """Send a message of the outbox to a producer. Here: send nothing and raise ConnectionError, so that the message
+        stays in the outbox; the task `recover` sends it later.
         """
         raise ConnectionError(outgoing.id)
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """Schedule nothing: beat requests ticks as soon as it runs."""
+        """Schedule a tick for the time `due`. Here: do nothing, because beat requests ticks as soon as it runs."""
 
     def send_tick(self) -> None:
-        """Send nothing: beat requests ticks as soon as it runs."""
+        """Request a tick now. Here: do nothing, because beat requests ticks as soon as it runs."""
 
     def write_tick(self) -> None:
-        """Return None: a kick calls `send_tick`."""
+        """Return the message that requests a tick, for a kick (hint that a tick should run) that puts it into the queue
+        itself. Here: return None, so that the kick calls `send_tick`.
+        """
 
 
 EXAMPLE_RULES: Final[dict[str, Any]] = {
@@ -70,7 +80,8 @@ def prepare_rules(settings: Settings, rules: Mapping[str, Any] | None, *, machin
     applied.
 
     `machines_are_gone`: the emulator of the last run has ended with its machines, so their slots are recorded as empty.
-    Raises StoreUnavailableError, ViewUnavailableError, InvalidInputError.
+    Raises StoreUnavailableError if the database cannot be reached, ViewUnavailableError if Redis fails, and
+    InvalidInputError if the rules are wrong.
     """
     services = Services(settings, QuietDispatcher)
     ports = services.ports

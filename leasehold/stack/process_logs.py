@@ -53,7 +53,7 @@ class LogReader:
 
     def read(self) -> list[bytes]:
         """Return the complete lines that were written since the last call; the first call returns the last `lines`
-        lines of the file.
+        lines of the file. Return [] if there are none, or no file.
         """
         try:
             self._file = self._file or self._path.open("rb")

@@ -1,4 +1,4 @@
-"""Start and end one process so that it cannot outlive the supervisor of its stack.
+"""Start and end the processes of a stack so that none outlives the supervisor (the process that started the stack).
 
 A process begins as a gate: a shell that waits for a line on its standard input and then becomes the command. The
 supervisor first reports the process to the reaper, and then sends the line. If the supervisor dies before that, the
@@ -91,7 +91,7 @@ class Reaper:
         self._send(f"-{pid}\n")
 
     def dismiss(self) -> None:
-        """End the reaper. All processes of the stack have ended before."""
+        """End the reaper. Call this after all processes of the stack have ended."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

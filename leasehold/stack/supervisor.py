@@ -27,7 +27,7 @@ _POLL_SECONDS: Final = 0.1
 @dataclass
 class Watched:
     """One supervised program: its process, or, after the process ended, the monotonic time `due` of the restart.
-    `pause`: seconds before the next restart.
+    `pause`: seconds between the next end of the process and its restart.
     """
 
     program: Program
@@ -39,8 +39,8 @@ class Watched:
 
 
 class Supervisor:
-    """Keeps programs running, watched by a thread. `on_change` is called after each death and each restart of a
-    program.
+    """Keeps programs running, watched by a thread. `on_change` is called each time a program has ended or was
+    restarted.
     """
 
     def __init__(self, folder: Path, logs: Path, reaper: Reaper, on_change: Callable[[], None]) -> None:

@@ -1,5 +1,6 @@
-"""Counts of the rows of a view: reservations by phase, slots by pool and state, used shares, and what happened since
-the last look. Counting a changed row takes the same time, whatever the number of rows.
+"""Counts of the rows of a view: reservations by phase, slots by pool and state, used shares of the slots, and the
+numbers of reservations that were submitted, leased and ended lately. Counting a changed row takes the same time,
+whatever the number of rows.
 """
 
 from collections import Counter
@@ -14,7 +15,7 @@ HOLDING: Final = frozenset({"ready", "draining"})
 
 
 class LeaseRow(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a lease that are counted. Rows have more fields, which are skipped."""
+    """The fields of a lease that the counts need. The rows in Redis have more fields, which are skipped."""
 
     slot: str
     resources: dict[str, float] = {}
@@ -22,7 +23,7 @@ class LeaseRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReservationRow(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a reservation that are counted."""
+    """The fields of a reservation that the counts need."""
 
     id: str
     version: int = 0
@@ -33,7 +34,7 @@ class ReservationRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class SlotRow(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a slot that are counted."""
+    """The fields of a slot that the counts need."""
 
     id: str
     pool: str
@@ -45,7 +46,7 @@ class SlotRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class GoneRow(msgspec.Struct, frozen=True):
-    """A deleted row."""
+    """The kind (`slots` or `reservations`) and the id of a deleted row."""
 
     kind: str
     id: str
@@ -55,7 +56,7 @@ class PoolCounts(msgspec.Struct):
     """The slots of one pool. `states`: number of slots by state, without `empty`. Only slots in a state that permits
     leases count for `busy` and `load`. `busy`: the number of these slots that have a lease. `load`: the share of their
     capacity, from 0 to 1, that leases use, for the resource with the largest share; of slots without resources, the
-    share that have a lease. None: the pool has no such slot.
+    share of the slots that have a lease. None: no slot of the pool is in such a state.
     """
 
     states: dict[str, int] = {}
@@ -65,7 +66,9 @@ class PoolCounts(msgspec.Struct):
 
 
 class Happened(NamedTuple):
-    """How many reservations were submitted, leased, released, and ended in another way."""
+    """How many reservations were submitted, leased, released, and ended in another way, between two calls of
+    `Counts.take_happened`.
+    """
 
     submitted: int = 0
     leased: int = 0
@@ -87,7 +90,7 @@ class _Place:
 
 
 class Counts:
-    """The counts of one copy of a view."""
+    """Counts the reservations and slots of a view; a changed row changes the counts."""
 
     def __init__(self) -> None:
         self._reservations: dict[str, ReservationRow] = {}
@@ -97,8 +100,8 @@ class Counts:
         self._happened = [0, 0, 0, 0]
 
     def take_reservation(self, row: ReservationRow, *, happens: bool) -> None:
-        """Count a changed reservation, unless a newer copy is known. `happens`: whether the change counts as something
-        that happened now.
+        """Count a changed reservation, unless a newer copy is known. `happens`: whether the change counts for
+        `take_happened`; it does not while all rows are read.
         """
         known = self._reservations.get(row.id)
         if known is not None and (row.version, row.marked_at) < (known.version, known.marked_at):
@@ -128,12 +131,14 @@ class Counts:
             self._forget(self._reservations.get(gone.id))
 
     def take_happened(self) -> Happened:
-        """Return the numbers of what happened since the last call."""
+        """Return the number of reservations that were submitted, leased, released, and ended in another way since the
+        last call.
+        """
         found, self._happened = Happened(*self._happened), [0, 0, 0, 0]
         return found
 
     def list_pools(self) -> dict[str, PoolCounts]:
-        """Return the slots of each pool, by its name in alphabetical order."""
+        """Return the counts of each pool by the pool's name, in alphabetical order."""
         pools: dict[str, PoolCounts] = {}
         used: dict[str, Counter[str]] = {}
         total: dict[str, Counter[str]] = {}

@@ -17,7 +17,7 @@ from leasehold.top.figures import Figures
 STATES: Final = ("ready", "launching", "booting", "binding", "draining", "terminating", "error")
 PHASES: Final = ("pending", "leased", "revoking")
 LATE_SECONDS: Final = 15.0
-"""Age of the last tick from which it is drawn as late."""
+"""Age of the last tick in seconds from which it is marked as late."""
 _NO_WIDTH: Final = 200
 _BAR: Final = 10
 _FULL: Final = 0.9
@@ -119,7 +119,9 @@ def _draw_queues(figures: Figures) -> Text:
 
 
 def _draw_pools(pools: Mapping[str, PoolCounts], height: int | None) -> Table:
-    """Return the table of pools, with a line of sums. Pools beyond half of the height are summed up in one line."""
+    """Return the table of pools, with a line of sums. Pools that do not fit in half of `height` lines are summed up in
+    one line.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("Pool", no_wrap=True, overflow="ellipsis", min_width=6)
     # A column more for fleets with stopped slots.

@@ -1,4 +1,6 @@
-"""The figures that `leasehold top` shows. The cost of a refresh grows with the changes, not with the queue."""
+"""The figures that `leasehold top` shows. The time of a refresh grows with the number of changes since the last
+refresh, not with the length of the queue.
+"""
 
 import time
 from collections.abc import Callable, Iterable
@@ -24,8 +26,8 @@ _CLOCK_SECONDS: Final = 1.0
 
 
 class Rates(msgspec.Struct):
-    """How many reservations a second were submitted, leased, released, and ended in another way, since the refresh
-    before, which was `seconds` ago.
+    """How many reservations a second were submitted, leased, released, and ended in another way, since the previous
+    refresh, which was `seconds` ago.
     """
 
     submitted: float
@@ -42,8 +44,8 @@ class Figures(msgspec.Struct):
     `waiting`: number of reservations by waiting code at the last tick, `longest_wait` the longest wait in seconds.
     `at_quota`: pools whose launches an EC2 quota holds back. `tick`: age and duration of the last tick in seconds, its
     number of decisions, the leader (`host:pid`) and the lag of the view. `queues`: messages that wait in each queue,
-    and `queue_lag` how long ago the request that was taken last had been sent; None if none waits. `rates` is None at
-    the first refresh. `events`: the newest events, oldest first; None if the database cannot be read.
+    `queue_lag`: how many seconds ago the request that a worker took last had been sent; None: no request waits. `rates`
+    is None at the first refresh. `events`: the newest events, oldest first; None if the database cannot be read.
     """
 
     at: float
@@ -67,8 +69,8 @@ ReadEvents = Callable[[], Iterable[dict[str, Any]] | None]
 
 
 class Reader:
-    """Reads the figures of one stack again and again. `read_events` returns the newest events, or None without a
-    database.
+    """Reads the figures of one stack again and again. `read_events` returns the newest events, or None if the database
+    cannot be read.
     """
 
     def __init__(self, client: "Client", read_events: ReadEvents = lambda: None) -> None:

@@ -20,8 +20,8 @@ ENTRIES_A_CALL: Final = 200
 LOADS_TRIED: Final = 3
 """The most attempts to read all rows, if Redis drops changes during the reading."""
 REST: Final = 20
-"""Without the right to read changes, all rows are read again only after REST times the duration of the last reading, so
-that reading takes at most about 5 % of the time.
+"""If this user of Redis may not read changes, all rows are read again only after REST times the duration of the last
+reading, so that reading takes at most about 5 % of the time.
 """
 _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     "slots": msgspec.json.Decoder(list[SlotRow]),
@@ -33,7 +33,9 @@ _RESERVATION: Final = msgspec.json.Decoder(ReservationRow)
 
 
 class Follower:
-    """A copy of the counts of a view. `client` must return bytes. Errors of the Redis client are raised unchanged."""
+    """Keeps the counts of a view up to date by reading from Redis. `client` must return bytes. Errors of the Redis
+    client are raised unchanged.
+    """
 
     def __init__(self, client: redis.Redis, names: RedisNames) -> None:
         self._redis, self._names = client, names
@@ -46,7 +48,7 @@ class Follower:
 
     @property
     def follows(self) -> bool:
-        """Return whether this user of Redis may read the changes. Otherwise all rows are read again now and then."""
+        """Whether this user of Redis may read the changes of the view. If not, all rows are read again now and then."""
         return self._may_follow
 
     def refresh(self) -> Counts:

@@ -1,5 +1,5 @@
-"""A full-screen display on a terminal. It gives the terminal back as it was when it ends by a key, a signal or an
-error, and while it is stopped by Ctrl-Z.
+"""A full-screen display on a terminal. The display restores the terminal when it ends by a key, a signal or an error,
+and while it is stopped by Ctrl-Z.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 from leasehold.terminal import stop_own_group
 
 ENTER: Final = "\x1b[?1049h\x1b[?25l"
-"""Switch to the terminal's second screen and hide the cursor."""
+"""Control sequence that switches to the terminal's second screen and hides the cursor."""
 LEAVE: Final = "\x1b[?25h\x1b[?1049l"
-"""Show the cursor and switch back to the first screen, which has its earlier content."""
+"""Control sequence that shows the cursor and switches back to the first screen, which has its earlier content."""
 _HOME: Final = "\x1b[H"
 _REST_OF_LINE: Final = "\x1b[K"
 _REST_OF_SCREEN: Final = "\x1b[J"
@@ -39,14 +39,15 @@ class Screen:
         self._is_stopped = False
 
     def show(self, lines: Sequence[str]) -> None:
-        """Show these lines. Each is written over the line before, so that nothing flickers."""
+        """Show these lines. Each line is written over the earlier line in its place, so that nothing flickers."""
         body = f"{_REST_OF_LINE}\r\n".join(lines)
         sys.stdout.write(f"{_HOME}{body}{_REST_OF_LINE}{_REST_OF_SCREEN}")
         sys.stdout.flush()
 
     def wait(self, seconds: float) -> Key | None:
-        """Wait for a key or for a new size of the terminal, for `seconds` at most. Return what to do, None after
-        `seconds`. A signal that ends the process counts as `quit`.
+        """Wait for a key or for a new size of the terminal, for `seconds` at most. Return what the display must do
+        (`quit`, `refresh` or `redraw`); None if nothing happened within `seconds`. A signal that ends the process
+        counts as `quit`.
         """
         watched = [self._read, *([self._keys] if self._keys is not None else [])]
         ready, _, _ = select.select(watched, [], [], max(seconds, 0.0))
@@ -66,7 +67,9 @@ class Screen:
         return "refresh" if REFRESHES & set(pressed) else "redraw"
 
     def _stop(self) -> None:
-        """Give the terminal back, stop as Ctrl-Z does, and take the terminal again when the shell continues."""
+        """Restore the terminal, stop this process as Ctrl-Z does, and show the second screen again when the shell
+        continues the process.
+        """
         self._is_stopped = False
         self._leave()
         stop_own_group()
@@ -113,8 +116,8 @@ class Screen:
 
 @contextlib.contextmanager
 def open_screen() -> Iterator[Screen]:
-    """Yield the second screen, and give the terminal back at the end. If SIGTERM or SIGHUP ended the display, end the
-    process by the same signal then.
+    """Yield the second screen of the terminal, and restore the terminal at the end. If SIGTERM or SIGHUP ended the
+    display, then end the process by the same signal.
     """
     screen = Screen()
     before = {number: signal.signal(number, screen._note) for number in screen._list_signals()}  # noqa: SLF001

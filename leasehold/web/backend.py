@@ -26,9 +26,11 @@ from workers.setting_types import reveal
 from workers.settings import Settings
 
 MOST_CLIENTS: Final = 32
-"""The most clients that are kept. Beyond it, the one that was not used for the longest time is closed."""
+"""The most clients that are kept, one for each principal and key. If there are more, the client that was not used for
+the longest time is closed.
+"""
 WATCH_SECONDS: Final = 2.0
-"""Interval in which the database is checked while a page listens."""
+"""Seconds between two checks of the database while a page listens to the feed."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,8 +38,8 @@ log = get_logger(__name__)
 
 
 class Backend:
-    """The services of one process of the console. `client` and `run` may be called on the event loop of the process
-    only.
+    """The services that the API and the pages of one process of the console use: clients, database, feed and log.
+    `client` and `run` may be called on the event loop of the process only.
     """
 
     def __init__(self, settings: Settings, feed: Feed, store: Store, principals: PrincipalReader) -> None:
@@ -47,12 +49,14 @@ class Backend:
         self._clients: OrderedDict[tuple[str, str], LoopClient] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._token_line: tuple[str | None, float] = None, float("-inf")
-        """The key line of the settings `access`, and the monotonic time at which its file was read."""
+        """The key line (`NAME:KEY@CLUSTER`) of the settings `access`, and the monotonic time at which its file was
+        read.
+        """
 
     async def client(self, caller: Caller) -> LoopClient:
         """Return the client that signs its requests as the principal of this caller, with the principal's present key.
-        A caller without a principal gets a client that does not sign; such a caller has a `refusal` unless the cluster
-        accepts unsigned requests.
+        A caller without a principal gets a client that does not sign; such a caller may change nothing
+        (`Caller.refusal`) unless the cluster accepts unsigned requests.
 
         Raises Unavailable if the key cannot be read or Redis has no usable URL.
         """
@@ -91,7 +95,8 @@ class Backend:
 
     async def watch_database(self) -> None:
         """Check every WATCH_SECONDS whether the database answers, until this task is cancelled, so that the status of
-        the feed shows it. The check is made only while a page listens, or until the database answers again.
+        the feed shows it. The check is made only while a page listens to the feed, or after a use of the database
+        failed, until the database answers again.
         """
         while True:
             await asyncio.sleep(WATCH_SECONDS)
@@ -102,8 +107,9 @@ class Backend:
                     continue
 
     def log_change(self, caller: Caller, verb: str, about: str, answer: object) -> None:
-        """Write a line about a change that was requested: the person, the verb, the id of what it is about, and
-        the outcome. `answer`: the answer of the worker, or the error that was raised. Call it on the event loop.
+        """Write a line about a requested change to the log: the name of the caller, the verb, the id of the object to
+        change (`about`), and the outcome. `answer`: the answer of the worker, or the error that was raised. Call this
+        method on the event loop.
         """
         ok = getattr(answer, "ok", None)
         outcome = f"refused: {answer}" if isinstance(answer, LeaseholdError) else "refused" if ok is False else "done"
@@ -122,7 +128,7 @@ class Backend:
         )
 
     async def close(self) -> None:
-        """Close all clients."""
+        """Close all clients that `client` has returned."""
         clients = list(self._clients.values())
         self._clients.clear()
         for client in clients:
@@ -130,7 +136,8 @@ class Backend:
 
     def _find_known_line(self, caller: Caller) -> str | None:
         """Return the key line of this caller (`_find_key_line`) if a copy of it is less than LOOK_SECONDS old. Return
-        None if it must be read from the file or the database first, for which the event loop must not wait.
+        None if the key line must be read from its file or the database first, because the event loop must not wait for
+        that.
         """
         if caller.source == "token":
             line, read_at = self._token_line

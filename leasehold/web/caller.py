@@ -8,7 +8,7 @@ from scheduler.model.rights import ROLES_BY_VERB
 
 Source = Literal["token", "principal", "proxy"]
 READS: Final = frozenset({"leases", "query", "explain", "conditions", "rules", "preview"})
-"""The verbs that change nothing."""
+"""The verbs (names of requests to workers) that change nothing."""
 TOKEN_NAME: Final = "local token"  # noqa: S105 - a name
 """Name in the log of a caller that has the token of the local stack."""
 
@@ -17,9 +17,10 @@ TOKEN_NAME: Final = "local token"  # noqa: S105 - a name
 class Caller:
     """The sender of an HTTP request.
 
-    `name`: the name for the log. `source`: the proof of identity: the random token, the key of a principal, or the
-    header of a reverse proxy. `principal`: the principal as which requests to the workers are signed; None: they are
-    not signed. `refusal`: why this caller may change nothing, whatever its role is; None: its role decides.
+    `name`: the name for the log. `source`: how the caller proved its identity: by the random token of a local stack
+    (`token`), by the key of a principal (`principal`), or by the header of a trusted reverse proxy (`proxy`).
+    `principal`: the principal as which requests to the workers are signed; None: they are not signed. `refusal`: why
+    this caller may change nothing, whatever its role is; None: its role decides.
     """
 
     name: str
@@ -29,11 +30,15 @@ class Caller:
     refusal: str | None = None
 
     def may(self, verb: str) -> bool:
-        """Return whether this caller may use a verb of the queue `reservations`. The worker checks the right again."""
+        """Return whether this caller may send a request with this verb to the workers. The worker checks the right
+        again.
+        """
         return self.find_refusal(verb) is None
 
     def find_refusal(self, verb: str) -> str | None:
-        """Return a sentence that explains why this caller may not use the verb, or None if it may."""
+        """Return a sentence that explains why this caller may not send a request with this verb, or None if the caller
+        may.
+        """
         roles = ROLES_BY_VERB.get(verb, frozenset[Role]({"operator"}))
         if self.role not in roles:
             return f"{self.name} has the role {self.role}; this needs the role {' or '.join(sorted(roles))}"

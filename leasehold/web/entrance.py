@@ -1,4 +1,5 @@
-"""ASGI middleware that lets only known callers pass the gate, and hands their names to the routes.
+"""ASGI middleware that refuses requests of unknown callers, and passes the caller of each other request to the routes.
+The gate (leasehold/web/gate.py) identifies the callers.
 
 A route finds the caller in `request.state.caller`, and the CSRF token of its pages in `request.state.csrf`.
 """
@@ -26,14 +27,16 @@ log = get_logger(__name__)
 
 
 class Entrance:
-    """Identifies the caller of each request; an unknown caller gets status 401, or is sent to the login page."""
+    """Identifies the caller of each request; an unknown caller gets status 401, or for a page a redirect to the login
+    page.
+    """
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self._app, self._gate = app, gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request to the application if its path needs no caller, or if its caller is known and may send it.
-        Else answer the request here.
+        """Pass the request to the application if its path needs no caller, or if its caller is known and may send the
+        request. Else send the answer of this class, for example status 401.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -58,8 +61,9 @@ class Entrance:
         return found
 
     def _answer(self, request: Request, admission: Admission | None, *, is_api: bool) -> Response | None:
-        """Return the answer to a request that may not pass. If the request may pass, put its caller into
-        `request.state` and return None.
+        """If the request may pass to the application, put its caller into `request.state` and return None. Else return
+        the answer to the request: a refusal, or for a page with a token in its address the result of the login.
+        `admission` None: the caller is unknown.
         """
         if not is_api and request.method == "GET" and "token" in request.query_params:
             return self._exchange_token(request)
@@ -73,8 +77,9 @@ class Entrance:
         return None
 
     def _exchange_token(self, request: Request) -> Response:
-        """Return the answer to a request with a token in its address: a redirect to the same page without the token,
-        with the cookie of a new session. If the token is wrong, the answer leads to the login page.
+        """Log in by the token in the address of a request, and return the answer: a redirect to the same page without
+        the token, with the cookie of a new session. If the token is wrong, return a redirect to the login page, or
+        status 429 after too many failures.
         """
         cookie = self._gate.log_in_by_token(request.query_params["token"])
         if cookie is None:
@@ -96,7 +101,9 @@ class Entrance:
         return to_login(request, {"next": request.url.path} if request.url.path != "/" else {})
 
     def count_failure(self, request: Request) -> Response | None:
-        """Count and log a failed login. Return the answer (status 429) if this peer failed too often; else None."""
+        """Count and log a failed login. Return the answer (status 429) if this peer (network address) failed too often;
+        else None.
+        """
         peer = request.client.host if request.client else "unknown"
         seconds = self._gate.note_failure(request)
         if seconds is None:
@@ -114,13 +121,13 @@ def find_route(request: Request) -> str:
 
 
 def to_login(request: Request, values: Mapping[str, str]) -> Response:
-    """Return a redirect to the login page. `values`: the fields in the query of its address."""
+    """Return a redirect to the login page. `values`: the parameters in the query of the redirect."""
     where = f"{request.scope.get('root_path', '')}{LOGIN_PATH}"
     return RedirectResponse(f"{where}?{urlencode(values)}" if values else where, 303)
 
 
 def set_cookie(answer: Response, gate: Gate, request: Request, value: str) -> None:
-    """Add the cookie of a session to an answer."""
+    """Add the cookie of a session to an answer. `value`: the value of the cookie."""
     answer.set_cookie(
         gate.cookie_name,
         value,

@@ -18,7 +18,7 @@ from scheduler.ports import EventFilter
 from workers.logs import get_logger
 
 LOOK_SECONDS: Final = 0.5
-"""Interval in which the database is read for new events while a stream or a page is open."""
+"""Seconds between two reads of new events from the database while a stream or a page is open."""
 KEEP_ALIVE_SECONDS: Final = 15.0
 EVENTS_KEPT: Final = 5000
 """Number of the newest events that are kept in encoded form, so that each event is encoded once for all streams."""
@@ -28,15 +28,15 @@ log = get_logger(__name__)
 
 
 def write_event(event: Event) -> dict[str, Any]:
-    """Return an event as JSON values, with all of its fields."""
+    """Return all fields of an event as values that JSON can represent."""
     return {name: msgspec.to_builtins(getattr(event, name)) for name in event.__struct_fields__}
 
 
 class EventTail:
     """The newest events of the history, read from the database by one task for all open streams and pages.
 
-    `read` reads events from the database, and raises Unavailable if the database does not answer. The object may be
-    used on one event loop only.
+    `read` is called to read events from the database, and raises Unavailable if the database does not answer. The
+    object may be used on one event loop only.
     """
 
     def __init__(self, read: Callable[[EventFilter], Coroutine[Any, Any, list[Event]]]) -> None:
@@ -49,13 +49,13 @@ class EventTail:
         self._watchers: list[Callable[[list[Event]], None]] = []
 
     def watch(self, note: Callable[[list[Event]], None]) -> None:
-        """Let `note` be called with all new events, in a thread, while some page is `listening`."""
+        """Register `note`: it is called in a thread with all new events, while some page is within `listening`."""
         self._watchers.append(note)
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """Read new events within the block, for the functions that `watch` them. Events that were stored before the
-        block began, or before the database first answered within the block, are not passed on.
+        """Read new events within the block, for the functions that were registered by `watch`. Events that were stored
+        before the block began, or before the database first answered within the block, are not passed on.
         """
         self._listeners += 1
         starting = asyncio.create_task(self._start())
@@ -76,7 +76,9 @@ class EventTail:
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def follow(self, which: EventFilter) -> AsyncIterator[bytes]:
-        """Yield the events that match, from number `which.after` + 1 on, as they are stored."""
+        """Yield the events that match `which`, encoded as server-sent events: first the stored ones from number
+        `which.after` + 1 on, then each new one. After KEEP_ALIVE_SECONDS without new events, yield KEEP_ALIVE.
+        """
         self._listeners += 1
         try:
             position = which.after

@@ -1,4 +1,6 @@
-"""Counts failed logins for each peer, so that guesses cannot fill the log or keep the process busy."""
+"""Counts failed logins for each peer (network address), so that guesses of keys cannot fill the log or keep the process
+busy.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,19 +10,21 @@ from typing import Final
 MOST_FAILURES: Final = 10
 WINDOW_SECONDS: Final = 60.0
 MOST_PEERS: Final = 1000
-"""The most peers that are counted. Beyond it, the peer whose failures began first is forgotten."""
+"""The most peers whose failures are counted. If there are more, the peer that was added first is forgotten."""
 
 
 class FailedLogins:
-    """The times of the last failed logins of each peer. Safe for threads. `monotonic`: a clock in seconds."""
+    """The times of the last failed logins of each peer. Safe for threads. `monotonic` returns the monotonic time in
+    seconds.
+    """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic, self._guard = monotonic, Lock()
         self._times: dict[str, deque[float]] = {}
 
     def note(self, peer: str) -> float | None:
-        """Count a failure of this peer. Return None for the first MOST_FAILURES within WINDOW_SECONDS, then the seconds
-        until the peer may fail again.
+        """Count a failed login of this peer. Return None if the peer had fewer than MOST_FAILURES failures in the last
+        WINDOW_SECONDS. Else do not count it, and return the seconds until one more failure is permitted.
         """
         now = self._monotonic()
         with self._guard:

@@ -1,4 +1,5 @@
-"""The feed: one thread follows the view in Redis, and each update of a topic is encoded once for all its subscribers.
+"""The feed: one thread follows the view in Redis, and sends the changes to pages by topics (named series of server-sent
+events). Each event of a topic is encoded once for all subscribers of the topic.
 
 The feed only reads. It asks Redis for changes every 100 ms while a page listens, else once a second.
 """
@@ -22,10 +23,10 @@ from workers.logs import get_logger
 POLL_SECONDS: Final = 0.1
 IDLE_SECONDS: Final = 1.0
 EMIT_SECONDS: Final = 0.5
-"""Shortest time between two updates of a topic."""
+"""Shortest time in seconds between two events of a topic."""
 KEEP_ALIVE_SECONDS: Final = 15.0
 STATUS: Final = "status"
-"""Topic of the feed itself: whether Redis and the database answer."""
+"""Topic with the status of the feed itself: whether Redis and the database answer."""
 
 log = get_logger(__name__)
 
@@ -74,12 +75,13 @@ class ViewSource(Protocol):
         """
 
     def load(self) -> View | None:
-        """Read the whole view; None if Redis has no valid view."""
+        """Read the whole view from Redis and return it; None if Redis has no valid view."""
 
 
 Encode = Callable[[Changed], bytes | None]
-"""Returns the server-sent event (`encode_event`) for some changes, or None if they do not concern the topic. It is
-called in the thread of the feed, and may read `Feed.view` under `Feed.lock`.
+"""A function that returns the server-sent event of a topic for the given changes (`encode_event`), or None if the
+changes do not concern the topic. The thread of the feed calls the function, which may read `Feed.view` under
+`Feed.lock`.
 """
 
 
@@ -97,7 +99,7 @@ class Feed:
 
     `view` and `revision` may be read by any thread; hold `lock` while more than one row is read. `source`: the view
     cache, made with `make_view=lambda: FollowedView(...)`. `keeper`: keeps the rows away from the garbage collector of
-    this process.
+    this process; None: nothing does.
     """
 
     def __init__(self, source: ViewSource, kept_seconds: float = 600.0, *, keeper: GarbageKeeper | None = None) -> None:
@@ -117,7 +119,7 @@ class Feed:
 
     @property
     def lock(self) -> threading.RLock:
-        """The lock of the present view. The view does not change while it is held."""
+        """The lock of the present copy of the view. The copy does not change while a thread holds the lock."""
         return self.view.guard
 
     def start(self) -> None:
@@ -127,7 +129,7 @@ class Feed:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and all subscriptions."""
+        """End the thread of the feed and the streams of all subscribers."""
         self._ends.set()
         self._asked.set()
         if self._thread is not None:
@@ -137,19 +139,23 @@ class Feed:
                 subscriber.end()
 
     def watch(self, note: Callable[[Changed], None]) -> None:
-        """Let `note` be called with all changes, in the thread of the feed, also while no page listens."""
+        """Register `note`: the thread of the feed calls it with all changes, also while no page listens."""
         self._watchers.append(note)
 
     def topic(self, name: str, encode: Encode) -> None:
-        """Register a topic. `encode` makes its events, at most two a second, and only while a page listens."""
+        """Register a topic. `encode` makes the topic's events from changes, at most two a second, and only while a page
+        listens.
+        """
         self._topics[name] = _Topic(name, encode)
 
     def send(self, name: str, block: bytes) -> None:
-        """Send an event to the subscribers of a topic whose events do not come from changes of the view."""
+        """Send the encoded event `block` to the subscribers of a topic, for topics whose events do not come from
+        changes of the view.
+        """
         self._send(self._topics[name], block)
 
     def has_listeners(self, name: str) -> bool:
-        """Return whether a page listens to this topic."""
+        """Return whether a page or client is subscribed to this topic at present."""
         with self._guard:
             return bool(self._topics[name].subscribers)
 
@@ -160,12 +166,13 @@ class Feed:
 
     @property
     def subscriptions(self) -> int:
-        """The number of open streams."""
+        """The number of open streams of events."""
         with self._guard:
             return len({each for topic in self._topics.values() for each in topic.subscribers})
 
     async def refresh(self) -> None:
-        """Return when the view has all changes that Redis had at the time of the call; at once if the feed has stopped.
+        """Return when the view has all changes that Redis had at the time of the call; return at once if the feed has
+        stopped.
 
         If Redis does not answer, return after the failed attempt; `status` then shows that.
         """
@@ -179,8 +186,8 @@ class Feed:
         await done
 
     async def subscribe(self, *topics: str) -> AsyncIterator[bytes]:
-        """Yield the events of these topics until the reader goes away or cannot keep up. The first event is `hello`,
-        with the revision from which the updates continue and the status.
+        """Yield the events of these topics until the reader goes away or cannot keep up. The first event is `hello`: it
+        has the revision of the view from which the updates continue, and the status of the feed.
 
         Raises KeyError for an unknown topic.
         """
@@ -225,7 +232,9 @@ class Feed:
                     loop.call_soon_threadsafe(_resolve, done)
 
     def _pause(self) -> float:
-        """Return the seconds until the next round: a topic with changes is read again just before it emits them."""
+        """Return the seconds until changes are read from Redis again. It is IDLE_SECONDS while no page listens; else
+        POLL_SECONDS, or less if a topic with changes may send its next event earlier.
+        """
         now = time.monotonic()
         with self._guard:
             if not any(topic.subscribers for topic in self._topics.values()):

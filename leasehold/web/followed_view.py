@@ -9,14 +9,14 @@ from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.view import KINDS, Change, Gone, Kind, View
 
 MOST_ENDED: Final = 20_000
-"""The most ended reservations that are kept. Beyond it, the one that arrived first is forgotten."""
+"""The most ended reservations that are kept. If there are more, the reservation that was added first is forgotten."""
 
 
 class FollowedView(View):
-    """A view that one thread writes and others read under `guard`.
+    """A view that one thread writes and other threads read while they hold the lock `guard`.
 
-    `changed`: kind -> ids of the rows that changed since `take_changed`. `ended`: the reservations that have ended
-    within the last `kept_seconds`, by id, oldest first.
+    `changed`: kind of row -> ids of the rows that changed since the last call of `take_changed`. `ended`: the
+    reservations that have ended within the last `kept_seconds`, by id, oldest first.
     """
 
     def __init__(self, kept_seconds: float) -> None:

@@ -8,20 +8,22 @@ import gc
 from typing import Final
 
 CHANGES: Final = 5000
-"""Number of changed rows after which the new rows are exempted from collections, too. Until then a full collection
-takes some milliseconds.
+"""Number of changed rows after which the new rows, too, are exempted from collections. A full collection that looks at
+fewer new rows takes some milliseconds.
 """
 
 
 class GarbageKeeper:
-    """Exempts the rows that are known so far from all later collections (`gc.freeze`). Only one thread may use it."""
+    """Exempts the rows that exist at present from all later collections of garbage (`gc.freeze`). Only one thread may
+    use it.
+    """
 
     def __init__(self) -> None:
         self._changes = 0
 
     def note(self, changes: int, *, is_new: bool) -> None:
         """Record that `changes` rows have changed, or that all rows were read (`is_new`). Exempt all rows from later
-        collections if all were read, or if at least CHANGES rows changed since the last time.
+        collections if all were read, or if at least CHANGES rows changed since the last exemption.
         """
         self._changes += changes
         if is_new or self._changes >= CHANGES:

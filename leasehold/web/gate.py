@@ -1,4 +1,5 @@
-"""The gate: it finds out which caller sent an HTTP request, and lets no unknown caller pass, whatever `access.mode` is.
+"""The gate finds out which caller sent an HTTP request. It lets no unknown caller pass, even if `access.mode` lets
+workers accept unsigned requests.
 
 There are three ways in: the random token of a local stack, the name and key of a principal, and the header of a trusted
 reverse proxy. People get a session cookie for the first two.
@@ -42,8 +43,8 @@ AccessMode = Literal["open", "warn", "signed"]
 
 @dataclass(frozen=True)
 class Admission:
-    """A caller that may pass. `csrf`: the token that each of its changing requests must carry, so that no other web
-    site can send one; None: its requests need no token.
+    """A known caller, which may pass the gate. `csrf`: the token that each of its changing requests must carry, so that
+    no other web site can send one; None: its requests need no token.
     """
 
     caller: Caller
@@ -74,8 +75,8 @@ class Gate:
         self._read()
 
     def look_again(self) -> None:
-        """Read the principals again, because wrong credentials may be those of a new principal. This may wait for the
-        database.
+        """Read the principals from the database again, because credentials that seem wrong may belong to a principal
+        that was added meanwhile. This may wait for the database. If the database does not answer, raise no error.
         """
         with suppress(StoreUnavailableError):
             self.principals.look_again()
@@ -97,7 +98,7 @@ class Gate:
 
     def is_forged(self, request: HTTPConnection, admission: Admission) -> bool:
         """Return whether a request that may change something (any method except SAFE_METHODS) lacks the CSRF token of
-        its session. Return False for any other request.
+        its session. Return False for any other request, and if its caller needs no token.
         """
         if admission.csrf is None or request.scope.get("method") in SAFE_METHODS:
             return False
@@ -119,13 +120,13 @@ class Gate:
         return issue_cookie("principal", row.name, self._bind(known, row.key), self._now(known))
 
     def log_in_by_token(self, token: str) -> str | None:
-        """Return a session cookie for the holder of the token, or None if the token is wrong."""
+        """Return a session cookie for the holder of the token of the local stack, or None if the token is wrong."""
         if not self._is_token(token):
             return None
         return issue_cookie("token", TOKEN_NAME, self._token_binding(), self._now(self._read()))
 
     def log_out(self, request: Request) -> None:
-        """End the session of this request in this process. A copy of its cookie is refused from now on."""
+        """End the session of this request in this process. This process refuses a copy of the cookie from now on."""
         session = open_cookie(request.cookies.get(self.cookie_name, ""))
         if session is not None and self.admit(request) is not None:
             now = self._now(self._read())
@@ -133,8 +134,9 @@ class Gate:
             self._ended[session.nonce] = session.issued_at
 
     def note_failure(self, request: HTTPConnection) -> float | None:
-        """Count a failed login. Return None, or the seconds after which this peer may fail again if it failed too
-        often. Right credentials are never refused, because keys of 256 random bits cannot be guessed.
+        """Count a failed login. If this peer (network address) failed too often, return the seconds until one more
+        failure is permitted, else None. Right credentials are never refused, because keys of 256 random bits cannot be
+        guessed.
         """
         return self._failures.note(request.client.host if request.client else "")
 
@@ -225,7 +227,9 @@ class Gate:
         return "this console only reads (console.read_only)" if self._console.read_only else None
 
     def _check_key(self, known: KnownPrincipals | None, name: str, key: str) -> StoredPrincipal | None:
-        """Return the principal if `key` is one of its present keys. An unknown name takes as long as a known one."""
+        """Return the principal `name` if `key` is one of its present keys, else None. An unknown name takes as long as
+        a known name, so that the time does not show which names exist.
+        """
         row = None if known is None else known.principals.get(name)
         keys = [] if row is None or known is None else row.list_keys(self._now(known))
         # People paste the whole line of a key file, NAME:KEY@CLUSTER, or the part after the name.

@@ -15,13 +15,13 @@ class JoiningProtocol(H11Protocol):
     """uvicorn's protocol, which sends its responses through a JoiningTransport."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
-        """Take the connection. See asyncio.Protocol."""
+        """Begin to serve a new connection, through a JoiningTransport. asyncio calls this method."""
         super().connection_made(JoiningTransport(transport, self.loop))  # type: ignore[arg-type]
 
 
 class JoiningTransport:
     """A transport that keeps the head of a response until its body begins, at the latest until the next turn of the
-    event loop. Everything else is that of the given transport.
+    event loop. All other methods and attributes are those of the given transport.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:

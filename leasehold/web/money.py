@@ -47,7 +47,9 @@ class BudgetReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_costs(costs: Sequence[Cost], by: By, since: float) -> CostReport:
-    """Return the sums of the costs that were read from the ledger since `since`."""
+    """Return the sums of `costs`, which were read from the ledger for the time since `since`, by pool, account,
+    offering or kind of use (`by`).
+    """
     return CostReport(since=begin_of_hour(since), by=by, costs=tuple(sum_by(costs, by)), total=add_up(costs))
 
 
@@ -69,5 +71,5 @@ def _report(budget: Budget, status: BudgetStatus) -> BudgetReport:
 
 
 def read_offers(store: Store, settings: MarketSettings, pools: Sequence[str] = ()) -> list[Offer]:
-    """Return what launches of these pools (none: of all pools) would buy, in the order of choice."""
+    """Return what launches of these pools (empty: of all pools) would buy, in the order of choice."""
     return list_offers(store, Ages(spot=settings.stale_after, on_demand=settings.stale_list_after), pools=pools)

@@ -29,7 +29,9 @@ class PrincipalReader:
         return self._known is not None and self.monotonic() - self._tried_at < LOOK_SECONDS
 
     def read(self) -> KnownPrincipals:
-        """Return the present copy. Raises StoreUnavailableError if the database was never read."""
+        """Return the principals, read at most LOOK_SECONDS ago, or earlier while the database does not answer. Raises
+        StoreUnavailableError if the database was never read.
+        """
         known = self._known
         if known is not None and self.is_fresh:
             return known
@@ -45,8 +47,8 @@ class PrincipalReader:
             return self._known
 
     def look_again(self) -> None:
-        """Read the database again, for a principal or a key that may be new: at the earliest AGAIN_SECONDS after the
-        last time, so that wrong keys cannot keep the database busy. Call it in a thread that may wait.
+        """Read the database again, for a principal or a key that may be new. Wait until AGAIN_SECONDS after the last
+        read, so that wrong keys cannot keep the database busy. Call it in a thread that may wait.
         """
         time.sleep(max(0.0, self._tried_at + AGAIN_SECONDS - self.monotonic()))
         self.forget()

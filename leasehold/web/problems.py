@@ -31,7 +31,7 @@ _URN: Final = "urn:problem-type:leasehold:"
 RETRY_SECONDS: Final = 1
 OVERLOADED_RETRY_SECONDS: Final = 3
 _STATUSES: Final[Mapping[str | None, int]] = {"forbidden": 403, "unknown": 404, "conflict": 409}
-"""Code of a fault -> status."""
+"""Code of a fault -> HTTP status of the response."""
 _TITLES: Final[Mapping[int, tuple[str, str]]] = {
     400: ("refused", "The request is not valid"),
     401: ("unknown-caller", "The caller is not known"),
@@ -47,7 +47,7 @@ _TITLES: Final[Mapping[int, tuple[str, str]]] = {
     503: ("unavailable", "The service is not available at present"),
     504: ("not-answered", "No worker answered in time"),
 }
-"""Status -> last part of the type of the problem, and its title."""
+"""HTTP status -> the last part of the problem's type, and the problem's title."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""The conditions of lists of reservations, which the API and the pages read from their addresses."""
+"""Conditions that select reservations for a list. The API and the pages read them from the query of an address."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,8 +8,9 @@ from scheduler.model.reservations import Reservation
 
 @dataclass(frozen=True)
 class ReservationMatch:
-    """Conditions on reservations; a reservation must match all. `fields`: field of the request (account, pool, system)
-    -> value. `slot`: the slot of one of its leases. `id_start`: the beginning of its id. None: any.
+    """Conditions on a reservation; a reservation must meet all. `fields`: field of the request (account, pool, system)
+    -> its value. `slot`: a slot on which it has a lease. `id_start`: the beginning of its id. `tags`, `labels`: pairs
+    that its request must contain. A condition that is None or empty is met by every reservation.
     """
 
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -19,7 +20,7 @@ class ReservationMatch:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def matches(self, row: Reservation) -> bool:
-        """Return whether a reservation matches."""
+        """Return whether a reservation meets all conditions."""
         request = row.request
         return (
             (self.id_start is None or row.id.startswith(self.id_start))
@@ -31,5 +32,5 @@ class ReservationMatch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every reservation matches."""
+        """Whether there is no condition, so that every reservation matches."""
         return self == ReservationMatch()

@@ -1,5 +1,6 @@
 """The outermost layer of the web server: it refuses requests for other hosts and from other origins, limits bodies, and
-adds the headers that keep browsers from running or framing anything foreign.
+adds headers by which browsers run no scripts of other sites in our pages and do not show our pages in frames of other
+sites.
 """
 
 from collections.abc import Sequence
@@ -62,7 +63,7 @@ class AllowedHosts:
 
 def find_allowed_hosts(console: ConsoleSettings) -> AllowedHosts:
     """Return the hosts for which this server answers: the names of loopback and its own address, each with its port,
-    and `console.hosts`.
+    and the hosts of the setting `console.hosts`.
     """
     own = f"[{console.host}]" if ":" in console.host else console.host
     exact = {f"{name}:{console.port}".lower() for name in (*_LOOPBACK, own)}
@@ -79,7 +80,7 @@ def _without_port(host: str) -> str:
 
 
 class Security:
-    """ASGI middleware with all checks and headers that depend on no caller.
+    """ASGI middleware with all checks and headers that do not depend on the caller.
 
     `prefix`: the path under which a reverse proxy serves this server; the proxy may remove it or keep it.
     """
@@ -109,13 +110,15 @@ class Security:
             await self._refuse(scope, *_TOO_LARGE)(scope, receive, answer)
 
     def _refuse(self, scope: Scope, status: int, text: str) -> Response:
-        """Return the answer to a request that may not pass: a problem for programs, text for people."""
+        """Return the answer to a request that may not pass: problem details in JSON (RFC 9457) for the API, plain text
+        for pages.
+        """
         if scope["path"].startswith(f"{self._prefix}{API_PATH}"):
             return respond(make_problem(status, text))
         return PlainTextResponse(f"leasehold: {text}\n", status)
 
     def _find_refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Return status and reason if the request may not pass, else None."""
+        """Return (HTTP status, reason) if the request may not pass, else None."""
         hosts = headers.getlist("host")
         if scope["path"] == f"{self._prefix}{HEALTH_PATH}":
             return None
@@ -132,7 +135,7 @@ class Security:
 
 def is_foreign(method: str, headers: Headers) -> bool:
     """Return whether a browser sent the request for a page of another origin, as its headers Sec-Fetch-Site and Origin
-    show. A read is not foreign if the user navigated to it, for example by a link.
+    show. A request that only reads is not foreign if the user navigated to its address, for example by a link.
 
     A program that is no browser sends neither header, so its requests are not foreign.
     """

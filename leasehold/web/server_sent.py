@@ -9,15 +9,19 @@ from typing import Final
 import msgspec
 
 KEEP_ALIVE: Final = b": alive\n\n"
-"""A comment, by which both sides notice a dead connection."""
+"""A comment in a stream of server-sent events. It is sent while there are no events, so that both sides notice a dead
+connection.
+"""
 MOST_WAITING: Final = 64
 """The most events that wait for a reader. The stream of a slower reader is ended; the reader then connects again and
-reads everything.
+loads all rows.
 """
 
 
 def encode_event(name: str, data: object, *, identifier: str | None = None) -> bytes:
-    """Return an event whose data is `data` as JSON, or the text itself if `data` is a text (a fragment of a page)."""
+    """Return an event whose data is `data` as JSON, or the text itself if `data` is a text (a fragment of a page).
+    `identifier`: the id of the event, from which a reader that connects again continues; None: the event has no id.
+    """
     body = data.encode() if isinstance(data, str) else msgspec.json.encode(data)
     head = b"" if identifier is None else b"id: %s\n" % identifier.encode()
     # A line feed would end the data, and JSON has none.
@@ -40,7 +44,7 @@ class Subscriber:
             self._loop.call_soon_threadsafe(self._add, block)
 
     def end(self) -> None:
-        """End the stream after the events that wait."""
+        """End the stream after the events that still wait were sent."""
         with suppress(RuntimeError):  # as above
             self._loop.call_soon_threadsafe(self._add, None)
 

@@ -20,14 +20,16 @@ from leasehold.web.caller import Source
 SESSION_SECONDS: Final = 12 * 3600.0
 _VERSION: Final = "1"
 _EARLY_SECONDS: Final = 60.0
-"""Seconds by which a cookie may seem to be issued in the future, because another process issued it."""
+"""Seconds by which a cookie may seem to be issued in the future, because the clock of the process that issued it was
+ahead.
+"""
 _MOST_COOKIE: Final = 2048
 
 
 @dataclass(frozen=True)
 class Session:
     """The content of a cookie. `source`: how the person logged in; `name`: the name of the person; `issued_at`: cluster
-    time of the login.
+    time of the login; `nonce`: a random text, by which one session can be ended.
     """
 
     source: Source
@@ -72,13 +74,15 @@ def is_current(session: Session, now: float) -> bool:
 
 
 def make_binding(secret: bytes, key: str) -> bytes:
-    """Return the secret by which the cookies of one caller are signed. `key`: the present key of the caller."""
+    """Return the secret by which the cookies of one caller are signed. `secret`: the secret of the cluster, or the
+    token of a local stack. `key`: the present key of the caller, or the same token.
+    """
     return hmac.new(secret, b"leasehold-console:" + hashlib.sha256(key.encode()).digest(), hashlib.sha256).digest()
 
 
 def make_csrf_token(binding: bytes, session: str) -> str:
-    """Return the token that an unsafe request of this session must have in the header X-CSRF-Token. `session`: the
-    value of the cookie, or the name that a reverse proxy passed.
+    """Return the token that each request of this session that may change something must have in the header
+    X-CSRF-Token. `session`: the value of the cookie, or the name that a reverse proxy passed.
     """
     return _sign(binding, "csrf", session)
 

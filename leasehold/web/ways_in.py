@@ -18,8 +18,8 @@ def find_refusal(settings: Settings, *, local: bool) -> str | None:
 def has_way_in(settings: Settings, store: Store) -> bool:
     """Return whether some caller can log in: a principal, the holder of a token, or a user that a reverse proxy names.
 
-    The console starts without one, too: it serves nothing to unknown callers, and a principal that is added later can
-    log in at once.
+    The console starts also if no caller can log in: it serves nothing to unknown callers, and a principal that is added
+    later can log in at once.
     """
     console = settings.console
     return console.token_file is not None or console.user_header is not None or has_principals(store)

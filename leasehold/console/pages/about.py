@@ -1,5 +1,5 @@
 """The page About: the caller and its rights, and the number of rows in the view. It is the smallest page of the
-console, and an example of their form.
+console, and an example of the form of a page.
 """
 
 from typing import Final

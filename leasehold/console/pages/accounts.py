@@ -50,7 +50,7 @@ def count_reservations(feed: Feed) -> dict[str, Counter[str]]:
 
 
 async def show_account(request: Request) -> Response:
-    """Show one account: its settings, the curve of its balances, and the preemptions that it paid for or suffered."""
+    """Show one account: its settings, the curve of its balances, and the preemptions that it paid for."""
     name = request.path_params["name"]
     services = backend(request)
     found = await _find(request, name)
@@ -94,8 +94,9 @@ async def reset_account(request: Request) -> Response:
 
 
 def find_preemptions(store: Store, account: str | None) -> list[EventRow]:
-    """Return the newest events about preemptions, newest first: each names both reservations, the level, the account
-    that pays and the amount. `account`: return only the preemptions that this account pays for; None: return all.
+    """Return the newest events about preemptions, newest first: each names the two reservations, the level (class of
+    service) of the one that took the slot, the account that pays, and the amount. `account`: return only the
+    preemptions that this account pays for; None: return all.
     """
     found = []
     for event in reversed(store.read_events(EventFilter(newest=True, limit=_READ_EVENTS))):

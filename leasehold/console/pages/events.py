@@ -41,7 +41,7 @@ async def show_events(request: Request) -> Response:
 
 
 async def show_new_events(request: Request) -> Response:
-    """Return the rows of the events after the number `after`, newest first, for a page that follows."""
+    """Return the rows of the events after the number `after`, newest first, for a page that shows new events live."""
     services = backend(request)
     after = request.query_params.get("after", "")
     if not (after.isascii() and after.isdigit() and len(after) <= 18):  # noqa: PLR2004 - an event's number
@@ -59,14 +59,17 @@ def _register_topic(app: Starlette) -> None:
 
 
 def _send(services: Backend, prefix: str, events: Sequence[Event]) -> None:
-    """Send the rows of new events to all pages. A page keeps those that match its filters."""
+    """Send the rows of new events to all open pages of the history. A page keeps the rows that match its filters.
+    `prefix`: the path of the console behind a reverse proxy, for links.
+    """
     if services.feed.has_listeners(EVENTS):
         services.feed.send(EVENTS, encode_rows(prefix, events))
 
 
 def encode_rows(prefix: str, events: Sequence[Event]) -> bytes:
     """Return the server-sent event whose field `rows` has these events of the history as rows of the table, newest
-    first. If the events are many, `rows` is null, and each page then reads the rows itself.
+    first. If there are more than MOST_NEW events, `rows` is null, and each page then reads the rows itself. `prefix`:
+    the path of the console behind a reverse proxy, for links.
     """
     rows = None if len(events) > MOST_NEW else [_describe(prefix, event) for event in reversed(events)]
     return encode_event(EVENTS, {"newest": events[-1].number, "rows": rows})

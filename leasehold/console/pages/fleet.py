@@ -34,7 +34,9 @@ def prepare(app: Starlette) -> None:
 
 
 async def show_fleet(request: Request) -> Response:
-    """Show the map, the table with the filter of the address, and the panel of the slot in the address."""
+    """Show the whole page: the map (a box for each slot), the table with the filter of the address, and the panel of
+    the slot that the address names.
+    """
     feed = backend(request).feed
     await feed.refresh()
     wanted = SlotFilter.read(request.query_params)
@@ -46,21 +48,23 @@ async def show_fleet(request: Request) -> Response:
 
 
 async def _open_lives(request: Request) -> Describe:
-    """Return the function that describes the life of a slot's machine."""
+    """Return the function that describes the age and the replacement of a slot's machine by the rules in force."""
     reader: LifeReader = request.app.state.lives
     return await reader.open(backend(request))
 
 
 def _read_fleet(feed: Feed, wanted: SlotFilter, describe: Describe) -> tuple[dict[str, Any], tuple[list[Any], int]]:
-    """Return the figures of the fleet, and the rows of the table with their number. A search takes tens of
-    milliseconds, so it runs in a thread.
+    """Return (the figures of the fleet, (the rows of one page of the table, the number of all slots that match)). A
+    search takes tens of milliseconds, so it runs in a thread.
     """
     with feed.lock:
         return count_fleet(feed.view), find_rows(feed.view, wanted, describe)
 
 
 async def send_slots(request: Request) -> Response:
-    """Send the document of all slots. The answer is empty if the browser has this revision."""
+    """Send the document of all slots. If the browser has the present revision already, the answer is empty (status
+    304).
+    """
     document: FleetDocument = request.app.state.fleet
     revision, body = await backend(request).run_plain(document.read)
     tag = f'"{request.app.state.started}-{revision}"'
@@ -71,7 +75,7 @@ async def send_slots(request: Request) -> Response:
 
 
 async def show_table(request: Request) -> Response:
-    """Show one page of the table."""
+    """Show one page of the table: the slots that match the filter in the address."""
     feed = backend(request).feed
     await feed.refresh()
     wanted = SlotFilter.read(request.query_params)
@@ -80,7 +84,7 @@ async def show_table(request: Request) -> Response:
 
 
 async def show_slot(request: Request) -> Response:
-    """Show the panel of one slot."""
+    """Show the panel with the details of one slot."""
     await backend(request).feed.refresh()
     return await _panel(request, request.path_params["slot"])
 

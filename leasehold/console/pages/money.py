@@ -37,7 +37,7 @@ STOPS: Final = {
     "stop": "launches that would exceed it",
     "drain": "launches that would exceed it; it also ends machines, idle ones first",
 }
-"""Action of a budget -> what it stops."""
+"""Action of a budget -> what the action prevents, as text."""
 MOST_ROWS: Final = 200
 
 
@@ -90,7 +90,7 @@ def copy_slots(feed: Feed) -> list[Slot]:
 def read_page(
     store: Store, by: By, seconds: float, slots: Sequence[Slot]
 ) -> tuple[CostReport, dict[str, Any], list[BudgetReport]]:
-    """Return the sums of the ledger, the curve of each kind of use, and the budgets."""
+    """Return (the sums of the ledger by `by` for the last `seconds`, the curve of each kind of use, the budgets)."""
     now = store.now()
     costs = store.read_costs(now - seconds)
     return report_costs(costs, by, now - seconds), make_curve(costs, now - seconds, now), report_budgets(store, slots)
@@ -98,8 +98,8 @@ def read_page(
 
 def make_curve(costs: Iterable[Cost], since: float, now: float) -> dict[str, Any]:
     """Return dollars per hour by kind of use for each hour since `since`, in the form that `curves.js` draws. The hour
-    that has not ended counts by its seconds so far; its value stands again at the end, at `now`. Rare kinds that no
-    cost has are missing.
+    that has not ended counts by its seconds so far; its value stands again at the end, at `now`. A kind in RARE without
+    a cost is missing.
     """
     sums: dict[tuple[float, CostKind], float] = defaultdict(float)
     seen: set[CostKind] = set()

@@ -24,7 +24,7 @@ SOURCES: Final = {
     "file": "an imported file",
     "rules": "set by hand in the rules",
 }
-"""Source of a price -> its text."""
+"""Source of a price -> the text that the page shows for the source."""
 HOLDS: Final[dict[Kind, str]] = {
     "capacity": "EC2 lacked capacity",
     "quota": "EC2's quota is used up",
@@ -33,7 +33,7 @@ HOLDS: Final[dict[Kind, str]] = {
     "misconfigured": "EC2 refused the request as misconfigured",
     "unhealthy": "boots fail one after the other",
 }
-"""Kind of a launch back-off -> its text."""
+"""Kind of a launch back-off (a pause of launches after a refusal by EC2) -> the reason that the page shows."""
 
 
 SPANS: Final = {"1d": 86400.0, "7d": 7 * 86400.0, "30d": 30 * 86400.0}
@@ -73,8 +73,8 @@ async def show_offers(request: Request) -> Response:
 
 
 def read_page(store: Store, settings: MarketSettings, chosen: str) -> tuple[list[str], list[Offer], float]:
-    """Return the names of the pools that launch machines, the offers of the chosen pool (none: of all), and the
-    present time.
+    """Return the names of the pools that launch machines, the offers of the pool `chosen` ("": of all pools), and
+    cluster time. A pool that launches no machines has no offers.
     """
     rules = store.load_rules().rules
     pools = [name for name, pool in rules.pools.items() if pool.is_elastic]
@@ -84,16 +84,16 @@ def read_page(store: Store, settings: MarketSettings, chosen: str) -> tuple[list
 
 
 def read_curve(store: Store, offers: Sequence[Offer], since: float, now: float) -> dict[str, Any]:
-    """Return the prices of the first offers whose price comes from the table of prices, over the time from `since` to
-    `now`, in the form that `curves.js` draws.
+    """Return the prices of the first offers (at most MOST_CURVES) whose price comes from the table of prices, over the
+    time from `since` to `now`, in the form that `curves.js` draws.
     """
     priced = [each for each in offers if each.seen_at is not None][:MOST_CURVES]
     return make_curve(store.read_price_changes(sorted({each.type or "" for each in priced})), priced, since, now)
 
 
 def make_curve(changes: Iterable[PriceChange], offers: Sequence[Offer], since: float, now: float) -> dict[str, Any]:
-    """Return the price of each offer at each change since `since`, and at the end. A price holds until its next change;
-    before the first stored one it is not known (None).
+    """Return the price of each offer at each change since `since`, and at the end. A price holds until its next change.
+    Before the first stored change the price is not known (None).
     """
     known: dict[tuple[str | None, str | None, str], list[tuple[float, float]]] = {}
     for each in sorted(changes, key=lambda change: change.hour):

@@ -57,7 +57,9 @@ async def show_queues(request: Request) -> Response:
 
 
 class _QueueReader:
-    """Reads queues and clocks of processes by the Redis user that may count messages (`console.queues_url`)."""
+    """Reads the lengths of queues and the clocks of processes from Redis, as the user that may count messages
+    (`console.queues_url`).
+    """
 
     def __init__(self, broker_url: str, view_url: str, prefix: str) -> None:
         view = make_redis(view_url)

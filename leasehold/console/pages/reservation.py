@@ -1,4 +1,4 @@
-"""The page of one reservation: its course as a timeline, its leases, why it waits, and what would end the wait."""
+"""The page of one reservation: its history as a timeline, its leases, why it waits, and what would end the wait."""
 
 from typing import Any, Final
 
@@ -26,12 +26,14 @@ SEARCH_SECONDS: Final = 10.0
 """Seconds to wait for the explanation of a worker."""
 VERBS: Final = ("cancel", "priority", "suspend", "resume")
 KEYED: Final = frozenset({"suspend", "resume"})
-"""Those of VERBS that need the key of a reservation that has one (docs/reference/protocol.md)."""
+"""The verbs in VERBS whose request must contain the key of the reservation, if the reservation has a key
+(docs/reference/protocol.md).
+"""
 
 
 async def show_reservation(request: Request) -> Response:
-    """Show one reservation: its fields, leases and course. If the request has the header `HX-Target: course`, show only
-    the part of the page that changes with time.
+    """Show one reservation: its fields, its leases and its history. If the request has the header `HX-Target: course`,
+    show only the part of the page that changes with time.
     """
     name, revision = request.path_params["name"], backend(request).feed.revision
     row = await _find(request, name)
@@ -78,7 +80,9 @@ def _find_foreign(sender: Caller, verb: str, stored: StoredReservation | None) -
 
 
 async def explain_wait(request: Request) -> Response:
-    """Show why a reservation waits: the conditions that are met and not met, and the smallest change."""
+    """Show why a reservation waits: the conditions that are met and not met, and the smallest change that would end the
+    wait.
+    """
     name = request.path_params["name"]
     client = await backend(request).client(caller(request))
     note = ""
@@ -156,8 +160,8 @@ async def change_reservation(request: Request) -> Response:
 
 
 async def _find(request: Request, name: str) -> Reservation:
-    """Return the row of a reservation from the view, or from the database if it ended long ago. Raises HTTPException
-    (404) for an unknown one.
+    """Return the row of a reservation from the view, or from the database if it ended too long ago for the view. Raises
+    HTTPException (404) if no reservation has this id.
     """
     client = await backend(request).client(caller(request))
     row: Reservation | None = await client.get(name)

@@ -98,7 +98,9 @@ def _list(feed: Feed, wanted: ReservationFilter, most: int = ROWS_A_PAGE) -> Res
 
 
 async def preview_bulk(request: Request) -> Response:
-    """Show what a bulk change would do: the reservations that it concerns, and those that it cannot change."""
+    """Show what a bulk change would do: the reservations that it would change, and the selected reservations that it
+    cannot change.
+    """
     bulk, fault = await _read_bulk(request)
     if bulk is None:
         return render(request, "bulk.html", fault=fault, bulk=None)
@@ -134,7 +136,7 @@ def _make_act(bulk: Bulk, name: str) -> Callable[[AsyncClient], Awaitable[object
 
 
 async def _read_bulk(request: Request) -> tuple[Bulk | None, str]:
-    """Return the bulk change of a form, or None and the reason why it cannot be carried out."""
+    """Return (the bulk change that a form describes, ""), or (None, the reason why it cannot be carried out)."""
     form = await read_form(request)
     verb = form.get("verb", [""])[0]
     if verb not in {"cancel", "priority"}:

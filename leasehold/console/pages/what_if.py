@@ -1,4 +1,6 @@
-"""The page What if: edit the rules in force, compare what the next tick would decide under both, and apply them."""
+"""The page What if: edit the rules in force, compare what the next tick would decide under the present and the edited
+rules, and apply the edited rules.
+"""
 
 import tomllib
 from itertools import zip_longest
@@ -68,7 +70,9 @@ async def preview(request: Request) -> Response:
 
 
 async def apply(request: Request) -> Response:
-    """Put the rules of the form in force, if the version that the page showed is still in force."""
+    """Put the rules of the form in force, if the version that the page showed is still in force. Else the request is
+    refused, and the page shows that.
+    """
     form = await read_form(request)
     document, fault = read_toml(form.get("rules", [""])[0])
     expected = form.get("expected", [""])[0]
@@ -84,7 +88,7 @@ async def apply(request: Request) -> Response:
 
 
 def read_toml(text: str) -> tuple[dict[str, Any] | None, str]:
-    """Return the document of a TOML text, or None and where the text is wrong."""
+    """Return (the document of a TOML text, ""), or (None, a sentence with the place of the error) for another text."""
     try:
         return tomllib.loads(text), ""
     except tomllib.TOMLDecodeError as error:
