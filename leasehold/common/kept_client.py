@@ -1,5 +1,5 @@
-"""Keeps one Redis client for each channel of kombu. kombu itself makes a new client for every command, which takes a
-tenth of the CPU time of a sender and a larger part in a worker.
+"""A Redis client that is kept for each channel of kombu. kombu itself makes a new client for every command, which takes
+a tenth of the CPU time of a sender of messages, and a larger part of the CPU time of a worker.
 """
 
 from typing import Any

@@ -93,7 +93,7 @@ def mask_urls(text: str) -> str:
 
 
 def is_shown(parameter: str) -> bool:
-    """Return whether the value of a URL's parameter with this name may be shown, because it is not secret."""
+    """Return whether the value of the parameter with this name may be shown in a URL, because it is not secret."""
     return parameter in _SHOWN
 
 

@@ -22,7 +22,7 @@ again.
 
 
 class Reads(Protocol):
-    """The commands of a Redis client that `read_report` uses."""
+    """The part of a Redis client that `read_report` uses: two commands that read."""
 
     def get(self, name: str) -> Any:
         """Return the value of the key `name`; None if the key is missing."""
