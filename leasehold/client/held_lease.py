@@ -31,7 +31,7 @@ FINAL_FAULTS: Final = frozenset({"key", "principal", "signature"})
 
 
 class Flag(Protocol):
-    """The methods that the events of threading and of asyncio have in common."""
+    """The methods that `threading.Event` and `asyncio.Event` have in common."""
 
     def is_set(self) -> bool:
         """Return whether the event (for example `lost`) is set."""
@@ -226,8 +226,8 @@ class HeldLease(ABC):
         self._wake()
 
     def _patience(self) -> float:
-        """Return the time limit of one renewal, in seconds. It is short, because a later renewal extends the lease
-        further.
+        """Return the seconds for which one renewal waits for its answer. The time is short, because a later renewal
+        extends the lease further.
         """
         return RENEWAL_SECONDS if self._ttl is None else min(self._pause(), RENEWAL_SECONDS)
 
@@ -244,8 +244,8 @@ class HeldLease(ABC):
 
     def _learn(self, phase: str | None, token: int | None, deadline: float | None, reason: str | None) -> None:
         """Update the state of the lease from the phase, token and deadline in an answer or a row. `reason`: why the
-        lease is being revoked or has ended; None if that is not known. An answer or row with an older token is outdated
-        and ignored.
+        lease is being revoked or has ended; None if that is not known. An answer or row whose token is older than the
+        known one is outdated, and changes nothing.
         """
         ours = self._row.token if self._row is not None else token
         if self._left.is_set() or (token is not None and ours is not None and token < ours):
@@ -256,7 +256,9 @@ class HeldLease(ABC):
             self._begin_revoke(deadline, reason)
 
     def _note_parts(self, row: Reservation, missing: frozenset[str]) -> None:
-        """Update the leases of the instances from the row, unless the token of the row belongs to another holder."""
+        """Update the leases of the instances from the row. If the token of the row is another one, the row belongs to
+        another holder and changes nothing.
+        """
         if self._row is not None and row.token == self._row.token and row.phase in HELD:
             self._placements = fill_in(row, missing, self.placements)
             self._elastic.take(self._placements)

@@ -67,7 +67,9 @@ class RedisHints:
         return False
 
     def note(self, seen: Joined) -> None:
-        """Do nothing: Redis sends a notice at each change, so it does not matter which row was read last (`seen`)."""
+        """Record the row that was read last (`seen`), so that only later changes are reported. Here: do nothing,
+        because Redis sends a notice at each change, whichever row was read last.
+        """
 
     def forget(self) -> None:
         """Drop the notices that have arrived so far. Call this before a read of the row, because the read shows the
@@ -88,8 +90,8 @@ class RedisHints:
 
 
 def _list_slots(notice: bytes) -> frozenset[str]:
-    """Return the slots that a notice names. If the notice cannot be read, return an empty set, because a notice is only
-    a hint.
+    """Return the ids of the slots that a notice names. If the notice cannot be read, return an empty set: the notice is
+    still a hint to read the row.
     """
     try:
         return frozenset(lease.slot for lease in _NOTICE.decode(notice).leases)

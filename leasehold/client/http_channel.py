@@ -52,7 +52,7 @@ class Reply(NamedTuple):
 
     @property
     def is_ok(self) -> bool:
-        """Whether the server carried the request out."""
+        """Whether the server has carried the request out."""
         return 200 <= self.status < 300  # noqa: PLR2004 - the classes of status codes
 
     @property
@@ -63,7 +63,7 @@ class Reply(NamedTuple):
         return self.find("detail") or f"HTTP status {self.status}"
 
     def find(self, name: str) -> str:
-        """Return the text in this field of the response's JSON; "" if the field is missing or has no text."""
+        """Return the text in the field `name` of the response's JSON; "" if the field is missing or has no text."""
         found = self.content.get(name) if isinstance(self.content, dict) else None
         return found if isinstance(found, str) else ""
 
@@ -100,7 +100,9 @@ class _Connection(http.client.HTTPConnection):
         self.send(b"".join(pieces))
 
     def send(self, data: Any) -> None:
-        """Send data at once, or keep it until `request` has the whole request."""
+        """Send data on the connection. Within `request`, which sends a head and a body, collect the data instead, and
+        let `request` send them in one piece.
+        """
         if self._pieces is None:
             super().send(data)
         else:
@@ -112,7 +114,9 @@ class _TlsConnection(_Connection, http.client.HTTPSConnection):
 
 
 class Interrupt:
-    """Ends a request that another thread waits for. Use a new one for each request."""
+    """Ends a request while its thread waits for the response; another thread calls `set`. Use a new Interrupt for each
+    request.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -120,14 +124,16 @@ class Interrupt:
         self.is_set = False
 
     def hold(self, connection: http.client.HTTPConnection) -> None:
-        """Record the connection of the request. Raise InterruptedError if `set` was called."""
+        """Record the connection of the request, so that `set` can end the request. Raise InterruptedError if `set` was
+        called before.
+        """
         with self._guard:
             self._connection = connection
             if self.is_set:
                 raise InterruptedError
 
     def set(self) -> None:
-        """End the request: its thread gets Unavailable at once."""
+        """End the request: the thread that waits for its response gets Unavailable at once."""
         with self._guard:
             self.is_set = True
             if self._connection is not None:
@@ -302,7 +308,7 @@ class HttpChannel:
 
 
 def _shut(connection: http.client.HTTPConnection) -> None:
-    """End a connection that another thread reads from: its read raises an error at once."""
+    """End a connection from another thread than the one that reads from it. The read raises an error at once."""
     sock = connection.sock
     if sock is not None:
         with suppress(OSError):

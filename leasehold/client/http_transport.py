@@ -108,11 +108,15 @@ class HttpTransport:
         return HttpNotices(self._channel)
 
     def collect_host_notices(self) -> None:
-        """Return None: each wait for a hint for a host needs a thread."""
+        """Return the receiver of the hints for hosts. Here: return None, because over HTTP there is no such receiver;
+        each wait for a hint for a host needs a thread.
+        """
         return
 
     def make_probe(self) -> "Probe":
-        """Raise Unavailable: canaries are messages in the queues, which an HTTP client does not reach."""
+        """Return the checks of the stack's health. Here: raise Unavailable, because the checks send canaries (test
+        tasks) through the queues, which an HTTP client does not reach.
+        """
         raise Unavailable(f"checks of queues and workers need the URL of the broker's Redis, not {self._channel.url}")
 
 
@@ -132,7 +136,9 @@ class _Question:
         self._trouble: NotAnswered | Unavailable | None = None
 
     def ask(self) -> dict[str, Any]:
-        """Return the answer. Raise NotAnswered or Unavailable when the time is over."""
+        """Send the request until it is answered, and return the answer. Raise NotAnswered or Unavailable when the time
+        is over.
+        """
         while True:
             try:
                 reply = self._send(max(self._deadline - time.monotonic(), 0.0))

@@ -1,5 +1,5 @@
-"""The transport for commands that have the configuration of the cluster's own processes, and so its database and
-keys.
+"""The transport of requests for commands that read the configuration of the cluster's own processes. By this
+configuration they reach the database and the keys of the cluster.
 """
 
 from contextlib import closing, suppress

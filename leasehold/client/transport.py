@@ -115,12 +115,12 @@ class RequestTransport:
     def _ask(
         self, verb: str, document: Mapping[str, Any], timeout: float, then: Sequence[tuple[str, ...]]
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Send one request and return its answer, with the replies to the commands `then`, which Redis carries out
-        right after the answer came. There are no replies if the answer did not come soon, or the queue is in another
+        """Send one request. Return (1) its answer, and (2) the replies to the commands `then`, which Redis carries out
+        right after the answer came. There are no replies if the answer did not come soon, or if the queue is in another
         Redis.
 
-        The message, the wait for the answer and `then` are sent in one round trip. An Exchange continues the request
-        after an error of Redis, after the answer of an overloaded worker, and if no answer comes soon.
+        The message, the wait for the answer and `then` are sent in one round trip. After an error of Redis, after the
+        answer of an overloaded worker, or if no answer comes soon, an Exchange continues the request.
         """
         began, request = time.monotonic(), str(document.get("request") or uuid4().hex)
         earlier: Earlier | None = None
@@ -175,11 +175,11 @@ class RequestTransport:
         return self.names.reply(request)
 
     def send(self, verb: str, document: Mapping[str, Any], patience: float | None = None) -> float:
-        """Send one message to the broker and return the `sent_at` in its header. Raise Unavailable if the broker does
-        not accept it.
+        """Send one message to the broker and return the sending time in its header (`sent_at`). Raise Unavailable if
+        the broker does not accept the message.
 
-        `patience`: seconds for which the sender waits for the answer. Only if it is set may a worker answer with
-        `retry_after`.
+        `patience`: seconds for which the sender waits for the answer. A worker that is overloaded may ask for the
+        request to be sent again later (`retry_after`) only if `patience` is set.
         """
         sent_at, message = self._write_request(verb, document, patience)
         self._push(RESERVATIONS, message)
@@ -193,15 +193,17 @@ class RequestTransport:
 
     @property
     def may_write(self) -> bool:
-        """Whether a caller may write and send messages on a connection of its own: writing a message reads nothing from
-        Redis, and the queue is in the same Redis as the view.
+        """Whether a caller may write messages and send them on a connection of its own. It may if (1) the signature of
+        a message needs no read of Redis, and (2) the queue is in the same Redis as the view.
         """
         return self.url == self.view_url and (self._signer is None or self._signer.knows_cluster)
 
     def read_taken(self) -> float | None:
-        """Return the sending time (`sent_at`) of the request that a worker took last. Return None if no request waits
-        in the queue or the time cannot be read. Then it is not certain that a request without an answer still waits in
-        the queue. It may be lost, so it is sent again.
+        """Return the sending time (`sent_at`) of the request that a worker took last from the queue. A request that was
+        sent later probably still waits in the queue.
+
+        Return None if the queue is empty or the time cannot be read. A request without an answer may then be lost, so
+        it is sent again.
         """
         try:
             waiting = self._broker().llen(RESERVATIONS)
@@ -279,7 +281,9 @@ class RequestTransport:
         return RedisNotices(self, self.names.notice)
 
     def collect_host_notices(self) -> "RedisNotices":
-        """Return the receiver of the hints that slots of hosts have changed, for one event loop."""
+        """Return the receiver of hints for hosts, for one event loop. Such a hint reports that the slot of a host has
+        changed.
+        """
         from leasehold.client.async_watch import RedisNotices
 
         return RedisNotices(self, self.names.host)

@@ -54,8 +54,8 @@ class ViewReader:
         return self._join(_decode_rows(bodies), dict(zip(names, map(_decode_slot, slots), strict=True)))
 
     def list_commands(self, reservation: str) -> list[tuple[str, ...]]:
-        """Return the Redis commands that read the row of one reservation as `find_joined` does, for a caller with a
-        connection of its own.
+        """Return the Redis commands that read the row of one reservation as `find_joined` does. A caller sends them on
+        a connection of its own and passes the replies to `read_row`.
         """
         return self._list_commands({self._names.rows("reservations"): [reservation]})
 
@@ -77,8 +77,9 @@ class ViewReader:
     def list_reservations(
         self, phases: frozenset[str] | None, wanted: Mapping[str, str | None], tags: Mapping[str, str]
     ) -> list[Reservation]:
-        """Return the reservations of the view that match, with machines, in order of submission. `phases` None: any
-        phase. `wanted`: field of the request -> value; None: any value.
+        """Return the reservations of the view that match all given conditions, with machines, in order of submission.
+        `phases`: the possible phases; None: any phase. `wanted`: field of the request -> its value; None: any value.
+        `tags`: tags that a reservation must have.
         """
         found = (
             row
@@ -151,7 +152,7 @@ class ViewReader:
         return found
 
     def _fetch_some(self, ids: Mapping[str, Sequence[str]]) -> list[list[bytes | None]]:
-        """Return the JSON of rows, read in one round trip and as they were at one moment. `ids`: Redis key of a kind of
+        """Return the JSON of rows, all read in one round trip and at the same moment. `ids`: Redis key of a kind of
         rows -> ids of rows. The result has one list for each key, in the order of its ids; None for an unknown id.
         """
         try:

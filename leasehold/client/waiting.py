@@ -1,7 +1,7 @@
 """The rules of waiting for a phase of a reservation, which the blocking and the async client share.
 
-`PhaseWait.steps` is a generator that yields the next action. The client carries the action out and sends the result
-back, or throws the error into the generator.
+`PhaseWait.steps` is a generator that yields what the client must do next (an action). The client carries the action out
+and sends the result back into the generator, or throws the error into it.
 """
 
 import time
@@ -64,7 +64,7 @@ Steps = Generator[Step, Any, Reservation]
 
 
 class Keepalive:
-    """Computes when a pending reservation must be renewed, so that its ttl does not end during a wait. `now` returns
+    """Computes when a pending reservation must be renewed during a wait, so that it does not expire. `now` returns
     cluster time.
     """
 
@@ -207,7 +207,7 @@ class PhaseWait:
             keepalive.answered(answer, sent)
 
     def _left(self, most: float) -> float:
-        """Return the seconds until the timeout of the wait, at most `most`."""
+        """Return the seconds until the timeout of the wait, but at most `most`."""
         if self._timeout is None:
             return most
         return min(most, self._timeout - (time.monotonic() - self._started))

@@ -101,7 +101,7 @@ class _Line:
 
 def ask_line(client: Any, commands: Sequence[Sequence[Part]], errors: LineErrors) -> list[Any]:
     """Send commands to the Redis of a redis-py client, in one piece, and return their replies as Redis sends them:
-    bytes, int, list, None, or an exception in place of a command that Redis refused.
+    bytes, int, list or None, and an exception in place of the reply to a command that Redis refused.
 
     Raises an exception of `errors` if the connection is lost, or if Redis is not ready to serve. Then no command is
     sent again.
