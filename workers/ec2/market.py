@@ -99,8 +99,8 @@ class Ec2Market:
         return [price for _, (_, price) in sorted(found.items())]
 
     def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
-        """Return the on-demand price of each of these instance types, by one call for each type. A type without exactly
-        one price is missing.
+        """Return the on-demand price of each of these instance types, by one call for each type. A type for which the
+        price list has no price, or several, is omitted.
         """
         return [*read_list(self._price_list, self._client.meta.region_name, types, seen_at)]
 
@@ -110,7 +110,7 @@ class Ec2Market:
 
 
 def _each(pages: Iterable[Answer]) -> Iterator[Answer]:
-    """Yield the pages of an answer. Raises CloudError if EC2 refuses a page."""
+    """Yield the pages of an answer that EC2 divides into pages. Raises CloudError if EC2 refuses to return a page."""
     unread = iter(pages)
     while True:
         with cloud_errors():
@@ -147,7 +147,9 @@ def read_type(answer: Mapping[str, Any], zones: Sequence[str], seen_at: float) -
 
 
 def _order(architectures: Iterable[str]) -> tuple[str, ...]:
-    """Return the architectures with the 32-bit one last, because a type that supports both counts as a 64-bit type."""
+    """Return the architectures of an instance type with the 32-bit one last. The first one counts, and a type that
+    supports both counts as a 64-bit type.
+    """
     return tuple(sorted(architectures, key=lambda each: (each == "i386", each)))
 
 
