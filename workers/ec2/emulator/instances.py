@@ -21,7 +21,7 @@ PENDING, RUNNING, SHUTTING_DOWN, TERMINATED = 0, 16, 32, 48
 
 
 class EmulatedInstance(PowerSwitch, moto_instances.Instance):
-    """An emulated EC2 instance whose state follows the clock. The delays are those that were configured when it was
+    """An emulated EC2 instance, whose state depends on the time. The delays are those that were configured when it was
     launched.
     """
 
@@ -64,8 +64,8 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
 
     @property
     def _state(self) -> moto_instances.InstanceState:
-        """The state of the instance that the API shows. For a configured time after TerminateInstances the API still
-        shows the earlier state.
+        """The state of the instance that Describe calls show. For a configured time after TerminateInstances they still
+        show the state that the instance had before.
         """
         if self._seen_until is not None and time.monotonic() < self._seen_until[0]:
             return self._seen_until[1]
@@ -87,8 +87,8 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
 
     @property
     def instance_id(self) -> str:
-        """The id of the instance. moto's serializer derives the name of this attribute from the name of the class,
-        which is another one here than in moto.
+        """The id of the instance. moto derives the name of this attribute from the name of the class, and this class
+        has another name than moto's class.
         """
         return self.id
 
@@ -199,7 +199,7 @@ def warm_up(region: str) -> None:
 
 
 def each_instance() -> Iterator[tuple[str, moto_instances.Instance]]:
-    """Yield the region and the instance for each emulated instance that EC2 still describes."""
+    """Yield (region, instance) for each emulated instance that EC2 still describes."""
     for region, backend in list(ec2_backends[DEFAULT_ACCOUNT_ID].items()):
         for reservation in list(backend.reservations.values()):
             for instance in reservation.instances:

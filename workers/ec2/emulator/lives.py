@@ -43,9 +43,9 @@ class Life(msgspec.Struct, kw_only=True):
     terminated_at: float | None = None
     """The time at which the instance has shut down and no longer costs anything. It may be in the future."""
     cause: Cause | None = None
-    """What ended the instance: a call, or an event of EC2; None while it lives."""
+    """What ended the instance: a call, or an event of EC2. None while the instance is not ended."""
     stopped_at: float | None = None
-    """The time at which the instance is stopped, and costs only its storage; None while it is not to stop."""
+    """The time at which the instance is stopped, and costs only its storage. None while no stop was requested."""
     starts: int = 0
     """How often the instance was started again."""
 
@@ -56,8 +56,8 @@ class Life(msgspec.Struct, kw_only=True):
 
 
 class Lives:
-    """The records of all emulated instances since the start or the last reset, and the random generators for new
-    instances.
+    """The records of all emulated instances since the start or the last reset of the emulator, and the random
+    generators for new instances.
 
     The same seed and the same launches in the same order give the same random results. Not thread-safe; the middleware
     uses it under its lock.
@@ -68,8 +68,8 @@ class Lives:
         self.change(settings, restart=True)
 
     def change(self, settings: EmulatorSettings, *, restart: bool) -> None:
-        """Use these settings for new instances. `restart`: the random generators and the counts of boot failures start
-        again.
+        """Use these settings for new instances. `restart`: whether the random generators and the counts of boot
+        failures start again.
         """
         self.settings = settings
         if restart:
@@ -95,8 +95,9 @@ class Lives:
         return fate
 
     def count_notices(self, kind: Literal["notice", "state"] = "notice") -> int:
-        """Draw and return how often the next notice, or the next event of a change of state, is sent: 0 (lost), 1, or 2
-        (doubled) times.
+        """Draw at random how often the next event of EC2 is sent, and return this number: 0 (the event is lost), 1, or
+        2 (it is doubled). `kind`: `notice` for an interruption, a recommendation or a scheduled change; `state` for a
+        change of state.
         """
         # Changes of state have random numbers of their own, so that they do not change those of other notices.
         numbers = self._notices if kind == "notice" else self._changes

@@ -30,8 +30,8 @@ _PLAIN: Final = {
 
 
 def read_price_call(target: str, region: str, body: bytes) -> Call:
-    """Return a request to the Pricing API as a Call. Its parameters have the value of each filter of the request, by
-    the filter's field.
+    """Return a request to the Pricing API as a Call. Each filter of the request becomes a parameter of the Call: the
+    field of the filter -> the value of the filter.
     """
     action = target.rpartition(".")[2]
     try:
