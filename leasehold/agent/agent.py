@@ -175,8 +175,9 @@ class HostAgent:
         self._is_leaving = True
 
     def run(self) -> None:
-        """Register the host and serve until its slot has drained, because of `leave` or of an operator. Raises Refused
-        if a worker refuses a request of the agent.
+        """Register the host, then report its leases and limit their cores until its slot has drained. The slot drains
+        after a call of `leave`, or because an operator drains it. Raises Refused if a worker refuses a request of the
+        agent.
         """
         try:
             if self._register():
@@ -243,8 +244,8 @@ class HostAgent:
         return self._is_leaving and not self._is_leave_known
 
     def _leave(self) -> None:
-        """Send the workers the request to take the host out of service. If no worker answers, the agent sends it again
-        in its next round.
+        """Send the workers the request to take the host out of service. If no worker answers, return; the agent sends
+        the request again later.
         """
         try:
             answer = self._hosts.leave(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)

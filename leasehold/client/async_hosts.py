@@ -78,7 +78,7 @@ class AsyncHosts:
         return host
 
     def hints(self, slot: str) -> "AsyncHints":
-        """Return a subscription to hints that this slot has changed. The caller must close it."""
+        """Return a subscription to hints, which report that this slot has changed. The caller must close it."""
         return AsyncHints(slot, self._notices, self._run, self._hosts)
 
 

@@ -180,7 +180,7 @@ class AsyncWatch:
         return found
 
     async def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice about the watched reservation arrives, or when `seconds` have passed."""
+        """Return when a notice that the reservation's row has changed arrives, or when `seconds` have passed."""
         await _wait(self._hinted, seconds)
 
 
@@ -212,7 +212,9 @@ class AsyncWatches:
         return dict(zip(self.reservations, found, strict=True))
 
     async def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice about one of the reservations arrives, or when `seconds` have passed."""
+        """Return when a notice that the row of one of the reservations has changed arrives, or when `seconds` have
+        passed.
+        """
         await _wait(self._hinted, seconds)
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from leasehold.client.transport import RequestTransport
 
 RESEND_SECONDS: Final = 2.0
-"""Seconds after which the first copy of a request is sent. The time before each further copy doubles."""
+"""Seconds without an answer after which the first copy of a request is sent. The time before each further copy doubles.
+"""
 LONGEST_RESEND_SECONDS: Final = 15.0
 LONGEST_HOLD_SECONDS: Final = 30.0
 """The most seconds for which no further copy of a request is sent because an earlier copy seems to wait in the queue.
@@ -37,9 +38,9 @@ closed.
 
 
 class Earlier(NamedTuple):
-    """A copy of a request that was sent before the request was passed to an Exchange. `sent_at`: the time in its
-    header. `waited`: the seconds that passed without an answer. `retry_after`: the seconds in the answer of an
-    overloaded worker, if there was one.
+    """A copy of a request that was sent before an Exchange got the request. `sent_at`: the sending time in the copy's
+    header. `waited`: the seconds that have passed since then without an answer. `retry_after`: the seconds that an
+    overloaded worker named in its answer; None: no worker has answered.
     """
 
     sent_at: float
@@ -48,7 +49,7 @@ class Earlier(NamedTuple):
 
 
 class Pending:
-    """A request that has no answer yet, and the time at which it is sent again."""
+    """A request that has no answer yet, with the time at which its next copy is sent."""
 
     def __init__(self, index: int, document: dict[str, Any]) -> None:
         self.index, self.document = index, document

@@ -81,7 +81,9 @@ class HeldLease(ABC):
 
     @property
     def reservation(self) -> Reservation:
-        """The row of the reservation at the time when it was leased. Raises Unavailable before the lease is entered."""
+        """The row of the reservation as it was when the reservation was leased. Raises Unavailable before the lease is
+        entered.
+        """
         if self._row is None:
             raise Unavailable(f"{self.id} is not leased: use it as `with client.lease(...) as lease:`")
         return self._row
@@ -199,8 +201,8 @@ class HeldLease(ABC):
         """Call a callback that the holder has registered with `on_revoke` or `on_lost`."""
 
     def _begin(self, row: Reservation, answer: Answer) -> bool:
-        """Begin to hold the lease after its first renewal, which got `answer`. Return False if the reservation is no
-        longer leased.
+        """Begin to hold the lease after its first renewal, which got `answer`, and return True. If the reservation is
+        no longer leased, change nothing and return False.
         """
         if answer.phase not in HELD:
             return False

@@ -29,7 +29,9 @@ _NOTICE: Final = msgspec.json.Decoder(_Notice)
 
 
 class RedisHints:
-    """A subscription to the notices on one Redis channel, for one thread. Notices may be lost."""
+    """A subscription to the notices on one Redis channel, for one thread. A notice reports that the row of a
+    reservation or of a slot has changed. Notices may be lost.
+    """
 
     def __init__(self, wire: "RequestTransport", channel: str) -> None:
         self._wire, self._name = wire, channel
@@ -41,7 +43,7 @@ class RedisHints:
         """
 
     def listen(self) -> None:
-        """Subscribe to the channel. If Redis does not answer, `wait` tries again."""
+        """Subscribe to the channel. If Redis does not answer, do nothing; `wait` subscribes later."""
         try:
             self._channel.subscribe(self._name)
         except redis.RedisError:

@@ -79,7 +79,7 @@ class Hosts:
         return msgspec.convert(self._ask("leases", {"slot": slot, "machine": machine}, timeout), Host)
 
     def hints(self, slot: str) -> Hints:
-        """Return a subscription to hints that this slot has changed. The caller must close it."""
+        """Return a subscription to hints, which report that this slot has changed. The caller must close it."""
         return self._wire.hint_host(slot)
 
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:

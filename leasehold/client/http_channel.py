@@ -35,7 +35,9 @@ from leasehold.errors import (
 
 CONNECT_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 10.0
-"""Seconds to wait for a response beyond the time for which the server may wait."""
+"""Seconds for which the client waits for a response, in addition to the time for which the server may wait before it
+responds.
+"""
 MOST_KEPT: Final = 32
 """The most connections that are kept open while no thread uses them."""
 _NOT_FOUND: Final = 404
@@ -143,7 +145,7 @@ class Interrupt:
 class HttpChannel:
     """The connections of one client to one HTTP API. Safe for threads and after a fork.
 
-    `authorization`: the value of the header `Authorization`, None for none.
+    `authorization`: the value of the header `Authorization`; None: the header is not sent.
     """
 
     def __init__(self, url: str, authorization: str | None) -> None:

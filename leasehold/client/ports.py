@@ -40,7 +40,7 @@ class Hints(Protocol):
         """The slots on which the reservation had leases when the newest hint was sent; empty if that is not known."""
 
     def listen(self) -> None:
-        """Begin the subscription. If the stack does not answer, `wait` tries again."""
+        """Begin the subscription. If the stack does not answer, do nothing; `wait` begins the subscription later."""
 
     def wait(self, seconds: float) -> bool:
         """Wait for a hint, for `seconds` at most. Return whether a hint arrived."""
@@ -104,20 +104,20 @@ class Wire(Protocol):
 
     def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
         """Send the submission of one reservation. Return (1) the answer, as `ask` does, and (2) the row of the
-        reservation, as it is after the answer; None if the transport did not read the row. Raise NotAnswered or
-        Unavailable.
+        reservation after the answer. The second part is a Joined without a row if the view does not have the row, and
+        None if the transport did not read the row. Raise NotAnswered or Unavailable.
         """
 
     def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
-        """Send a heartbeat of the host of this slot. Return the counter to pass as `above` with the next heartbeat. A
-        signed heartbeat has a counter greater than `above`. Raise Unavailable if the stack does not answer.
+        """Send a heartbeat of the host of this slot. A signed heartbeat has a counter, which is greater than `above`.
+        Return the value to pass as `above` with the next heartbeat. Raise Unavailable if the stack does not answer.
         """
 
     def hint_host(self, slot: str) -> Hints:
-        """Return a subscription to hints that this slot has changed."""
+        """Return a subscription to hints, which report that this slot has changed."""
 
     def hint_row(self, reservation: str) -> Hints:
-        """Return a subscription to hints that this reservation has changed."""
+        """Return a subscription to hints, which report that the row of this reservation has changed."""
 
     def collect_notices(self) -> Notices:
         """Return the receiver of notices about reservations for one event loop."""

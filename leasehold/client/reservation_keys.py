@@ -29,7 +29,7 @@ _KEY: Final = re.compile(r"[A-Za-z0-9_-]{32,200}")
 _BUSY_SECONDS: Final = 5.0
 _KEY_BYTES: Final = 32
 _MOST_NAMES: Final = 500
-"""The most names in one SQLite statement."""
+"""The most ids of reservations that one SQLite statement looks up."""
 
 
 def find_keys_file() -> Path:

@@ -93,9 +93,9 @@ class RequestTransport:
         return answer
 
     def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
-        """Send the submission of one reservation. Return (1) the answer, and (2) the row of the reservation if Redis
-        sent it together with the answer, a Joined without a row if the view is not valid, and None if the row was not
-        read. Raise NotAnswered or Unavailable.
+        """Send the submission of one reservation. Return (1) the answer, and (2) the row of the reservation, if Redis
+        sent it together with the answer. The second part is a Joined without a row if the view does not have the row or
+        is not valid, and None if the row was not read. Raise NotAnswered or Unavailable.
         """
         answer, replies = self._ask("submit", document, timeout, self._rows.list_commands(str(document.get("id"))))
         if not replies or not answer.get("ok") or answer.get("reservation") != document.get("id"):
@@ -165,8 +165,8 @@ class RequestTransport:
         spent: float,
     ) -> dict[str, Any]:
         """Continue a request until its answer arrives, and return the answer. `request`: the id of the request.
-        `earlier`: the copy that was sent already; None: none was. `spent`: the seconds of `timeout` that have passed.
-        Raises the errors of `ask`.
+        `earlier`: the copy of the request that was sent already; None: no copy was sent. `spent`: the seconds of
+        `timeout` that have passed. Raises the errors of `ask`.
         """
         return next(Exchange(self, verb, [{"request": request, **document}], timeout, earlier, spent).answers())
 
@@ -228,8 +228,9 @@ class RequestTransport:
         self._send(f"leasehold.{queue}.canary", queue, address, "canary", headers)
 
     def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
-        """Write a heartbeat to Redis, signed by the principal of this client if it has the name of the slot. Return its
-        counter, which is greater than `above`; 0 if it is not signed. Raise Unavailable if Redis does not answer.
+        """Write a heartbeat to Redis. It is signed if the principal of this client has the name of the slot. Return the
+        counter of the heartbeat, which is greater than `above`; 0 if the heartbeat is not signed. Raise Unavailable if
+        Redis does not answer.
         """
         beat = Heartbeat(machine, version)
         if self._signer is not None:
@@ -267,11 +268,11 @@ class RequestTransport:
                 self._subscribers.pop()[1].close()
 
     def hint_row(self, reservation: str) -> RedisHints:
-        """Return a subscription to the notices about this reservation."""
+        """Return a subscription to the notices that the row of this reservation has changed."""
         return RedisHints(self, self.names.notice(reservation))
 
     def hint_host(self, slot: str) -> RedisHints:
-        """Return a subscription to hints that this slot has changed."""
+        """Return a subscription to hints, which report that this slot has changed."""
         return RedisHints(self, self.names.host(slot))
 
     def collect_notices(self) -> "RedisNotices":

@@ -60,9 +60,9 @@ class ViewReader:
         return self._list_commands({self._names.rows("reservations"): [reservation]})
 
     def read_row(self, replies: Sequence[Any]) -> Joined | None:
-        """Return the row in the replies to `list_commands`, as a Joined without a row if the view does not have the
-        reservation. Return None if the row has leases, because their machines need another read. Raise Unavailable if
-        the view is not valid.
+        """Return the row of a reservation, read from the replies to `list_commands`. The result is a Joined without a
+        row if the view does not have the reservation. Return None if the row has leases, because their machines need
+        another read. Raise Unavailable if the view is not valid.
         """
         (bodies,) = self._read_replies(replies)
         (row,) = _decode_rows(bodies)
@@ -166,7 +166,7 @@ class ViewReader:
 
     def _ask(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
         """Send commands that only read, and return their replies. If the connection is lost, send the commands a second
-        time. Raise RedisError if that fails too, or if Redis refuses a command.
+        time. Raise RedisError if the connection is lost again, or if Redis refuses a command.
         """
         try:
             replies = ask_redis(self._redis, commands)

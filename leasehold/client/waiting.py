@@ -17,13 +17,13 @@ from leasehold.client.ports import Joined
 from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
 
 UNKNOWN_SECONDS: Final = 10.0
-"""Seconds for which a valid view may lack the row before the reservation counts as unknown. This is longer than a tick
-needs to repair the view.
+"""Seconds for which a valid view may lack the row of a reservation before the reservation counts as unknown. This is
+longer than a tick needs to repair the view.
 """
 RENEWALS_A_TTL: Final = 3
 """Number of renewals in one ttl: a lease, or a reservation that waits, is renewed after a third of its ttl."""
 RENEWAL_SECONDS: Final = 5.0
-"""Seconds to wait for the answer to a renewal, or to a question about a machine."""
+"""Seconds to wait for the answer to a renewal, or to a question to a worker about a machine."""
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 _MACHINE_PAUSE_SECONDS: Final = 0.2
 """Seconds between two reads of a leased row while one of its slots is missing in the view."""
@@ -133,13 +133,13 @@ class PhaseWait:
         self._seen = Joined(None)
         self._first_missed: float | None = None
         self._asked_at: float | None = None
-        """Time (monotonic) of the last question to a worker about a missing machine of a leased row; None before a
-        machine was missing. The first read without a machine sets a time in the past, so that a question follows the
-        second such read.
+        """Monotonic time of the last question to a worker about a missing machine of a leased row; None before a
+        machine was missing. When a machine is missing for the first time, a time in the past is set, so that the worker
+        is asked when the machine is still missing at the second read.
         """
 
     def steps(self) -> Steps:
-        """Yield the actions of the wait. Return the row when it is in one of the phases for which the wait was begun. A
+        """Yield the actions of the wait. When the row is in one of the phases that the wait is for, return the row. A
         leased row has the machines of its essential components.
 
         Raise Ended if the reservation ends in another phase, and Unknown if it does not appear in the view. When the
@@ -175,8 +175,8 @@ class PhaseWait:
         return find_missing(self._seen)
 
     def _ask_for_machines(self) -> Generator[Step, Any, Reservation | None]:
-        """Ask a worker for the row, because the view lacks one of its slots. Return the row if it has all machines and
-        a phase for which the wait was begun, else None.
+        """Ask a worker for the row, because the view lacks one of the row's slots. Return the row if it has all
+        machines and is in one of the phases that the wait is for; else return None.
 
         The first question is delayed, because the view may get the slot soon. Later questions follow every few seconds.
         """

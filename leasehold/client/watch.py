@@ -1,4 +1,6 @@
-"""Watch one reservation. A notice on its channel is a hint to read its row again; only the row is reliable."""
+"""Watch one reservation. A notice on the reservation's channel is a hint to read its row again. Notices may be lost, so
+only the row is reliable.
+"""
 
 from types import TracebackType
 from typing import Final, Self
@@ -40,5 +42,5 @@ class Watch:
         return found
 
     def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice about the reservation arrives, or after `seconds`."""
+        """Return when a notice that the reservation's row has changed arrives, or when `seconds` have passed."""
         self._hints.wait(seconds)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 LARGEST_STEP: Final = 1.0
-"""Largest correction backwards, in seconds, during which the clock stands still until the corrected time has caught up.
+"""Largest correction backwards, in seconds, for which the clock stands still until the corrected time has caught up.
 For a larger correction the clock jumps back.
 """
 

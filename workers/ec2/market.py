@@ -30,7 +30,9 @@ ACCELERATORS: Final = (
     ("NeuronInfo", "NeuronDevices"),
     ("FpgaInfo", "Fpgas"),
 )
-"""Where EC2 lists the accelerators of a type. A type that has several of these lists has the same devices in each."""
+"""Where EC2's answer about an instance type lists the accelerators: (field of the answer, list in this field). A type
+that has several of these lists has the same devices in each.
+"""
 GIB_IN_GB: Final = 10**9 / 2**30
 MARKETS: Final[tuple[Market, ...]] = ("spot", "on-demand")
 

@@ -75,7 +75,7 @@ class BackgroundEvents:
         """Send an interruption notice for each of these spot instances, and end the instance `deadline` seconds later
         (None: the setting `interruption_deadline`). Return the log records of the notices.
 
-        Raises InvalidInputError if one of them is not a spot instance that is alive.
+        Raises InvalidInputError if one of the instances is not a spot instance that is alive.
         """
         found = self._find(instances, spot=True)
         seconds = self._lives.settings.interruption_deadline if deadline is None else deadline
@@ -84,7 +84,7 @@ class BackgroundEvents:
     def recommend(self, instances: Sequence[str]) -> list[EventRecord]:
         """Send a rebalance recommendation for each of these spot instances. Return the log records.
 
-        Raises InvalidInputError if one of them is not a spot instance that is alive.
+        Raises InvalidInputError if one of the instances is not a spot instance that is alive.
         """
         return [self._recommend(instance) for instance in self._find(instances, spot=True)]
 
@@ -92,7 +92,7 @@ class BackgroundEvents:
         """Announce a scheduled change of these instances that begins in `seconds`. Return the log records.
 
         `code`: the type of AWS Health's event, like RETIREMENT. An instance that is to retire ends when the change
-        begins. Raises InvalidInputError if one of them is not alive.
+        begins. Raises InvalidInputError if one of the instances is not alive.
         """
         found, begins_at = self._find(instances, spot=False), time.time() + seconds
         by_region: dict[str, list[EmulatedInstance]] = {}
@@ -110,8 +110,8 @@ class BackgroundEvents:
         return records
 
     def lose(self, instances: Sequence[str]) -> list[EventRecord]:
-        """End these instances at once, without a notice. Return the log records. Raises InvalidInputError if one of
-        them is not alive.
+        """End these instances at once, without a notice. Return the log records. Raises InvalidInputError if one of the
+        instances is not alive.
         """
         return [self._lose(instance) for instance in self._find(instances, spot=False)]
 
