@@ -168,8 +168,8 @@ class HostAgent:
         self._is_leave_known = False
 
     def leave(self) -> None:
-        """Let the agent drain its slot, and end when the last lease of the slot has ended. A second call ends the agent
-        at once.
+        """Let the agent drain its slot. The agent ends when the last lease of the slot has ended; a second call of
+        `leave` ends it at once.
         """
         self._is_gone = self._is_leaving
         self._is_leaving = True

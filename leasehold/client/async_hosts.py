@@ -32,7 +32,7 @@ class AsyncHosts:
         address: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Hosts
     ) -> Answer:
-        """Register a host as a slot of a static pool. See `Hosts.register`."""
+        """Register a host as a slot of a static pool, as `Hosts.register` does."""
         fields: dict[str, Any] = {"pool": pool, "machine": machine, "resources": resources, "labels": labels}
         asked = partial(self._hosts.register, slot, **fields, address=address, timeout=timeout)
         answer: Answer = await self._run(asked)

@@ -205,7 +205,7 @@ class Client(Commands, RuleRequests):
 
     def recall(self, *reservations: str, timeout: float | None = None) -> Table[Reservation]:
         """Return the reservations with these ids from the database, including those that ended long ago. Unknown ids
-        are missing.
+        are omitted.
 
         A worker must run to answer this. Raise NotAnswered or Unavailable.
         """
@@ -227,8 +227,8 @@ class Client(Commands, RuleRequests):
         )
 
     def slots(self, *, pool: str | None = None, state: str | None = None) -> Table[Slot]:
-        """Return the slots of the view, sorted by name; with `pool` or `state`, only those of the pool
-        or in the state.
+        """Return the slots of the view, sorted by name. `pool`: only slots of this pool. `state`: only slots in this
+        state. None: any.
         """
         return Table(self._reader.list_slots(pool, state))
 
@@ -258,8 +258,8 @@ class Client(Commands, RuleRequests):
         return read_explanation(self._ask_worker("explain", {"reservation": reservation}, timeout))
 
     def conditions(self, pool: str | None = None, *, timeout: float | None = None) -> Conditions:
-        """Return sentences about slots and pools that their states do not show, for example that launches are paused.
-        `pool`: only this pool and its slots; None: all.
+        """Return sentences about slots and pools. They report what the states of the slots do not show, for example
+        that launches are paused. `pool`: only this pool and its slots; None: all pools.
 
         A worker must run to answer this. Raise NotAnswered or Unavailable.
         """

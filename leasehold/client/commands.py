@@ -98,8 +98,9 @@ class Commands(ABC):
         as_of: float | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Report that nothing runs on a slot. Reservations that were confirmed there end; a lease that is not confirmed
-        yet is kept. `labels`: the new labels of the slot. `as_of`: time of the report, as for `confirm`.
+        """Report that nothing runs on a slot. Reservations that were confirmed on this slot end; a lease that is not
+        confirmed yet is kept. `labels`: the new labels of the slot, which are stored if no lease is left on it; None:
+        the labels stay. `as_of`: time of the report, as for `confirm`.
         """
         return self._send_fields("idle", {"slot": slot, "labels": labels, "as_of": as_of}, timeout)
 
@@ -135,8 +136,8 @@ class Commands(ABC):
         return self._command("cancel", reservation, None, timeout, reason=reason)
 
     def priority(self, reservation: str, priority: float, *, timeout: float | None = None) -> Answer:
-        """Change the priority of a reservation. Under the queue `priority`, the highest is served first. The priority 0
-        puts a pending reservation on hold.
+        """Change the priority of a reservation. Under the queue `priority`, the reservation with the highest priority
+        is served first. The priority 0 puts a pending reservation on hold.
         """
         return self._command("priority", reservation, None, timeout, priority=priority)
 

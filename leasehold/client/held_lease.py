@@ -1,8 +1,8 @@
 """The state and rules of a held lease, which the blocking and the async lease share.
 
-A lease learns its state from answers and from its row in the view. It uses two clocks: cluster time for deadlines of
-the stack (`revoke_by`), and the monotonic clock for the time since its last renewal. Subclasses define how to wait and
-how to wake threads or tasks.
+A lease learns its state from answers and from the row of its reservation in the view. It uses two clocks: cluster time
+for deadlines of the stack (`revoke_by`), and the monotonic clock for the time since its last renewal. Subclasses define
+how to wait and how to wake threads or tasks.
 """
 
 import threading
@@ -131,8 +131,9 @@ class HeldLease(ABC):
 
     @property
     def cores(self) -> float | None:
-        """The number of CPUs of its slot that the reservation's first instance may use at present, including its part
-        of the spare ones; None: the instance requested no CPUs and no number was reported.
+        """The number of CPUs of its slot that the reservation's first instance may use at present. This includes its
+        part of the spare CPUs, which no lease on the slot has requested. None: the instance requested no CPUs and no
+        number was reported.
         """
         return self.placements[0].usable_cores
 
@@ -239,7 +240,9 @@ class HeldLease(ABC):
         return min(max(self._ttl / RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
 
     def _note_row(self, row: Reservation | None, missing: frozenset[str]) -> None:
-        """Update the state of the lease from its row. `missing`: the slots whose machine is not in the view."""
+        """Update the state of the lease from the row of its reservation. `missing`: the slots whose machine is not in
+        the view.
+        """
         if row is not None:
             self._note_parts(row, missing)
             self._learn(row.phase, row.token, row.revoke_by, row.revoke_reason or row.reason)

@@ -61,7 +61,7 @@ class LoopClient(AsyncClient):
         self._busy = 0
 
     async def close(self) -> None:
-        """Close all connections and threads. See AsyncClient."""
+        """Close all connections and threads of the client, as `AsyncClient.close` does."""
         lines, self._idle, self._may_use_lines = self._idle, [], False
         for line in lines:
             line.close()

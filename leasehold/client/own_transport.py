@@ -18,8 +18,8 @@ def open_wire(settings: Settings) -> RequestTransport:
     """Return a transport for requests to the cluster of these settings. Raise BadCredentials if the configured key
     cannot be used.
 
-    It signs messages as `access.principal` if a key is configured. Otherwise it signs them as the principal of the
-    workers, unless `access.mode` is `open`; then messages are not signed.
+    If a key is configured, the transport signs messages as the principal `access.principal`. If not, it signs them as
+    the principal of the workers, or not at all if `access.mode` is `open`.
     """
     credentials = _read_configured(settings)
     if credentials is None and settings.access.mode != "open":

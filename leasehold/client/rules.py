@@ -55,7 +55,9 @@ class RuleChange(Shown, frozen=True, kw_only=True):
     before: Any = None
     after: Any = None
     kind: str = "changed"
-    """`changed`, or `added` or `removed` for a whole pool, account, offering or table of a system."""
+    """What would happen to the key: `changed`. A whole pool, account, offering or table of a system may also be `added`
+    or `removed`.
+    """
 
 
 class Departure(Shown, frozen=True, kw_only=True):

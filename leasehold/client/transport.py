@@ -142,8 +142,8 @@ class RequestTransport:
         self, task: str, queue: str, argument: object, shown: str, headers: Mapping[str, object]
     ) -> tuple[float, str]:
         """Return (1) the sending time, which is also the header `sent_at` of the message, and (2) the message. The
-        metrics process and the workers compute from the header how long the message has waited. `shown`: the text about
-        the argument that Flower shows.
+        metrics process and the workers compute from the header how long the message has waited. `shown`: the text that
+        Flower shows in place of the argument.
         """
         self.clock.refresh()
         sent_at = self.clock.now()

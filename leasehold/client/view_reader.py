@@ -212,9 +212,9 @@ class ViewReader:
 def join_machines(row: Reservation, slots: Mapping[str, PublicSlot | None]) -> Joined:
     """Return the reservation with the machines of its leases. `slots`: the rows of slots by id.
 
-    A machine is missing if the view does not have the slot, has another epoch of it, or has it in a state without
-    leases. In the last case the view lacks a newer row: that of the slot, if its lease began, or that of the
-    reservation, if its lease has ended.
+    A machine is missing in three cases: the view does not have the slot; it has another epoch of the slot; or it has
+    the slot in a state in which a slot has no leases. In the last case one of the two rows in the view is outdated: the
+    slot's row if the lease has just begun, or the reservation's row if the lease has ended.
     """
     leases, missing = [], []
     for lease in row.leases:

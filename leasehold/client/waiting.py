@@ -31,13 +31,15 @@ _MACHINE_PAUSE_SECONDS: Final = 0.2
 
 @dataclass(frozen=True)
 class Look:
-    """An action of a wait: read the row from the view. The result is a Joined. The client may throw Unavailable."""
+    """An action of a wait: read the row from the view. The result is a Joined. The client may throw Unavailable into
+    the generator instead.
+    """
 
 
 @dataclass(frozen=True)
 class Renew:
-    """An action of a wait: renew the pending reservation. The result is an Answer. The client may throw
-    LeaseholdError.
+    """An action of a wait: renew the pending reservation. The result is an Answer. The client may throw LeaseholdError
+    into the generator instead.
     """
 
     seconds: float
@@ -46,7 +48,7 @@ class Renew:
 @dataclass(frozen=True)
 class Ask:
     """An action of a wait: ask a worker for the row and its machines. The result is a Joined. The client may throw
-    LeaseholdError.
+    LeaseholdError into the generator instead.
     """
 
     seconds: float

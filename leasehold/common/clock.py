@@ -125,8 +125,8 @@ class ClusterClock:
     def look(self) -> float:
         """Read the reference, correct the clock, and return cluster time.
 
-        The reference read its own clock at some moment between question and answer, so its answer gives a least and a
-        greatest possible time. The clock is corrected only if it shows a time outside of these two.
+        The reference read its own clock at some moment between question and answer, so the present time lies between a
+        least and a greatest possible time. The clock is corrected only if its time is not between these two.
         """
         reference, before, after = self._measure()
         for _ in range(0 if self.has_looked else FIRST_LOOKS - 1):
@@ -181,7 +181,7 @@ class PublishedClock(ClusterClock):
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last reading differed too much from the present time and was not accepted."""
+        """Whether the last reading was not accepted, because it differed too much from the time of this clock."""
         return self._doubted is not None
 
     def _find_time(self) -> float:

@@ -6,7 +6,9 @@ from typing import Any
 
 
 class KeptClient:
-    """A base class to name before kombu's Redis channel class: the channel then keeps its Redis client."""
+    """A base class for kombu's Redis channels, to be named before kombu's own channel class. It makes the channel keep
+    its Redis client.
+    """
 
     pool: Any
     _kept: Any = None

@@ -13,7 +13,9 @@ _DELIMITER: Final = re.compile(r"[/?#\"']")
 parameter.
 """
 _PAGES: Final = frozenset({"http", "https"})
-"""Schemes of URLs whose paths often contain an `@`."""
+"""Schemes of URLs whose paths often contain an `@`. In such a URL, an `@` after a character of _DELIMITER belongs to
+the path if the text before this character may be a host.
+"""
 _SHOWN: Final = frozenset(
     (
         "application_name",

@@ -49,7 +49,9 @@ STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "stopped", 
     "shutting-down": "stopping",
     "terminated": "terminated",
 }
-"""State of an instance in EC2 → state of a Machine. A terminated instance is first shutting down."""
+"""State of an instance in EC2 → state of a Machine. An instance that is shutting down has not ended yet, so the state
+of its Machine is `stopping`.
+"""
 
 
 MOST_DIGITS: Final = 16
@@ -134,8 +136,10 @@ class Ec2Fleet:
         return read_batch(answer, request)
 
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
-        """Return the machines with these ids, by id. Running machines have the result of their status checks; if
-        `checked` is not None, only the machines in `checked` have it. An id that EC2 does not know is missing.
+        """Return machine id -> machine for these ids. An id that EC2 does not know is omitted.
+
+        Running machines have the result of their status checks; if `checked` is not None, only the machines in
+        `checked` have it.
         """
         client = self._client
         described = each_batch(
@@ -170,7 +174,7 @@ class Ec2Fleet:
 
     def sweep(self) -> Iterator[Machine]:
         """Yield all machines of this cluster except terminated ones, as EC2 returns them page by page. They have no
-        status checks (`healthy` is None).
+        result of status checks (`healthy` is None).
         """
         return self._find({})
 
@@ -252,7 +256,9 @@ def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None
 
 
 def read_machine(instance: "InstanceTypeDef") -> Machine:
-    """Return the Machine for one instance in an answer of DescribeInstances or RunInstances; `healthy` is None."""
+    """Return the Machine for one instance in an answer of DescribeInstances or RunInstances. It has no result of status
+    checks (`healthy` is None).
+    """
     tags = {tag.get("Key"): tag.get("Value") for tag in instance.get("Tags", ())}
     launched = instance.get("LaunchTime")
     return Machine(

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 PlacedFault = tuple[Place | None, FaultRule]
-"""An error in the answer of a fleet, with the place (override of the request) that failed; None: no single place."""
+"""An error in the answer of a fleet, with the place (override of the request) that failed; None: the error concerns no
+single place.
+"""
 LONGEST_WAIT: Final = 600.0
 """Seconds after which the emulator cuts the connection of a caller that waits for a lost answer and has no timeout of
 its own.

@@ -89,12 +89,12 @@ class FaultTable:
         """Seed of the random numbers of the faults that are set after this value was set."""
 
     def replace(self, rules: Iterable[FaultRule], now: float) -> None:
-        """Replace all injected faults by faults with these rules. Their time starts at `now`."""
+        """Replace all injected faults by faults with these rules. The time of the new faults starts at `now`."""
         self._faults = []
         self.add(rules, now)
 
     def add(self, rules: Iterable[FaultRule], now: float) -> None:
-        """Append injected faults with these rules. Their time starts at `now`."""
+        """Append injected faults with these rules. The time of the new faults starts at `now`."""
         for rule in rules:
             self._faults.append(Fault(rule, now, f"{self.seed}:{len(self._faults)}"))
 

@@ -106,8 +106,8 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
     def private_ip_address(self) -> str | None:
         """The private address of the instance; None for a configured time after the launch.
 
-        If the boot ends as unreachable, the address is `dead_address`; else it is the configured address or the one of
-        moto.
+        If the boot fails as `unreachable`, it is the setting `dead_address`, which gives no answer. Else it is the
+        setting `address`, or if that is not set, the address that moto invented.
         """
         if self._has_no_address:
             return None
@@ -261,7 +261,7 @@ def zone_of(place: Place, region: str) -> str | None:
 
 
 def find_subnet(place: Place, region: str) -> str | None:
-    """Return the id of the first subnet in the zone of a launch; None if there is none."""
+    """Return the id of the first subnet in the zone of `place`; None if there is none."""
     zones = ec2_backends[DEFAULT_ACCOUNT_ID][region].subnets
     return next(iter(zones.get(place.zone or "", ())), None)
 

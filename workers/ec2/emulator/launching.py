@@ -22,9 +22,9 @@ ALONE: Final = FaultRule(
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a launch call that is granted: `counts` instances at each place (instance type and zone). `errors`:
-    the errors in the answer, each with the place that failed (None: the error concerns no single place). `faults`: the
-    names of the faults and limits that applied, for the log.
+    """The part of a launch call that is granted. `counts`: place (instance type and zone) -> number of instances.
+    `errors`: the errors in the answer, each with the place that failed (None: the error concerns no single place).
+    `faults`: the names of the faults and limits that applied, for the log.
     """
 
     counts: Mapping[Place, int]

@@ -17,8 +17,8 @@ HOUR = 3600.0
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What was drawn at the launch of an emulated instance: how its boot fails (None: it does not), and after how many
-    seconds it is interrupted (None: never).
+    """What was drawn at random at the launch of an emulated instance. `failure`: how its boot fails; None: it does not
+    fail. `interrupted_after`: the seconds after which it is interrupted; None: it is never interrupted.
     """
 
     failure: Kind | None = None
@@ -47,7 +47,7 @@ class Life(msgspec.Struct, kw_only=True):
     stopped_at: float | None = None
     """The time at which the instance is stopped, and costs only its storage. None while no stop was requested."""
     starts: int = 0
-    """How often the instance was started again."""
+    """How often the instance was started again after a stop."""
 
     def counts_for_quota(self, now: float) -> bool:
         """Return whether the instance uses a part of the quota: it is neither terminated nor stopped."""

@@ -93,7 +93,7 @@ class Middleware:
         self.control, self.log = control, log
         self.background_events = BackgroundEvents(control.lives, log)
         self.region = region
-        """Region that is prepared at the start."""
+        """The AWS region that moto prepares at the start, and in which scripts and the interruption queue are."""
         self._moto = Dispatcher(_create_app)
         self._tokens: dict[tuple[str, str, str], _Remembered] = {}
         self._throttle = Throttle()

@@ -1,7 +1,7 @@
 """Scripts for the EC2 emulator: what happens to EC2 in the course of a day, step by step.
 
-A script has a clock of its own, which may run faster than time: a step is due at its time divided by the speed. All
-other times (boots, deadlines of interruptions) are those of the settings, in real seconds.
+A script has a clock of its own, which may run faster than real time: a step is due at its time divided by the speed.
+All other times (boots, deadlines of interruptions) are those of the settings, in real seconds.
 """
 
 import math
@@ -79,7 +79,7 @@ class NewImage(Document):
 
 
 class Step(Document):
-    """What happens at one time of a script, in the order of these keys."""
+    """What happens at one time of a script. The parts of a step happen in the order of these fields."""
 
     at: Seconds
     """Time of the step by the clock of the script, in seconds from the begin of the script."""

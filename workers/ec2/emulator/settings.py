@@ -103,7 +103,7 @@ class FaultRule(Document):
 
 
 class BootFailure(Document):
-    """A rule by which the boots of some emulated instances fail. A field without a value matches every launch."""
+    """A rule by which the boots of some emulated instances fail. A field that is not set matches every launch."""
 
     kind: Literal["stuck", "terminated", "impaired", "unreachable"]
     """How the boot fails. `stuck`: the instance stays pending; `terminated`: it never runs; `impaired`: its status
@@ -254,8 +254,7 @@ class EmulatorSettings(Document):
     random_seed: Count = 0
     """Seed of the emulator's random choices. When the seed is set, the random numbers start again."""
     spot_prices: SpotMarket = SpotMarket()
-    """How spot prices move. The prices start again when a key of this table except `fixed`, or `random_seed`, is
-    set.
+    """How spot prices move. The prices start again when `random_seed`, or a key of this table except `fixed`, is set.
     """
     instance_types: tuple[Text, ...] = ()
     """Patterns of the names of the instance types in the catalogue, like `m5.*`; an empty list: all types that moto

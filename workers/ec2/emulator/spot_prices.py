@@ -25,7 +25,9 @@ PRODUCT: Final = "Linux/UNIX"
 A_CPU: Final = 0.032
 A_GIB: Final = 0.004
 AN_ACCELERATOR: Final = 0.6
-"""Dollars per hour of a vCPU, a GiB of memory and an accelerator in an invented on-demand price."""
+"""Dollars per hour in an invented on-demand price: A_CPU for a vCPU, A_GIB for a GiB of memory, AN_ACCELERATOR for an
+accelerator.
+"""
 MOST_RESULTS: Final = 1000
 _FILTER: Final = re.compile(r"Filter\.(\d+)\.(Name|Value\.\d+)")
 
@@ -48,8 +50,8 @@ class SpotPrices:
         self._walks: dict[tuple[str, str], PriceWalk] = {}
 
     def change(self, settings: SpotMarket, seed: int) -> None:
-        """Use these settings from now on. If a setting except the fixed prices, or the seed, differs from the present
-        one, start the random walks of the prices again.
+        """Use these settings from now on. If the seed, or a setting other than the fixed prices, differs from the
+        present one, start the random walks of the prices again.
         """
         same = settings.model_copy(update={"fixed": ()}) == self._settings.model_copy(update={"fixed": ()})
         if same and seed == self._seed:
