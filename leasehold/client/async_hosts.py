@@ -39,8 +39,8 @@ class AsyncHosts:
         return answer
 
     async def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
-        """Report that the host is online, and that it knows this `version` of its slot (`Host.version`; None: it has
-        not read its slot yet). A heartbeat gets no answer.
+        """Report that the host is online, and that it knows this `version` of its slot (`Host.version`; None: it knows
+        no version). A heartbeat gets no answer.
         """
         await self._run(partial(self._hosts.heartbeat, slot, machine, version))
 

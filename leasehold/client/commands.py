@@ -41,7 +41,9 @@ class Commands(ABC):
 
     @abstractmethod
     def _find_keys(self, reservations: Iterable[str]) -> Mapping[str, str]:
-        """Return reservation id -> key. Reservations whose keys this client does not have are omitted."""
+        """Return the keys of these reservations, as reservation id -> key. Reservations whose keys this client does not
+        have are omitted.
+        """
 
     @abstractmethod
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:

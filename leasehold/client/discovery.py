@@ -153,8 +153,8 @@ class Address:
 def find_address(url: str | None = None, view_url: str | None = None, prefix: str | None = None) -> Address:
     """Return the address of the stack: from the arguments, else from the environment, else from the running stack.
 
-    If `url` or `view_url` is given, the environment and the running stack are ignored, because they may name the view
-    of another stack. Raise NoStack if no URL is found, and UntrustedFolder if only a folder of another user has one.
+    If `url` is given, the environment and the running stack are ignored, because they may name the view of another
+    stack. Raise NoStack if no URL is found, and UntrustedFolder if only a folder of another user has one.
     """
     variables: Mapping[str, str] = {} if url else os.environ
     broker = url or variables.get(URL_VARIABLE)

@@ -48,8 +48,8 @@ class Hosts:
         return answer
 
     def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
-        """Report that the host is online, and that it knows this `version` of its slot (`Host.version`; None: it has
-        not read its slot yet). A heartbeat gets no answer.
+        """Report that the host is online, and that it knows this `version` of its slot (`Host.version`; None: it knows
+        no version). A heartbeat gets no answer.
 
         A heartbeat counts only if it is from the machine that the slot belongs to. It is signed if this client's
         principal has the name of the slot. Raise Unavailable if the stack does not answer.

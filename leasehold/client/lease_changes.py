@@ -77,8 +77,8 @@ class Changes:
             self._news.notify_all()
 
     def _take_cores(self, placements: Sequence[Placement]) -> None:
-        """Record a change for each instance that may use another number of CPUs than at the last call. The number of a
-        new instance is compared with the number that it requested.
+        """Record a change for each instance that may use another number of CPUs than at the last call. For a new
+        instance, record a change if the number of CPUs is not the one that the instance requested.
         """
         known, self._cores = self._cores, {(each.component, each.token): each.usable_cores for each in placements}
         for each in placements:

@@ -91,7 +91,9 @@ class Keys:
         return self.find_all([name]).get(name)
 
     def find_all(self, names: Iterable[str]) -> dict[str, str]:
-        """Return reservation id -> key. Reservations whose keys no client of this user has stored are omitted."""
+        """Return the keys of these reservations, as reservation id -> key. Reservations whose keys no client of this
+        user has stored are omitted.
+        """
         wanted = list(names)
         found: dict[str, str] = {}
         with suppress(OSError, RuntimeError, sqlite3.Error), closing(self._open(create=False)) as database:

@@ -50,8 +50,8 @@ class _Line:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the connection is open, belongs to this process, and has no unread bytes. It may not be usable,
-        because Redis may have closed it since its last command, or a client may have disconnected its whole pool.
+        """Whether the connection is open, belongs to this process, and has no unread bytes. A kept connection may
+        become unusable: Redis may close it, and a client may disconnect all connections of its pool.
         """
         is_open = self._pid == os.getpid() and self._connection._sock is self._socket  # noqa: SLF001 - as above
         return is_open and not self._arrived.poll(0)
@@ -125,7 +125,7 @@ def ask_line(client: Any, commands: Sequence[Sequence[Part]], errors: LineErrors
 
 
 def close_lines(client: Any) -> None:
-    """Give all connections that are kept for this client back to the client's pool."""
+    """Give all connections that are kept for this redis-py client back to the client's pool."""
     pool = client.connection_pool
     with suppress(IndexError):
         while kept := _KEPT.get(pool):

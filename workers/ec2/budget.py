@@ -61,8 +61,8 @@ class Share(msgspec.Struct, frozen=True):
     """
 
     left: float
-    """Number of tokens that must remain in the common bucket when a call of this kind has taken its token. They are
-    left to the kinds of calls that have precedence over this kind.
+    """Number of tokens that must remain in the common bucket when a call of this kind has taken its token. These tokens
+    are left to the kinds of calls that have precedence over this kind.
     """
     bucket: str | None = None
     gain: float = 0.0
@@ -134,8 +134,9 @@ class CallBudget:
             self._pause(min(wait, left))
 
     def lower(self, action: str, region: str) -> None:
-        """EC2 has refused a call because of the rate of calls: lower the gain of the token bucket of this kind of call
-        in this region. If this kind of call has no bucket of its own, lower the gain of the common bucket.
+        """Empty the token bucket of this kind of call in this region, and lower its gain. Called after EC2 has refused
+        such a call because of the rate of calls. If this kind of call has no bucket of its own, the common bucket is
+        emptied.
         """
         bucket = SHARES.get(action, LOOK).bucket or COMMON
         with suppress(redis.RedisError):

@@ -102,7 +102,7 @@ class Ec2Market:
 
     def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
         """Return the on-demand price of each of these instance types, by one call for each type. A type for which the
-        price list has no price, or several, is omitted.
+        price list has no price, or several different ones, is omitted.
         """
         return [*read_list(self._price_list, self._client.meta.region_name, types, seen_at)]
 

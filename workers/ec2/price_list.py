@@ -46,7 +46,7 @@ def open_price_list(access: Ec2Access, seconds: float | None = None, attempts: i
 
 def read_list(client: "PricingClient", region: str, types: Sequence[str], seen_at: float) -> Iterator[Price]:
     """Yield the on-demand price of each of these instance types in a region. A type for which the price list has no
-    price, or several, is omitted. Raises CloudError if a call fails.
+    price, or several different ones, is omitted. Raises CloudError if a call fails.
     """
     for kind in dict.fromkeys(types):
         found = {price for entry in _find_products(client, region, kind) for price in _list_prices(entry, kind, region)}

@@ -160,8 +160,8 @@ def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: 
 def client_token(launch_id: str, generation: int) -> str:
     """Return EC2's idempotency token for the request number `generation` of a launch: at most 64 ASCII characters.
 
-    A launch gets a new `generation` only after EC2 has definitely refused its last request. So two requests with
-    different tokens cannot both launch a machine.
+    A launch gets a new `generation` only after EC2 has definitely refused its last request. So two requests of one
+    launch with different tokens cannot both launch a machine.
     """
     token = f"{launch_id}.{generation}"  # promise: one-machine-per-launch
     if len(token) <= MOST_TOKEN and token.isascii():

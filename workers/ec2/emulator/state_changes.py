@@ -13,8 +13,8 @@ _LAST: Final = "terminated"
 
 
 class StateChanges:
-    """Sends EC2's events about changes of state. It has all instances that are not terminated, each with the last state
-    about which an event was sent. Not thread-safe; the middleware uses it under its lock.
+    """Sends EC2's events about changes of state. It records all instances that are not terminated, each with the last
+    state about which an event was sent. Not thread-safe; the middleware uses it under its lock.
     """
 
     def __init__(self, lives: Lives) -> None:
