@@ -90,7 +90,9 @@ class HeldLease(ABC):
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """The present leases of all component instances with their machines. Elastic instances come and go."""
+        """The present leases of all component instances with their machines. They change when elastic instances are
+        granted or end.
+        """
         first = self.reservation.leases
         return first if self._placements is None else self._placements
 

@@ -1,5 +1,5 @@
-"""A lease for blocking programs. A thread renews it in the background, another one reports its revocation, and it ends
-by the local clock.
+"""A lease for blocking programs. One thread renews it in the background, and another thread reports its revocation. If
+the lease cannot be renewed, it ends by the local clock.
 """
 
 import builtins

@@ -239,8 +239,8 @@ class PhaseWait:
 
 
 def find_missing(seen: Joined) -> frozenset[str]:
-    """Return the slots of the row's essential leases whose machine is unknown; an empty set if the row
-    is not leased.
+    """Return the ids of the leased slots of essential components whose machine is unknown; an empty set if the row is
+    not leased.
     """
     if seen.row is None or seen.row.phase != "leased":
         return frozenset()

@@ -22,7 +22,7 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 PROBLEM_TYPE: Final = "application/problem+json"
 STREAM_TYPE: Final = "text/event-stream"
 MOST_MARKS: Final = 1000
-"""The most reservations for whose changes one request can wait."""
+"""The most reservations in one request that waits for changes of reservations."""
 MOST_IDS: Final = 50
 """The most ids in the URL of one request that reads several rows."""
 

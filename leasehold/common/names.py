@@ -79,5 +79,7 @@ class RedisNames:
         return f"{self.prefix}notice:{reservation}"
 
     def reply(self, word: str) -> str:
-        """Return the key of the list that receives the answer to one request. `word` is different for each request."""
+        """Return the key of the list that receives the answer to one request. `word`: a text that is different for each
+        request.
+        """
         return f"{self.reply_start}{word}"

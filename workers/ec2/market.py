@@ -56,7 +56,7 @@ class Ec2Market:
 
     def read_types(self, seen_at: float) -> list[InstanceType]:
         """Return all instance types that EC2 offers in the region, with their zones. `seen_at`: the time that is
-        recorded with them.
+        recorded with the types.
         """
         zones: dict[str, set[str]] = {}
         pages = self._client.get_paginator("describe_instance_type_offerings").paginate(

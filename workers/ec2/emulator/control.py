@@ -39,7 +39,7 @@ class Control:
         self.apply(load_settings(file) if file else settings)
 
     def apply(self, settings: EmulatorSettings) -> None:
-        """Replace all settings of the emulator and all injected faults. The times of the new faults count from now."""
+        """Replace all settings of the emulator and all injected faults. The time of the new faults starts now."""
         self.settings = settings
         self.lives.change(settings, restart=True)
         self.spot_prices.restart(settings.spot_prices, settings.random_seed)

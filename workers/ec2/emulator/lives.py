@@ -38,7 +38,7 @@ class Life(msgspec.Struct, kw_only=True):
     boot_failure: str | None = None
     warned_at: float | None = None
     deadline: float | None = None
-    """The end of the instance that an interruption notice has announced; None without a notice."""
+    """The time at which the instance ends, as an interruption notice has announced; None if there was no notice."""
     end_asked_at: float | None = None
     terminated_at: float | None = None
     """The time at which the instance has shut down and no longer costs anything. It may be in the future."""

@@ -45,7 +45,9 @@ def read_price_call(target: str, region: str, body: bytes) -> Call:
 
 
 def answer_products(call: Call) -> Response:
-    """Return the products that match the filters of a call, page by page."""
+    """Return the page of products that a call requests. The pages contain the products that match the filters of the
+    call.
+    """
     wanted = {key: value for key, value in call.parameters.items() if key not in {"MaxResults", "NextToken"}}
     if call.action != ACTION or wanted.pop("ServiceCode", "") != "AmazonEC2":
         return answer_price_error("InvalidParameterException", "expected GetProducts of AmazonEC2", 400)

@@ -79,8 +79,8 @@ class SpotPrices:
         return Quote(kind, zone, price, time.time() - rest / settings.speed if settings.speed else time.time())
 
     def describe(self, call: Call) -> Response:
-        """Return the answer to a call of DescribeSpotPriceHistory: the present prices, page by page. The times in the
-        call have no effect, because earlier prices are not kept.
+        """Return the answer to a call of DescribeSpotPriceHistory: the page of the present prices that the call
+        requests. The times in the call have no effect, because earlier prices are not kept.
         """
         wanted, (first, most) = _read_filters(call), find_page(call, MOST_RESULTS)
         pairs = [*_list_pairs(call.region, wanted["instance-type"], wanted["availability-zone"])]
