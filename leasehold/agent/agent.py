@@ -26,10 +26,13 @@ SHORTEST_BEAT_SECONDS: Final = 0.3
 LOOK_SECONDS: Final = 300.0
 """Seconds after which a host reads its leases although it got no hint (a message that its slot has changed).
 
-A host whose heartbeats name an old version of its slot gets a hint. The regular read is for hints that are lost.
+A host whose heartbeats name an old version of its slot gets a hint. Hints may be lost; then the regular read finds the
+change.
 """
 POLL_SECONDS: Final = 10.0
-"""Seconds between two reads of the leases if the workers' answers contain no version of the slot."""
+"""Seconds between two reads of the leases if the workers' answers contain no version of the slot. Heartbeats without a
+version cause no hints, so these reads are more frequent than those of LOOK_SECONDS.
+"""
 RETURN_SECONDS: Final = 30.0
 """Longest delay in seconds between the end of a failure of the heartbeats and the next read of the leases.
 
@@ -165,15 +168,16 @@ class HostAgent:
         self._is_leave_known = False
 
     def leave(self) -> None:
-        """Let the agent drain its slot, and end when the last lease of the slot has ended. A second call ends the agent
-        at once.
+        """Let the agent drain its slot. The agent ends when the last lease of the slot has ended; a second call of
+        `leave` ends it at once.
         """
         self._is_gone = self._is_leaving
         self._is_leaving = True
 
     def run(self) -> None:
-        """Register the host and serve until its slot has drained, because of `leave` or of an operator. Raises Refused
-        if a worker refuses a request of the agent.
+        """Register the host, then report its leases and limit their cores until its slot has drained. The slot drains
+        after a call of `leave`, or because an operator drains it. Raises Refused if a worker refuses a request of the
+        agent.
         """
         try:
             if self._register():
@@ -228,7 +232,7 @@ class HostAgent:
 
     def _find_pause(self, host: Host | None) -> float:
         """Return the seconds that the agent waits for a hint (a message that its slot has changed) before it reads the
-        slot again. `host`: the result of the last read.
+        slot again. `host`: the result of the last read; None if no worker answered the read.
         """
         if host is None:
             return self._retry.take()
@@ -240,8 +244,8 @@ class HostAgent:
         return self._is_leaving and not self._is_leave_known
 
     def _leave(self) -> None:
-        """Send the workers the request to take the host out of service. If no worker answers, the agent sends it again
-        in its next round.
+        """Send the workers the request to take the host out of service. If no worker answers, return; the agent sends
+        the request again later.
         """
         try:
             answer = self._hosts.leave(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
@@ -252,8 +256,8 @@ class HostAgent:
         self._report({"event": "leaving", "slot": self._spec.slot, "state": answer.state, "leases": len(self._held)})
 
     def _look(self) -> Host | None:
-        """Ask a worker for the slot and its leases, and report the changes. Return None if no worker answers; the agent
-        then asks again soon.
+        """Ask a worker for the slot and its leases, report the changes since the last read, and return the slot. Return
+        None if no worker answers; the agent then asks again soon.
         """
         try:
             host = self._hosts.leases(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
@@ -284,7 +288,9 @@ class HostAgent:
             self._enforcer.enforce(list(self._held.values()), is_thorough=is_thorough)
 
     def _wait(self, hints: Hints, seconds: float) -> None:
-        """Wait until a hint reports a change of the slot, `seconds` have passed, or the agent is asked to leave."""
+        """Wait until the first of three things happens: a hint reports a change of the slot, `seconds` have passed, or
+        the agent is asked to leave.
+        """
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._is_gone:
             if hints.wait(min(left, NOTICE_SECONDS)):
@@ -298,7 +304,7 @@ class HostAgent:
 
 def _name_change(known: Hosted | None, lease: Hosted) -> str:
     """Return the name of the event for a lease that began or changed: "leased", "revoking", or "cores" if only its
-    number of cores changed. `known`: the lease before, None for a new one.
+    number of cores changed. `known`: the lease as it was at the last read; None for a new lease.
     """
     if known is not None and msgspec.structs.replace(known, cores=lease.cores) == lease:
         return "cores"
@@ -306,8 +312,9 @@ def _name_change(known: Hosted | None, lease: Hosted) -> str:
 
 
 def find_beat(offline_timeout: float | None) -> float:
-    """Return the seconds between two heartbeats for a pool with this offline timeout (None: the longest interval).
-    Several heartbeats fit into the timeout, so that some may be lost.
+    """Return the seconds between two heartbeats of a host whose pool has this offline timeout, in seconds. Several
+    heartbeats fit into the timeout, so that some may be lost. None: the pool has no offline timeout, and the result is
+    the longest interval.
     """
     if offline_timeout is None:
         return LONGEST_BEAT_SECONDS

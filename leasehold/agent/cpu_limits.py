@@ -1,7 +1,7 @@
 """Limit how many cores of this machine the processes of each lease may use.
 
-There are three ways, best first: `cpu.max` of cgroup v2, which is exact; CPU affinity, which limits to whole cores; no
-limit, which the agent reports.
+There are three ways, best first: (1) `cpu.max` of cgroup v2, which limits exactly; (2) CPU affinity, which limits to
+whole cores; (3) no limit. The agent reports which way it uses.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ LEAST_QUOTA: Final = 1_000
 
 
 class Limits(Protocol):
-    """The interface of a way to limit the cores of a lease's processes. `lease` is a name that is unique for each
-    lease. The methods raise OSError if the system refuses a limit.
+    """The interface of a way to limit the cores of a lease's processes. Its classes are `Cgroups` and `Affinity`. In
+    both methods `lease` is a name that no other lease has. The methods raise OSError if the system refuses a limit.
     """
 
     name: str
@@ -30,7 +30,8 @@ class Limits(Protocol):
         """Limit the processes `pids` of a lease, together with their children, to the number of `cores`. Processes that
         have ended are skipped.
 
-        `before`: the number of cores of all leases before this one, so that each lease can get other cores.
+        `before`: the sum of the cores of all leases that precede this lease on the host. `Affinity` finds the cores of
+        the lease by this sum, so that different leases get different cores.
         """
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:
@@ -61,8 +62,8 @@ class Cgroups:
         self._move(pids, group)
 
     def lift(self, lease: str, pids: Iterable[int]) -> None:  # noqa: ARG002 - as in Limits
-        """Remove the cgroup of a lease. First its processes are moved to a cgroup without a limit, because only an
-        empty one can be removed.
+        """Remove the cgroup of a lease. First its processes are moved to a cgroup without a limit, because only a
+        cgroup without processes can be removed.
         """
         group, free = self._group(lease), self._root / "leasehold-free"
         free.mkdir(exist_ok=True)
@@ -111,8 +112,8 @@ class Affinity:
 
 
 def find_limits(cgroup: Path | None) -> Limits | None:
-    """Return the best way to limit cores: cgroups if a folder is given, else CPU affinity, or None if the system does
-    not support it. Raises OSError if the folder cannot be used.
+    """Return the best way to limit cores: cgroups if a folder is given, else CPU affinity. Return None if there is no
+    folder and the system does not support CPU affinity. Raises OSError if the folder cannot be used.
     """
     if cgroup is not None:
         return Cgroups(cgroup)

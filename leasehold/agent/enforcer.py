@@ -18,8 +18,8 @@ Key = tuple[str, str, int]
 
 
 class Enforcer:
-    """Keeps the processes of each lease on one host on no more cores than the lease has. `report` is called once each
-    time the limit of a lease changes, and once for each failure to set a limit.
+    """Limits the processes of each lease on one host to the number of cores that the lease has. `report` is called once
+    each time the limit of a lease changes, and once for each failure to set a limit.
     """
 
     def __init__(
@@ -29,13 +29,13 @@ class Enforcer:
         report: Callable[[Mapping[str, Any]], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make the enforcer of one host. `folder` has the notes of `leasehold host exec` about the processes of each
-        lease. `limits` None: this system cannot limit cores.
+        """Make the enforcer of one host. `folder` has the notes in which `leasehold host exec` records the processes of
+        each lease. `limits`: the way in which the cores are limited; None: this system cannot limit cores.
         """
         self._folder, self._limits, self._report, self._clock = folder, limits, report, clock
         self._applied: dict[Key, tuple[tuple[int, ...], float, float]] = {}
         """Lease -> the limit that was applied, as (1) the known processes of the lease, (2) its number of cores, (3)
-        the number of cores of all leases before it, which decides which cores the lease gets.
+        the sum of the cores of the leases before it, which decides which cores the lease gets.
         """
         self._seen: dict[Key, float] = {}
         self._reported: dict[Key, object] = {}

@@ -61,8 +61,8 @@ def find_state_folder() -> Path:
 
 
 def find_resources() -> dict[str, float]:
-    """Return the resources of this machine: `cpus`, the number that this process may use, and `memory_mib`, the whole
-    memory in MiB.
+    """Return the resources of this machine. `cpus`: the number of CPUs that this process may use. `memory_mib`: the
+    whole memory of the machine in MiB.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {"cpus": cpus, "memory_mib": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB}

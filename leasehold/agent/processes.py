@@ -35,8 +35,8 @@ def notes_folder(state: Path, slot: str) -> Path:
 
 
 def write_note(folder: Path, reservation: str, component: str, pid: int) -> Path:
-    """Write a note that the process `pid`, and all processes that it starts, belong to a lease. Return the path of the
-    note. Raises OSError if it cannot be written.
+    """Write a note that the process `pid`, and all processes that it starts, belong to a lease: that of this component
+    of this reservation. Return the path of the note. Raises OSError if the note cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     note, path = Note(reservation, component, pid, find_start(pid)), folder / f"{pid}.json"

@@ -27,8 +27,8 @@ from leasehold.common.masking import show_url
 from leasehold.errors import LeaseholdError, Unavailable
 
 REQUESTS_AT_ONCE: Final = 32
-"""The most requests that one client makes at the same time. Each request occupies a thread; further requests wait for a
-free one.
+"""The most requests that one client makes at the same time. Each request occupies a thread. A request that exceeds this
+number waits for a free thread.
 """
 READS_AT_ONCE: Final = 4
 
@@ -39,7 +39,9 @@ R = TypeVar("R")
 def _asks(
     method: Callable[Concatenate[Client, P], R],
 ) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, R]]:
-    """Return a coroutine function that sends a request: it calls this method of the blocking client in a thread."""
+    """Return a coroutine function for a method of the blocking client that sends a request. The function calls the
+    method in one of the threads for requests.
+    """
 
     async def ask(self: "AsyncClient", /, *args: P.args, **keywords: P.kwargs) -> R:
         return await self._run(self._requests, partial(method, self._client, *args, **keywords))
@@ -51,8 +53,8 @@ def _asks(
 def _reads(
     method: Callable[Concatenate[Client, P], R],
 ) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, R]]:
-    """Return a coroutine function that calls this method of the blocking client in a thread, for a read. Reads have
-    threads of their own, so that they do not wait behind requests.
+    """Return a coroutine function for a method of the blocking client that reads. The function calls the method in one
+    of the threads for reads. Reads have threads of their own, so that they do not wait behind requests.
     """
 
     async def read(self: "AsyncClient", /, *args: P.args, **keywords: P.kwargs) -> R:
@@ -240,8 +242,8 @@ class AsyncClient:
         return lease
 
     async def run(self, work: Callable[[Client], R]) -> R:
-        """Call a function with the blocking client, in one of the threads for requests. Several calls of the client in
-        one function need only one change of the thread.
+        """Call the function `work` with the blocking client, in one of the threads for requests, and return its result.
+        A function that calls several methods of the client needs only one change of the thread.
         """
         return await self._run(self._requests, partial(work, self._client))
 

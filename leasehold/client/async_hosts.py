@@ -13,8 +13,9 @@ Run = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
 
 
 class AsyncHosts:
-    """The messages of static hosts for one event loop. `run` calls a function in a thread. `notices`: the receiver of
-    the hints that a host's slot has changed; None: there is no receiver, and each wait for a hint occupies a thread.
+    """The messages of static hosts for one event loop. `run` calls a function in a thread and returns its result.
+    `notices`: the receiver of hints, which report that a host's slot has changed; None: there is no receiver, and each
+    wait for a hint occupies a thread.
     """
 
     def __init__(self, hosts: Hosts, notices: Notices | None, run: Run) -> None:
@@ -31,15 +32,15 @@ class AsyncHosts:
         address: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Hosts
     ) -> Answer:
-        """Register a host as a slot of a static pool. See `Hosts.register`."""
+        """Register a host as a slot of a static pool, as `Hosts.register` does."""
         fields: dict[str, Any] = {"pool": pool, "machine": machine, "resources": resources, "labels": labels}
         asked = partial(self._hosts.register, slot, **fields, address=address, timeout=timeout)
         answer: Answer = await self._run(asked)
         return answer
 
     async def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
-        """Report that the host is online, and that it knows this `version` of its slot (`Host.version`). There is no
-        answer.
+        """Report that the host is online, and that it knows this `version` of its slot (`Host.version`; None: it knows
+        no version). A heartbeat gets no answer.
         """
         await self._run(partial(self._hosts.heartbeat, slot, machine, version))
 
@@ -77,12 +78,14 @@ class AsyncHosts:
         return host
 
     def hints(self, slot: str) -> "AsyncHints":
-        """Return a subscription to hints that this slot has changed. The caller must close it."""
+        """Return a subscription to hints, which report that this slot has changed. The caller must close it."""
         return AsyncHints(slot, self._notices, self._run, self._hosts)
 
 
 class AsyncHints:
-    """A subscription to hints that one slot has changed, for use in one asyncio task. Hints may be lost."""
+    """A subscription to hints, which report that one slot has changed. It is for use in one asyncio task. Hints may be
+    lost.
+    """
 
     def __init__(self, slot: str, notices: Notices | None, run: Run, hosts: Hosts) -> None:
         self._slot, self._notices, self._run = slot, notices, run
@@ -94,7 +97,7 @@ class AsyncHints:
             notices.add(slot, self._event)
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for a hint, for `seconds` at most. Return whether one has arrived since the last wait."""
+        """Wait for a hint, for `seconds` at most. Return whether a hint has arrived since the last wait."""
         if self._blocking is not None:
             hinted: bool = await self._run(partial(self._blocking.wait, seconds))
             return hinted

@@ -29,7 +29,9 @@ class AsyncLost(asyncio.Event):
         self._is_over = is_over
 
     def is_set(self) -> bool:
-        """Return whether the lease is lost, as shown by an answer, by its row, or by the clock of this process."""
+        """Return whether the lease is lost, as shown by an answer, by the row of its reservation, or by the clock of
+        this process.
+        """
         return super().is_set() or self._is_over()
 
 
@@ -85,8 +87,10 @@ class AsyncLease(HeldLease):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Lease
     ) -> Answer:
-        """Give one elastic instance of the lease back, or all that are being revoked if `component` is None. An
-        instance that was not being revoked is not granted again.
+        """Give back the elastic instance whose name is `component`, or all instances of the component with this name.
+        If `component` is None, give back all elastic instances that are being revoked.
+
+        An instance that was not being revoked is not granted again. Raise Refused, NotAnswered or Unavailable.
         """
         return await self._client.surrender(self.id, self.token, component=component, timeout=timeout)
 
@@ -198,8 +202,8 @@ class AsyncLease(HeldLease):
 
     async def _give_back(self, token: int | None) -> None:
         """Release the lease. If the release is refused, because the token is stale or the reservation is not leased
-        yet, cancel the reservation. If this process cannot prove to be the holder, or no answer comes, do nothing: the
-        lease expires after its ttl.
+        yet, cancel the reservation. Do nothing more if this process cannot prove to be the holder, or if no answer
+        comes: the lease expires after its ttl.
         """
         try:
             await self._client.release(self.id, token, timeout=GOODBYE_SECONDS)
@@ -218,7 +222,7 @@ class AsyncLease(HeldLease):
 
 
 async def _wait(event: asyncio.Event, seconds: float | None) -> None:
-    """Return when the event is set or when `seconds` have passed. None: no limit."""
+    """Return when the event is set or when `seconds` have passed. `seconds` None: wait without a limit."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,5 +1,5 @@
-"""Watches over many reservations in one event loop. One connection receives all notices that rows have changed, and one
-read fetches all rows that the watches request at about the same time.
+"""Watches over many reservations in one event loop. One connection receives all notices, which report that rows have
+changed. One read fetches all rows that the watches request at about the same time.
 
 A watch uses neither a thread nor a connection of its own, so thousands of waits can run at the same time.
 """
@@ -23,8 +23,8 @@ _LOOK_SECONDS: Final = 0.1
 
 
 class RedisNotices:
-    """The receiver of the notices on Redis channels for all watches of one event loop. Its thread starts with the first
-    watch.
+    """The receiver of notices on Redis channels for all watches of one event loop. A notice reports that the row of a
+    reservation, or of a slot, has changed. The thread that receives notices starts with the first watch.
     """
 
     def __init__(self, wire: RequestTransport, channel_of: Callable[[str], str]) -> None:
@@ -56,7 +56,9 @@ class RedisNotices:
         self._take_over()
 
     def note(self, name: str, seen: Joined) -> None:
-        """Do nothing: Redis sends a notice at each change, so it does not matter which row was read last (`seen`)."""
+        """Record the row that was read last (`seen`), so that only later changes are reported. Here: do nothing,
+        because Redis sends a notice at each change, whichever row was read last.
+        """
 
     def close(self) -> None:
         """End the thread that receives notices. The transport must be closed before."""
@@ -110,8 +112,8 @@ class RedisNotices:
 
 
 class Rows:
-    """The reader of reservations' rows for one event loop. All rows that are requested during a read are fetched
-    together by the next read.
+    """The reader of reservations' rows for one event loop. While one read runs, further requests for rows are
+    collected, and the next read fetches all of their rows together.
     """
 
     def __init__(self, reader: Reader, run: Callable[..., Coroutine[Any, Any, list[Joined]]]) -> None:
@@ -170,15 +172,15 @@ class AsyncWatch:
         return (await self.read_joined()).row
 
     async def read_joined(self) -> Joined:
-        """Return the present row of the reservation, and the slots of its leases whose machine is missing in the view.
-        Raise Unavailable if the view is not valid.
+        """Return (1) the present row of the reservation, None if the view does not have it, and (2) the ids of the
+        leased slots for which the view lacks the machine of the lease. Raise Unavailable if the view is not valid.
         """
         found = await self._rows.read(self.reservation)
         self._notices.note(self.reservation, found)
         return found
 
     async def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice about the watched reservation arrives, or when `seconds` have passed."""
+        """Return when a notice that the reservation's row has changed arrives, or when `seconds` have passed."""
         await _wait(self._hinted, seconds)
 
 
@@ -201,8 +203,8 @@ class AsyncWatches:
             self._notices.remove(each, self._hinted)
 
     async def read_joined(self) -> dict[str, Joined]:
-        """Return the present rows of the reservations by id, with the slots whose machine is missing in the view. Raise
-        Unavailable if the view is not valid.
+        """Return reservation id -> its present row and the ids of its leased slots for which the view lacks the
+        machine, as `AsyncWatch.read_joined` returns them. Raise Unavailable if the view is not valid.
         """
         found = await asyncio.gather(*map(self._rows.read, self.reservations))
         for name, seen in zip(self.reservations, found, strict=True):
@@ -210,7 +212,9 @@ class AsyncWatches:
         return dict(zip(self.reservations, found, strict=True))
 
     async def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice about one of the reservations arrives, or when `seconds` have passed."""
+        """Return when a notice that the row of one of the reservations has changed arrives, or when `seconds` have
+        passed.
+        """
         await _wait(self._hinted, seconds)
 
 

@@ -115,12 +115,14 @@ class Client(Commands, RuleRequests):
 
     @property
     def probe(self) -> "Probe":
-        """Checks of the stack's health, for operators. Raise Unavailable for a client over HTTP."""
+        """The checks of the stack's health, for operators. Raise Unavailable for a client over HTTP, which cannot make
+        these checks.
+        """
         return self._wire.make_probe()
 
     @property
     def hosts(self) -> Hosts:
-        """The messages of static hosts: register, send heartbeats, leave, and read the leases of a host."""
+        """The messages of static hosts: a host registers, sends heartbeats, leaves, and reads its leases."""
         return self._hosts
 
     # Requests that change something.
@@ -203,7 +205,7 @@ class Client(Commands, RuleRequests):
 
     def recall(self, *reservations: str, timeout: float | None = None) -> Table[Reservation]:
         """Return the reservations with these ids from the database, including those that ended long ago. Unknown ids
-        are missing.
+        are omitted.
 
         A worker must run to answer this. Raise NotAnswered or Unavailable.
         """
@@ -211,8 +213,8 @@ class Client(Commands, RuleRequests):
         return Table(each.row for each in found if each.row is not None)
 
     def _query(self, reservations: Iterable[str], timeout: float | None) -> tuple[Joined, ...]:
-        """Return the rows of these reservations, which a worker reads from the database, each with the slots of its
-        leases whose machine is unknown. Unknown reservations are missing.
+        """Return the rows of these reservations, read from the database by a worker. With each row, `missing` has the
+        slots of its leases whose machine is unknown. Reservations that the database does not have are omitted.
         """
         answer = self._ask_worker("query", {"ids": list(reservations)}, timeout)
         return tuple(
@@ -225,8 +227,8 @@ class Client(Commands, RuleRequests):
         )
 
     def slots(self, *, pool: str | None = None, state: str | None = None) -> Table[Slot]:
-        """Return the slots of the view, sorted by name; with `pool` or `state`, only those of the pool
-        or in the state.
+        """Return the slots of the view, sorted by name. `pool`: only slots of this pool. `state`: only slots in this
+        state. None: any.
         """
         return Table(self._reader.list_slots(pool, state))
 
@@ -256,8 +258,8 @@ class Client(Commands, RuleRequests):
         return read_explanation(self._ask_worker("explain", {"reservation": reservation}, timeout))
 
     def conditions(self, pool: str | None = None, *, timeout: float | None = None) -> Conditions:
-        """Return sentences about slots and pools that their states do not show, for example that launches are paused.
-        `pool`: only this pool and its slots; None: all.
+        """Return sentences about slots and pools. They report what the states of the slots do not show, for example
+        that launches are paused. `pool`: only this pool and its slots; None: all pools.
 
         A worker must run to answer this. Raise NotAnswered or Unavailable.
         """
@@ -350,9 +352,9 @@ class Client(Commands, RuleRequests):
         return check_accepted(self._wire.ask(verb, document, self._timeout(timeout)))
 
     def _describe(self, answer: Answer, seen: Joined | None) -> Reservation:
-        """Return the reservation that a `submit` is about, with the `waiting` and the `notes` of the answer. `seen`:
-        the row that came with the answer; None: no row was read, so the view is read now. If the view does not have the
-        row yet, the reservation has only the fields of the answer.
+        """Return the reservation that was submitted with `submit`, with the `waiting` and the `notes` of the answer.
+        `seen`: the row that came with the answer; None: no row came, so the row is read from the view now. If the view
+        does not have the row yet, the reservation has only the fields of the answer.
         """
         name, phase = answer.reservation or "", answer.phase or "pending"
         found = None if seen is None else seen.row

@@ -24,8 +24,8 @@ _log: Final = logging.getLogger("leasehold")
 
 
 class ClientClock:
-    """The clock of one client, which returns cluster time. Thread-safe. `key`: the Redis key of the offset that the
-    leader publishes.
+    """The clock of one client, which returns cluster time. Thread-safe. `key`: the Redis key with the offset that the
+    leader publishes: cluster time minus the time of Redis.
     """
 
     def __init__(self, client: redis.Redis, key: str) -> None:

@@ -30,10 +30,9 @@ class AccountFields(TypedDict, total=False):
 
 class Commands(ABC):
     """The commands of a client, except `submit`. Each command raises Refused, NotAnswered (safe to repeat) or
-    Unavailable. `timeout` is in seconds; None: that of the client.
+    Unavailable. `timeout` is in seconds; None: the timeout of the client.
 
-    `token`: the fencing token of the lease. `key`: the key of the reservation; default: the one that `find_key`
-    returns.
+    `token`: the fencing token of the lease. `key`: the key of the reservation; None: the key that `find_key` returns.
     """
 
     @abstractmethod
@@ -42,7 +41,9 @@ class Commands(ABC):
 
     @abstractmethod
     def _find_keys(self, reservations: Iterable[str]) -> Mapping[str, str]:
-        """Return reservation id -> key for those of these reservations whose keys this client has."""
+        """Return the keys of these reservations, as reservation id -> key. Reservations whose keys this client does not
+        have are omitted.
+        """
 
     @abstractmethod
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:
@@ -50,8 +51,8 @@ class Commands(ABC):
 
     @abstractmethod
     def _ask_many(self, verb: str, chunks: Iterable[list[dict[str, Any]]], timeout: float | None) -> Table[Answer]:
-        """Send one request for each of these lists of documents, and return one answer for each document, in their
-        order.
+        """Send one request with this verb for each list of documents in `chunks`. A document has the fields of one
+        request. Return one answer for each document, in the order of the documents.
         """
 
     def renew(
@@ -99,8 +100,9 @@ class Commands(ABC):
         as_of: float | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Report that nothing runs on a slot. Reservations that were confirmed there end; a lease that is not confirmed
-        yet is kept. `labels`: the new labels of the slot. `as_of`: time of the report, as for `confirm`.
+        """Report that nothing runs on a slot. Reservations that were confirmed on this slot end; a lease that is not
+        confirmed yet is kept. `labels`: the new labels of the slot, which are stored if no lease is left on it; None:
+        the labels stay. `as_of`: time of the report, as for `confirm`.
         """
         return self._send_fields("idle", {"slot": slot, "labels": labels, "as_of": as_of}, timeout)
 
@@ -112,7 +114,9 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """End a reservation because its holder has finished. The release of a pending reservation needs no token."""
+        """End a reservation because its holder has finished. A pending reservation has no lease, so its release needs
+        no token.
+        """
         return self._command("release", reservation, token, timeout, key=key)
 
     def renew_many(self, tokens: Mapping[str, int | None], *, timeout: float | None = None) -> Table[Answer]:
@@ -134,8 +138,8 @@ class Commands(ABC):
         return self._command("cancel", reservation, None, timeout, reason=reason)
 
     def priority(self, reservation: str, priority: float, *, timeout: float | None = None) -> Answer:
-        """Change the priority of a reservation. Under the queue `priority`, the highest is served first. The priority 0
-        puts a pending reservation on hold.
+        """Change the priority of a reservation. Under the queue `priority`, the reservation with the highest priority
+        is served first. The priority 0 puts a pending reservation on hold.
         """
         return self._command("priority", reservation, None, timeout, priority=priority)
 
@@ -163,8 +167,9 @@ class Commands(ABC):
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Give revoked leases back before their deadline. With `component`, give the elastic instance of this name
-        (or all instances of the component of this name) back, even if they are not being revoked.
+        """Give revoked leases back before their deadline. `component`: the name of an elastic instance, or of a
+        component; then its instance or instances are given back, even if they are not being revoked. None: all leases
+        that are being revoked.
         """
         return self._command("surrender", reservation, token, timeout, component=component, key=key)
 

@@ -17,7 +17,7 @@ KEY_FILE_VARIABLE: Final = "LEASEHOLD_ACCESS__KEY_FILE"
 
 @dataclass(frozen=True)
 class Credentials:
-    """A principal, its key, and the identity of its cluster. If the identity is None, the client reads it from the
+    """A principal, its key, and the id of its cluster. If the id of the cluster is None, the client reads it from the
     cluster's Redis.
     """
 

@@ -1,4 +1,4 @@
-"""Texts about requests, for error messages and for lists of messages."""
+"""Texts that describe requests, for error messages and for programs that list messages, such as Flower."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 def describe_silence(verb: str, document: Mapping[str, Any], seconds: float, reason: str) -> str:
     """Return the error message about a request that was not answered within `seconds`. `reason`: what is known about
-    the cause; "" if nothing is.
+    the cause; "" if the cause is not known.
     """
     why = f": {reason}" if reason else ""
     return (
@@ -16,8 +16,8 @@ def describe_silence(verb: str, document: Mapping[str, Any], seconds: float, rea
 
 
 def describe_request(document: Mapping[str, Any]) -> str:
-    """Return a short text that names what a request is about: an id, a number of items, or "?" if the document has
-    neither. Flower shows this text.
+    """Return a short text that names what a request is about: the id of a reservation, slot or account, or the number
+    of its items. Return "?" if the document has neither. Flower shows this text.
     """
     if "items" in document:
         return f"{len(document['items'])} items"

@@ -2,8 +2,8 @@
 from the working folder upwards.
 
 The processes of a stack hold a lock on a file beside run.json; the kernel releases it when the last process ends. So a
-run.json without the lock is stale. Commands connect to the addresses in run.json and end the process that it names.
-Therefore a folder is refused that belongs to another user or that other users may write to
+run.json without the lock is stale. Commands connect to the addresses in run.json, and end the process that run.json
+names. Therefore a folder is refused if it belongs to another user or if other users may write to it
 (leasehold/private_files.py).
 """
 
@@ -151,10 +151,9 @@ class Address:
 
 
 def find_address(url: str | None = None, view_url: str | None = None, prefix: str | None = None) -> Address:
-    """Return the address of the stack: the given values, else those of the environment, else those of the running
-    stack.
+    """Return the address of the stack: from the arguments, else from the environment, else from the running stack.
 
-    If a URL is given, the environment and the running stack are ignored, because they may name the view of another
+    If `url` is given, the environment and the running stack are ignored, because they may name the view of another
     stack. Raise NoStack if no URL is found, and UntrustedFolder if only a folder of another user has one.
     """
     variables: Mapping[str, str] = {} if url else os.environ

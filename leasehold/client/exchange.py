@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from leasehold.client.transport import RequestTransport
 
 RESEND_SECONDS: Final = 2.0
-"""Seconds after which the first copy of a request is sent. The time before each further copy doubles."""
+"""Seconds without an answer after which the first copy of a request is sent. The time before each further copy doubles.
+"""
 LONGEST_RESEND_SECONDS: Final = 15.0
 LONGEST_HOLD_SECONDS: Final = 30.0
 """The most seconds for which no further copy of a request is sent because an earlier copy seems to wait in the queue.
@@ -37,9 +38,9 @@ closed.
 
 
 class Earlier(NamedTuple):
-    """A copy of a request that was sent before the request was passed to an Exchange. `sent_at`: the time in its
-    header. `waited`: the seconds that passed without an answer. `retry_after`: the seconds in the answer of an
-    overloaded worker, if there was one.
+    """A copy of a request that was sent before an Exchange got the request. `sent_at`: the sending time in the copy's
+    header. `waited`: the seconds that have passed since then without an answer. `retry_after`: the seconds that an
+    overloaded worker named in its answer; None: no worker has answered.
     """
 
     sent_at: float
@@ -48,7 +49,7 @@ class Earlier(NamedTuple):
 
 
 class Pending:
-    """A request that has no answer yet, and the time at which it is sent again."""
+    """A request that has no answer yet, with the time at which its next copy is sent."""
 
     def __init__(self, index: int, document: dict[str, Any]) -> None:
         self.index, self.document = index, document
@@ -66,8 +67,8 @@ class Pending:
         self.due = now + self._backoff.take()  # promise: request-sent-again
 
     def note_earlier(self, earlier: Earlier) -> None:
-        """Record that a copy of the request was sent before this object was made, and that it was not answered, or that
-        an overloaded worker asked for it to be sent again later.
+        """Record a copy of the request that was sent before this object was made. The copy was either not answered, or
+        an overloaded worker asked for the request to be sent again later.
         """
         self.note_sent(earlier.sent_at)
         self.due = time.monotonic() + max(RESEND_SECONDS - earlier.waited, 0.0)
@@ -81,7 +82,7 @@ class Pending:
         return self.sent_at is not None and time.monotonic() < self._held_until
 
     def hold(self) -> None:
-        """Delay the next copy of the request, because the newest copy still waits in the queue."""
+        """Delay the next copy of the request, because the newest copy is still in the queue."""
         self.due = time.monotonic() + shorten(RESEND_SECONDS)
 
     def note_shed(self, seconds: float) -> None:
@@ -99,7 +100,7 @@ def address_request(document: Mapping[str, Any], request: str, address: str) -> 
 
 
 def read_retry(answer: Mapping[str, Any]) -> float | None:
-    """Return after how many seconds the request is to be sent again, if this is the answer of an overloaded worker.
+    """If this is the answer of an overloaded worker, return after how many seconds the request is to be sent again.
     Return None for any other answer.
     """
     seconds = answer.get("retry_after")
@@ -108,11 +109,12 @@ def read_retry(answer: Mapping[str, Any]) -> float | None:
 
 
 def read_first_answer(replies: Sequence[Any], sent_at: float, wait: float) -> dict[str, Any] | Earlier | None:
-    """Return the answer to a request. `replies`: the replies of Redis to the LPUSH that sent the request and to the
-    BLPOP that waited for its answer, at most `wait` seconds. `sent_at`: the time in the header of the request.
+    """Return one of three results: (1) the answer to a request, if it has come; (2) an Earlier, with which an Exchange
+    continues the request, if no answer has come or the worker was overloaded; (3) None if Redis refused one of the two
+    commands.
 
-    If no answer has come or the worker was overloaded, return the Earlier with which an Exchange continues the request.
-    Return None if Redis refused one of the two commands.
+    `replies`: the replies of Redis to the LPUSH that sent the request and to the BLPOP that waited for its answer, at
+    most `wait` seconds. `sent_at`: the time in the header of the request.
     """
     if len(replies) < 2 or any(isinstance(each, Exception) for each in replies[:2]):  # noqa: PLR2004 - see above
         return None
@@ -125,8 +127,9 @@ def read_first_answer(replies: Sequence[Any], sent_at: float, wait: float) -> di
 
 class Exchange:
     """Sends several requests with one verb, at most REQUESTS_IN_FLIGHT at a time, and receives their answers.
-    `timeout`: the most seconds without any answer. `earlier`: the copy of the first request that was sent already;
-    `spent`: the seconds of `timeout` that have passed since then.
+
+    `timeout`: the most seconds without any answer. `earlier`: the copy of the first request that was sent before the
+    Exchange was made; None: no copy was sent. `spent`: the seconds of `timeout` that have passed since then.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The state and rules of a held lease, which the blocking and the async lease share.
 
-A lease learns its state from answers and from its row in the view. It uses two clocks: cluster time for deadlines of
-the stack (`revoke_by`), and the monotonic clock for the time since its last renewal. Subclasses define how to wait and
-how to wake threads or tasks.
+A lease learns its state from answers and from the row of its reservation in the view. It uses two clocks: cluster time
+for deadlines of the stack (`revoke_by`), and the monotonic clock for the time since its last renewal. Subclasses define
+how to wait and how to wake threads or tasks.
 """
 
 import threading
@@ -31,7 +31,7 @@ FINAL_FAULTS: Final = frozenset({"key", "principal", "signature"})
 
 
 class Flag(Protocol):
-    """The methods that the events of threading and of asyncio have in common."""
+    """The methods that `threading.Event` and `asyncio.Event` have in common."""
 
     def is_set(self) -> bool:
         """Return whether the event (for example `lost`) is set."""
@@ -81,14 +81,18 @@ class HeldLease(ABC):
 
     @property
     def reservation(self) -> Reservation:
-        """The row of the reservation at the time when it was leased. Raises Unavailable before the lease is entered."""
+        """The row of the reservation as it was when the reservation was leased. Raises Unavailable before the lease is
+        entered.
+        """
         if self._row is None:
             raise Unavailable(f"{self.id} is not leased: use it as `with client.lease(...) as lease:`")
         return self._row
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """The present leases of all component instances with their machines. Elastic instances come and go."""
+        """The present leases of all component instances with their machines. They change when elastic instances are
+        granted or end.
+        """
         first = self.reservation.leases
         return first if self._placements is None else self._placements
 
@@ -129,8 +133,9 @@ class HeldLease(ABC):
 
     @property
     def cores(self) -> float | None:
-        """The number of CPUs of its slot that the reservation's first instance may use at present, including its part
-        of the spare ones; None: the instance requested no CPUs and no number was reported.
+        """The number of CPUs of its slot that the reservation's first instance may use at present. This includes its
+        part of the spare CPUs, which no lease on the slot has requested. None: the instance requested no CPUs and no
+        number was reported.
         """
         return self.placements[0].usable_cores
 
@@ -199,8 +204,8 @@ class HeldLease(ABC):
         """Call a callback that the holder has registered with `on_revoke` or `on_lost`."""
 
     def _begin(self, row: Reservation, answer: Answer) -> bool:
-        """Begin to hold the lease after its first renewal, which got `answer`. Return False if the reservation is no
-        longer leased.
+        """Begin to hold the lease after its first renewal, which got `answer`, and return True. If the reservation is
+        no longer leased, change nothing and return False.
         """
         if answer.phase not in HELD:
             return False
@@ -226,8 +231,8 @@ class HeldLease(ABC):
         self._wake()
 
     def _patience(self) -> float:
-        """Return the time limit of one renewal, in seconds. It is short, because a later renewal extends the lease
-        further.
+        """Return the seconds for which one renewal waits for its answer. The time is short, because a later renewal
+        extends the lease further.
         """
         return RENEWAL_SECONDS if self._ttl is None else min(self._pause(), RENEWAL_SECONDS)
 
@@ -237,15 +242,17 @@ class HeldLease(ABC):
         return min(max(self._ttl / RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
 
     def _note_row(self, row: Reservation | None, missing: frozenset[str]) -> None:
-        """Update the state of the lease from its row. `missing`: the slots whose machine is not in the view."""
+        """Update the state of the lease from the row of its reservation. `missing`: the slots whose machine is not in
+        the view.
+        """
         if row is not None:
             self._note_parts(row, missing)
             self._learn(row.phase, row.token, row.revoke_by, row.revoke_reason or row.reason)
 
     def _learn(self, phase: str | None, token: int | None, deadline: float | None, reason: str | None) -> None:
         """Update the state of the lease from the phase, token and deadline in an answer or a row. `reason`: why the
-        lease is being revoked or has ended; None if that is not known. An answer or row with an older token is outdated
-        and ignored.
+        lease is being revoked or has ended; None if that is not known. An answer or row whose token is older than the
+        known one is outdated, and changes nothing.
         """
         ours = self._row.token if self._row is not None else token
         if self._left.is_set() or (token is not None and ours is not None and token < ours):
@@ -256,7 +263,9 @@ class HeldLease(ABC):
             self._begin_revoke(deadline, reason)
 
     def _note_parts(self, row: Reservation, missing: frozenset[str]) -> None:
-        """Update the leases of the instances from the row, unless the token of the row belongs to another holder."""
+        """Update the leases of the instances from the row. If the token of the row is another one, the row belongs to
+        another holder and changes nothing.
+        """
         if self._row is not None and row.token == self._row.token and row.phase in HELD:
             self._placements = fill_in(row, missing, self.placements)
             self._elastic.take(self._placements)

@@ -29,7 +29,9 @@ _NOTICE: Final = msgspec.json.Decoder(_Notice)
 
 
 class RedisHints:
-    """A subscription to the notices on one Redis channel, for one thread. Notices may be lost."""
+    """A subscription to the notices on one Redis channel, for one thread. A notice reports that the row of a
+    reservation or of a slot has changed. Notices may be lost.
+    """
 
     def __init__(self, wire: "RequestTransport", channel: str) -> None:
         self._wire, self._name = wire, channel
@@ -41,7 +43,7 @@ class RedisHints:
         """
 
     def listen(self) -> None:
-        """Subscribe to the channel. If Redis does not answer, `wait` tries again."""
+        """Subscribe to the channel. If Redis does not answer, do nothing; `wait` subscribes later."""
         try:
             self._channel.subscribe(self._name)
         except redis.RedisError:
@@ -67,7 +69,9 @@ class RedisHints:
         return False
 
     def note(self, seen: Joined) -> None:
-        """Do nothing: Redis sends a notice at each change, so it does not matter which row was read last (`seen`)."""
+        """Record the row that was read last (`seen`), so that only later changes are reported. Here: do nothing,
+        because Redis sends a notice at each change, whichever row was read last.
+        """
 
     def forget(self) -> None:
         """Drop the notices that have arrived so far. Call this before a read of the row, because the read shows the
@@ -88,8 +92,8 @@ class RedisHints:
 
 
 def _list_slots(notice: bytes) -> frozenset[str]:
-    """Return the slots that a notice names. If the notice cannot be read, return an empty set, because a notice is only
-    a hint.
+    """Return the ids of the slots that a notice names. If the notice cannot be read, return an empty set: the notice is
+    still a hint to read the row.
     """
     try:
         return frozenset(lease.slot for lease in _NOTICE.decode(notice).leases)

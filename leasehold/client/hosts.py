@@ -48,8 +48,8 @@ class Hosts:
         return answer
 
     def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
-        """Report that the host is online, and that it knows this `version` of its slot (`Host.version`). There is no
-        answer.
+        """Report that the host is online, and that it knows this `version` of its slot (`Host.version`; None: it knows
+        no version). A heartbeat gets no answer.
 
         A heartbeat counts only if it is from the machine that the slot belongs to. It is signed if this client's
         principal has the name of the slot. Raise Unavailable if the stack does not answer.
@@ -79,7 +79,7 @@ class Hosts:
         return msgspec.convert(self._ask("leases", {"slot": slot, "machine": machine}, timeout), Host)
 
     def hints(self, slot: str) -> Hints:
-        """Return a subscription to hints that this slot has changed. The caller must close it."""
+        """Return a subscription to hints, which report that this slot has changed. The caller must close it."""
         return self._wire.hint_host(slot)
 
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:

@@ -35,7 +35,9 @@ from leasehold.errors import (
 
 CONNECT_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 10.0
-"""Seconds to wait for a response beyond the time for which the server may wait."""
+"""Seconds for which the client waits for a response, in addition to the time for which the server may wait before it
+responds.
+"""
 MOST_KEPT: Final = 32
 """The most connections that are kept open while no thread uses them."""
 _NOT_FOUND: Final = 404
@@ -52,7 +54,7 @@ class Reply(NamedTuple):
 
     @property
     def is_ok(self) -> bool:
-        """Whether the server carried the request out."""
+        """Whether the server has carried the request out."""
         return 200 <= self.status < 300  # noqa: PLR2004 - the classes of status codes
 
     @property
@@ -63,7 +65,7 @@ class Reply(NamedTuple):
         return self.find("detail") or f"HTTP status {self.status}"
 
     def find(self, name: str) -> str:
-        """Return the text in this field of the response's JSON; "" if the field is missing or has no text."""
+        """Return the text in the field `name` of the response's JSON; "" if the field is missing or has no text."""
         found = self.content.get(name) if isinstance(self.content, dict) else None
         return found if isinstance(found, str) else ""
 
@@ -100,7 +102,9 @@ class _Connection(http.client.HTTPConnection):
         self.send(b"".join(pieces))
 
     def send(self, data: Any) -> None:
-        """Send data at once, or keep it until `request` has the whole request."""
+        """Send data on the connection. Within `request`, which sends a head and a body, collect the data instead, and
+        let `request` send them in one piece.
+        """
         if self._pieces is None:
             super().send(data)
         else:
@@ -112,7 +116,9 @@ class _TlsConnection(_Connection, http.client.HTTPSConnection):
 
 
 class Interrupt:
-    """Ends a request that another thread waits for. Use a new one for each request."""
+    """Ends a request while its thread waits for the response; another thread calls `set`. Use a new Interrupt for each
+    request.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -120,14 +126,16 @@ class Interrupt:
         self.is_set = False
 
     def hold(self, connection: http.client.HTTPConnection) -> None:
-        """Record the connection of the request. Raise InterruptedError if `set` was called."""
+        """Record the connection of the request, so that `set` can end the request. Raise InterruptedError if `set` was
+        called before.
+        """
         with self._guard:
             self._connection = connection
             if self.is_set:
                 raise InterruptedError
 
     def set(self) -> None:
-        """End the request: its thread gets Unavailable at once."""
+        """End the request: the thread that waits for its response gets Unavailable at once."""
         with self._guard:
             self.is_set = True
             if self._connection is not None:
@@ -137,7 +145,7 @@ class Interrupt:
 class HttpChannel:
     """The connections of one client to one HTTP API. Safe for threads and after a fork.
 
-    `authorization`: the value of the header `Authorization`, None for none.
+    `authorization`: the value of the header `Authorization`; None: the header is not sent.
     """
 
     def __init__(self, url: str, authorization: str | None) -> None:
@@ -302,7 +310,7 @@ class HttpChannel:
 
 
 def _shut(connection: http.client.HTTPConnection) -> None:
-    """End a connection that another thread reads from: its read raises an error at once."""
+    """End a connection from another thread than the one that reads from it. The read raises an error at once."""
     sock = connection.sock
     if sock is not None:
         with suppress(OSError):

@@ -1,5 +1,5 @@
-"""Hints over HTTP that a row has changed: the server responds when the row has changed, or when the waiting time of the
-request is over.
+"""Hints over HTTP. A hint reports that a row has changed: the server responds to a request when the row has changed, or
+when the waiting time of the request is over.
 """
 
 import threading
@@ -18,7 +18,7 @@ POLL_SECONDS: Final = 20.0
 LISTEN_SECONDS: Final = 2.0
 """The most seconds for which a new subscription to the hints of a host waits for its first hint."""
 PAUSE_SECONDS: Final = 0.2
-"""Seconds before the next attempt if the server does not answer."""
+"""Seconds before the next request for hints if the server does not answer."""
 NOTHING: Final = "none"
 """The mark (see `mark_row`) of a reservation that the view does not have."""
 
@@ -33,8 +33,8 @@ def mark_row(seen: Joined) -> str:
 
 
 class HttpRowHints:
-    """Hints that one reservation has changed, for one thread. No change that happens after the last read of the row is
-    missed.
+    """Hints over HTTP, for one thread. A hint reports that the row of one reservation has changed. Each change after
+    the last read of the row is reported.
     """
 
     def __init__(self, channel: HttpChannel, reservation: str) -> None:
@@ -43,21 +43,29 @@ class HttpRowHints:
         self.expected: frozenset[str] = frozenset()
 
     def listen(self) -> None:
-        """Do nothing: there is no subscription, because each wait is a request of its own."""
+        """Begin the subscription to hints. Here: do nothing, because there is no subscription; each `wait` is a request
+        of its own.
+        """
 
     def note(self, seen: Joined) -> None:
         """Record the row that was read last. `wait` returns when the row differs from it."""
         self._mark = mark_row(seen)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the row differs from the one that was read last, for `seconds` at most. Return whether it does."""
+        """Wait until the row differs from the one that was read last, for `seconds` at most. Return True if the row
+        differs, else False.
+        """
         return _wait(self._channel, seconds, self._has_changed)
 
     def forget(self) -> None:
-        """Do nothing: no hints are collected, because each wait compares the row with the one that was read last."""
+        """Drop the hints that have arrived so far. Here: do nothing, because no hints are collected; each `wait`
+        compares the present row with the one that was read last.
+        """
 
     def close(self) -> None:
-        """Do nothing: the connections belong to the client."""
+        """End the subscription to hints. Here: do nothing, because there is no subscription, and the connections belong
+        to the client.
+        """
 
     def _has_changed(self, seconds: float) -> bool:
         query = {"after": self._mark, "wait": f"{seconds:.3f}"}
@@ -70,8 +78,8 @@ class HttpRowHints:
 
 
 class HttpHostHints:
-    """Hints that the slot of one host has changed, for one thread. A thread of this object asks the server for them in
-    long requests, so that a short `wait` needs no request.
+    """Hints over HTTP, for one thread. A hint reports that the slot of one host has changed. A thread of this object
+    asks the server for hints in long requests, so that a short `wait` needs no request.
     """
 
     def __init__(self, channel: HttpChannel, slot: str) -> None:
@@ -91,10 +99,12 @@ class HttpHostHints:
             self._thread.start()
 
     def note(self, seen: Joined) -> None:
-        """Do nothing: a host reads no row of a reservation."""
+        """Record the row of a reservation that was read last (`seen`). Here: do nothing, because these hints are about
+        a slot, and a host reads no reservation's row.
+        """
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a hint, for `seconds` at most. Return whether one arrived."""
+        """Wait for a hint, for `seconds` at most. Return whether a hint arrived."""
         if self._thread is None:
             self.listen()
         is_hinted = self._hinted.wait(seconds)

@@ -39,8 +39,9 @@ def read_url(url: str) -> SplitResult:
 def make_authorization(
     url: SplitResult, environment: Mapping[str, str], token: str | None, credentials: Credentials | None
 ) -> str | None:
-    """Return the value of the header `Authorization`: of the token, else of the credentials, else of the token in the
-    environment `environment`. Return None if there is none of them.
+    """Return the value of the header `Authorization`. It is made from the first of these that exists: the argument
+    `token`, the argument `credentials`, the token in the environment variables `environment`. Return None if there is
+    none of them.
 
     Raise BadCredentials if a secret would cross a network without TLS.
     """

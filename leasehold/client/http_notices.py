@@ -1,4 +1,5 @@
-"""Notices over HTTP for all watches of one event loop: one thread asks for changes of all watched reservations at once.
+"""Notices over HTTP for all watches of one event loop. A notice reports that the row of a watched reservation has
+changed. One thread asks for the changes of all watched reservations at once.
 
 For each watched reservation, a request contains a mark: a text that identifies the row that was read last. The server
 responds as soon as one of the rows differs from its mark, so no change is missed between two requests.
@@ -15,8 +16,8 @@ from leasehold.common.http_routes import MOST_MARKS
 from leasehold.errors import LeaseholdError
 
 TURN_SECONDS: Final = 0.2
-"""The most seconds of one request while there are more watches than fit into one request, so that requests take
-turns.
+"""The most seconds for which one request waits while there are more watches than fit into one request. The limit is
+short, because the watches take turns.
 """
 GATHER_SECONDS: Final = 0.02
 """Seconds for which new watches are gathered before the request is sent again with them."""
@@ -36,7 +37,9 @@ class HttpNotices:
         self._is_wanted = threading.Event()
         self._stop = threading.Event()
         self._interrupt = Interrupt()
-        """Ends the present request when a new watch begins, so that the next request contains the new watch."""
+        """Ends the present request when a new watch begins, so that the next request is sent at once and contains the
+        new watch.
+        """
         self._thread: threading.Thread | None = None
         self._turn = 0
 

@@ -28,8 +28,8 @@ class HttpReader:
         self._read("/slots", {"limit": 1})
 
     def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:  # noqa: ARG002 - the server joins
-        """Return the reservations with these ids and their machines, in the given order. `expected` has no effect: the
-        server reads the machines.
+        """Return the reservations with these ids and their machines, in the given order. `expected` (ids of slots to
+        read in the same round trip) has no effect, because the server reads the machines itself.
         """
         if len(ids) == 1:
             return [self._find_row(ids[0])]
@@ -42,8 +42,9 @@ class HttpReader:
     def list_reservations(
         self, phases: frozenset[str] | None, wanted: Mapping[str, str | None], tags: Mapping[str, str]
     ) -> list[Reservation]:
-        """Return the reservations that match, with machines, in order of submission. `phases` None: any phase.
-        `wanted`: field of the request -> value; None: any value.
+        """Return the reservations that match all given conditions, with machines, in order of submission. `phases`: the
+        possible phases; None: any phase. `wanted`: field of the request -> its value; None: any value. `tags`: tags
+        that a reservation must have.
         """
         query: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
         query |= {f"tag.{name}": value for name, value in tags.items()}

@@ -72,8 +72,8 @@ class HttpTransport:
 
     def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
         """Send the submission of one reservation. Return (1) the answer, and (2) the row of the reservation after the
-        submission, which is a Joined without a row if the view does not have it yet, and None if the server did not
-        read it.
+        submission. The second part is a Joined without a row if the view does not have the row yet, and None if the
+        server did not read the row.
         """
         answer = self.ask("submit", document, timeout)
         row = answer.get("row")
@@ -83,9 +83,11 @@ class HttpTransport:
         return answer, Joined(None) if "row" in answer else None
 
     def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
-        """Send a heartbeat of the host of this slot. The server, not this client, signs and counts the heartbeat, so
-        `above` is returned unchanged. Raise Refused if this principal may not send heartbeats for the slot, or
-        Unavailable.
+        """Send a heartbeat of the host of this slot. `above`: the counter of the last heartbeat. The server signs and
+        counts the heartbeat in place of this client, so the result is `above`, unchanged.
+
+        Raise Refused if this principal may not send heartbeats for the slot, and Unavailable if the server does not
+        answer.
         """
         body = {"machine": machine} if version is None else {"machine": machine, "version": version}
         reply = self._channel.call("POST", f"/slots/{quote_id(slot)}/heartbeat", body=body)
@@ -94,11 +96,11 @@ class HttpTransport:
         return above
 
     def hint_row(self, reservation: str) -> HttpRowHints:
-        """Return a subscription to hints that this reservation has changed."""
+        """Return a subscription to hints, which report that the row of this reservation has changed."""
         return HttpRowHints(self._channel, reservation)
 
     def hint_host(self, slot: str) -> HttpHostHints:
-        """Return a subscription to hints that this slot has changed."""
+        """Return a subscription to hints, which report that this slot has changed."""
         return HttpHostHints(self._channel, slot)
 
     def collect_notices(self) -> "HttpNotices":
@@ -108,11 +110,15 @@ class HttpTransport:
         return HttpNotices(self._channel)
 
     def collect_host_notices(self) -> None:
-        """Return None: each wait for a hint for a host needs a thread."""
+        """Return the receiver of the hints for hosts. Here: return None, because over HTTP there is no such receiver;
+        each wait for a hint for a host needs a thread.
+        """
         return
 
     def make_probe(self) -> "Probe":
-        """Raise Unavailable: canaries are messages in the queues, which an HTTP client does not reach."""
+        """Return the checks of the stack's health. Here: raise Unavailable, because the checks send canaries (test
+        tasks) through the queues, which an HTTP client does not reach.
+        """
         raise Unavailable(f"checks of queues and workers need the URL of the broker's Redis, not {self._channel.url}")
 
 
@@ -132,7 +138,9 @@ class _Question:
         self._trouble: NotAnswered | Unavailable | None = None
 
     def ask(self) -> dict[str, Any]:
-        """Return the answer. Raise NotAnswered or Unavailable when the time is over."""
+        """Send the request until it is answered, and return the answer. Raise NotAnswered or Unavailable when the time
+        is over.
+        """
         while True:
             try:
                 reply = self._send(max(self._deadline - time.monotonic(), 0.0))
@@ -165,7 +173,9 @@ class _Question:
         )
 
     def _note_problem(self, reply: Reply) -> None:
-        """Wait until the request may be sent again. Raise the error of the response if another attempt cannot help."""
+        """Wait until the request may be sent again after a response that reports a problem. If another attempt cannot
+        help, raise the error of the response instead.
+        """
         error = self._channel.explain(reply)
         if not isinstance(error, NotAnswered | Unavailable):
             raise error

@@ -1,5 +1,5 @@
-"""A lease for blocking programs. A thread renews it in the background, another one reports its revocation, and it ends
-by the local clock.
+"""A lease for blocking programs. One thread renews it in the background, and another thread reports its revocation. If
+the lease cannot be renewed, it ends by the local clock.
 """
 
 import builtins
@@ -28,7 +28,9 @@ class Lost(threading.Event):
         self._is_over = is_over
 
     def is_set(self) -> bool:
-        """Return whether the lease is lost, as shown by an answer, by its row, or by the clock of this process."""
+        """Return whether the lease is lost, as shown by an answer, by the row of its reservation, or by the clock of
+        this process.
+        """
         return super().is_set() or self._is_over()
 
 
@@ -166,8 +168,8 @@ class Lease(HeldLease):
 
     def _end_lease(self, token: int | None) -> None:
         """Release the lease. If the release is refused, because the token is stale or the reservation is not leased
-        yet, cancel the reservation. If this process cannot prove to be the holder, or no answer comes, do nothing: the
-        lease expires after its ttl.
+        yet, cancel the reservation. Do nothing more if this process cannot prove to be the holder, or if no answer
+        comes: the lease expires after its ttl.
         """
         try:
             self._client.release(self.id, token, timeout=GOODBYE_SECONDS)

@@ -11,8 +11,9 @@ from leasehold.client.models import Placement
 
 
 class Change(Shown, frozen=True, kw_only=True):
-    """One change of one instance of a lease. `kind`: an elastic instance was `granted`, is `revoking` (surrender it by
-    `deadline`) or was `revoked` (it has ended); or an instance of any component has a new number of CPUs (`cores`).
+    """One change of one instance of a lease. `kind` is one of four words: `granted` (an elastic instance was added),
+    `revoking` (an elastic instance must be surrendered by `deadline`), `revoked` (an elastic instance has ended),
+    `cores` (an instance of any component has a new number of CPUs).
     """
 
     kind: Literal["granted", "revoking", "revoked", "cores"]
@@ -58,8 +59,8 @@ class Changes:
         self._news = threading.Condition()
 
     def take(self, placements: Sequence[Placement]) -> None:
-        """Compare the present instances of the lease with the known ones, and record the differences. No change is
-        recorded twice.
+        """Compare the present instances of the lease with those of the last call, and record the differences. No change
+        is recorded twice.
         """
         present = {(each.component, each.token): each for each in placements if each.kind == "elastic"}
         with self._news:
@@ -77,7 +78,7 @@ class Changes:
 
     def _take_cores(self, placements: Sequence[Placement]) -> None:
         """Record a change for each instance that may use another number of CPUs than at the last call. For a new
-        instance, the number is compared with the one that it requested.
+        instance, record a change if the number of CPUs is not the one that the instance requested.
         """
         known, self._cores = self._cores, {(each.component, each.token): each.usable_cores for each in placements}
         for each in placements:

@@ -2,9 +2,10 @@
 
 A thread for each request costs two changes of the thread and several waits for Python's global lock, which is a large
 part of the time of a request over HTTP. Here the event loop itself sends the message and receives the answer, on a
-connection that no thread uses. Whatever is unusual is left to the blocking client in a thread: a Redis with TLS or
-apart from the broker's, an error of the connection, an overloaded worker, and an answer that does not come within
-RESEND_SECONDS.
+connection that no thread uses.
+
+In unusual cases the blocking client carries the request out in a thread: the view's Redis uses TLS or is not the
+broker's Redis, the connection fails, a worker is overloaded, or no answer comes within RESEND_SECONDS.
 """
 
 import time
@@ -60,7 +61,7 @@ class LoopClient(AsyncClient):
         self._busy = 0
 
     async def close(self) -> None:
-        """Close all connections and threads. See AsyncClient."""
+        """Close all connections and threads of the client, as `AsyncClient.close` does."""
         lines, self._idle, self._may_use_lines = self._idle, [], False
         for line in lines:
             line.close()
@@ -70,7 +71,8 @@ class LoopClient(AsyncClient):
         self, verb: str, document: Mapping[str, Any], seconds: float, request: str | None, *, has_row: bool
     ) -> Answered:
         """Send one request and return its answer, as `Client.ask` does. `seconds`: the time limit. `request`: the id of
-        the request; None: a random one. `has_row`: also return the row of the reservation, as it is after the answer.
+        the request; None: a random one. `has_row`: whether to return also the row of the reservation as it is after the
+        answer.
 
         Raise NotAnswered or Unavailable.
         """
@@ -90,10 +92,11 @@ class LoopClient(AsyncClient):
     async def _ask_on_line(
         self, verb: str, document: Mapping[str, Any], seconds: float, request: str, *, has_row: bool
     ) -> Answered | Earlier | None:
-        """Send one request on a connection of the event loop. Return the answer if it comes soon.
+        """Send one request on a connection of the event loop. Return one of three results.
 
-        Return an Earlier if the request was sent, and a thread must wait for the answer or send the request again.
-        Return None if a thread must send the request, because the connection failed or Redis refused it.
+        (1) The answer, if it comes soon. (2) An Earlier, if the request was sent and a thread must wait for the answer
+        or send the request again. (3) None, if a thread must send the request, because the connection failed or Redis
+        refused a command.
         """
         wait = min(seconds, exchange.RESEND_SECONDS)
         if wait <= 0:
@@ -160,9 +163,9 @@ def _ask(
     has_row: bool,
     client: Client,
 ) -> Answered:
-    """Send a request with the blocking client `client`, in a thread, and return its answer, with the row if `has_row`
-    is set. `earlier`: the copy of the request that the event loop has sent; None if it has sent none. `spent`: the part
-    of `seconds` that has passed.
+    """Send a request with the blocking client `client`, and return its answer. The caller is a thread. `has_row`:
+    whether to return also the row of the reservation. `earlier`: the copy of the request that the event loop has sent;
+    None: it has sent none. `spent`: the part of `seconds` that has passed.
     """
     wire = cast("RequestTransport", client._wire)
     answer = wire.resume(verb, document, seconds, request, earlier, spent)

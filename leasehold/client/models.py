@@ -46,8 +46,8 @@ class Placement(Shown, Lease, frozen=True, kw_only=True):
 
     @property
     def usable_cores(self) -> float | None:
-        """The number of CPUs of its slot that the instance may use at present, including its part of the spare ones.
-        None: the instance requested no CPUs and no number was reported.
+        """The number of CPUs of its slot that the instance may use at present. This includes its part of the spare
+        CPUs, which no lease on the slot has requested. None: the instance requested no CPUs and no number was reported.
 
         The number changes when other leases on the slot begin or end.
         """
@@ -68,8 +68,8 @@ class Account(Shown, PublicAccount, frozen=True, kw_only=True):
 
     @property
     def level(self) -> int:
-        """The best level for which the account has a balance. 5 if it has none: its reservations run at the free level
-        or wait.
+        """The best level for which the account has a balance; 5 if the account has no balance at any level.
+        Reservations of an account with the level 5 run at the free level or wait.
         """
         return level_of(self.balance)
 

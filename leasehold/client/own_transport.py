@@ -1,5 +1,5 @@
-"""The transport for commands that have the configuration of the cluster's own processes, and so its database and
-keys.
+"""The transport of requests for commands that read the configuration of the cluster's own processes. By this
+configuration they reach the database and the keys of the cluster.
 """
 
 from contextlib import closing, suppress
@@ -18,8 +18,8 @@ def open_wire(settings: Settings) -> RequestTransport:
     """Return a transport for requests to the cluster of these settings. Raise BadCredentials if the configured key
     cannot be used.
 
-    It signs messages as `access.principal` if a key is configured. Otherwise it signs them as the principal of the
-    workers, unless `access.mode` is `open`; then messages are not signed.
+    If a key is configured, the transport signs messages as the principal `access.principal`. If not, it signs them as
+    the principal of the workers, or not at all if `access.mode` is `open`.
     """
     credentials = _read_configured(settings)
     if credentials is None and settings.access.mode != "open":

@@ -1,5 +1,5 @@
-"""What a client needs of a stack: a transport for requests, a reader of rows, and hints that rows have changed. One
-implementation uses Redis and the broker, the other the HTTP API.
+"""What a client needs of a stack: a transport for requests, a reader of rows, and hints that report changes of rows.
+One implementation uses Redis and the broker, the other the HTTP API.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 class Joined(NamedTuple):
-    """The row of a reservation with the machines of its leases. `missing`: the slots of leases whose machine is
-    unknown, because the view does not have the slot, or has another epoch of it or a row from before the lease.
+    """The row of a reservation with the machines of its leases. `row` None: the view does not have the reservation.
+    `missing`: the ids of the leased slots whose machine is unknown, because the view does not have the slot, or has
+    another epoch of the slot, or has a row of the slot from before the lease.
 
     A machine without an address is known; its `address` is None.
     """
@@ -32,14 +33,14 @@ class Clock(Protocol):
 
 
 class Hints(Protocol):
-    """A subscription to hints that a row has changed, for one thread. Hints may be lost."""
+    """A subscription to hints, for one thread. A hint reports that a row has changed. Hints may be lost."""
 
     @property
     def expected(self) -> frozenset[str]:
         """The slots on which the reservation had leases when the newest hint was sent; empty if that is not known."""
 
     def listen(self) -> None:
-        """Begin the subscription. If the stack does not answer, `wait` tries again."""
+        """Begin the subscription. If the stack does not answer, do nothing; `wait` begins the subscription later."""
 
     def wait(self, seconds: float) -> bool:
         """Wait for a hint, for `seconds` at most. Return whether a hint arrived."""
@@ -59,7 +60,9 @@ class Hints(Protocol):
 
 
 class Notices(Protocol):
-    """The receiver of the notices for all watches of one event loop."""
+    """The receiver of notices for all watches of one event loop. A notice reports that the row of a reservation, or of
+    a slot, has changed.
+    """
 
     def add(self, name: str, event: "asyncio.Event") -> None:
         """Set `event` at each notice about the reservation (or slot) `name`, until `remove` is called."""
@@ -101,27 +104,27 @@ class Wire(Protocol):
 
     def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
         """Send the submission of one reservation. Return (1) the answer, as `ask` does, and (2) the row of the
-        reservation, as it is after the answer; None if the transport did not read the row. Raise NotAnswered or
-        Unavailable.
+        reservation after the answer. The second part is a Joined without a row if the view does not have the row, and
+        None if the transport did not read the row. Raise NotAnswered or Unavailable.
         """
 
     def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
-        """Send a heartbeat of the host of this slot. Return the counter to pass as `above` with the next heartbeat. A
-        signed heartbeat has a counter greater than `above`. Raise Unavailable if the stack does not answer.
+        """Send a heartbeat of the host of this slot. A signed heartbeat has a counter, which is greater than `above`.
+        Return the value to pass as `above` with the next heartbeat. Raise Unavailable if the stack does not answer.
         """
 
     def hint_host(self, slot: str) -> Hints:
-        """Return a subscription to hints that this slot has changed."""
+        """Return a subscription to hints, which report that this slot has changed."""
 
     def hint_row(self, reservation: str) -> Hints:
-        """Return a subscription to hints that this reservation has changed."""
+        """Return a subscription to hints, which report that the row of this reservation has changed."""
 
     def collect_notices(self) -> Notices:
         """Return the receiver of notices about reservations for one event loop."""
 
     def collect_host_notices(self) -> Notices | None:
-        """Return the receiver of the hints that slots of hosts have changed, for one event loop. Return None if this
-        transport has no such receiver, so that each wait for a hint needs a thread.
+        """Return the receiver of hints for hosts, for one event loop. Such a hint reports that the slot of a host has
+        changed. Return None if this transport has no such receiver, so that each wait for a hint needs a thread.
         """
 
     def make_probe(self) -> "Probe":
@@ -147,8 +150,9 @@ class Reader(Protocol):
     def list_reservations(
         self, phases: frozenset[str] | None, wanted: Mapping[str, str | None], tags: Mapping[str, str]
     ) -> list[Reservation]:
-        """Return the reservations that match, with machines, in order of submission. `phases` None: any phase.
-        `wanted`: field of the request -> value; None: any value.
+        """Return the reservations that match all given conditions, with machines, in order of submission. `phases`: the
+        possible phases; None: any phase. `wanted`: field of the request -> its value; None: any value. `tags`: tags
+        that a reservation must have.
         """
 
     def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:

@@ -1,4 +1,4 @@
-"""The connections of a client to Redis, and the errors of the client for failures of Redis."""
+"""The connections of a client to Redis, and the errors that the client raises if Redis fails."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -16,7 +16,7 @@ from leasehold.errors import Unavailable
 SOCKET_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 3.0
 ERRORS: Final = LineErrors(redis.ConnectionError, redis.TimeoutError, redis.InvalidResponse, BaseParser.parse_error)
-"""The errors of commands on a kept connection: those of redis-py."""
+"""The exceptions for commands on a kept connection: those of redis-py."""
 
 
 def make_redis(url: str) -> redis.Redis:
@@ -36,8 +36,8 @@ def make_redis(url: str) -> redis.Redis:
 
 def ask_redis(client: redis.Redis, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
     """Send commands in one piece and return their replies as Redis sends them: bytes, int, list or None. If Redis
-    refuses a command, the list ends with a ResponseError in place of the reply to this command; later replies are
-    missing. Raise another RedisError if the connection is lost.
+    refuses a command, the list ends with a ResponseError in place of the reply to this command; the replies to later
+    commands are omitted. Raise another RedisError if the connection is lost.
 
     A pipeline of redis-py would take several times the CPU time.
     """

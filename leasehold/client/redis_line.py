@@ -30,13 +30,13 @@ class RedisLine(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether the connection is open and no reply is awaited."""
+        """Whether the connection is open and no command waits for its reply."""
         return self._transport is not None and not self._transport.is_closing() and self._done is None
 
     async def ask(self, commands: Sequence[Sequence[str | bytes]], seconds: float) -> list[Any]:
-        """Send commands and return their replies: bytes, int, list or None, and LineError for an error of Redis. Raise
-        LineError if the connection is lost, and TimeoutError if the replies are not complete after `seconds`; after
-        either error the connection cannot be used again.
+        """Send commands and return their replies: bytes, int, list or None, and a LineError in place of the reply to a
+        command that Redis refused. Raise LineError if the connection is lost, and TimeoutError if the replies are not
+        complete after `seconds`. After an exception the connection cannot be used again.
         """
         if not self.is_usable or self._transport is None:
             raise LineError("the connection to Redis is closed")
@@ -118,8 +118,8 @@ async def open_line(options: Mapping[str, Any]) -> RedisLine:
 
 
 def can_open(options: Mapping[str, Any], connection_class: type) -> bool:
-    """Return whether `open_line` can open a connection that redis-py would open with these options. It cannot for TLS,
-    whose many options of certificates only redis-py reads.
+    """Return whether `open_line` can open a connection with these options. `connection_class`: the class of redis-py
+    that would open it. The result is False for TLS, because only redis-py reads the many options of certificates.
     """
     has_place = "path" in options or ("host" in options and "port" in options)
     return has_place and not issubclass(connection_class, SSLConnection)

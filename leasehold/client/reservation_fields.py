@@ -1,5 +1,5 @@
-"""The fields of a reservation that a client submits: their types, and their descriptions for users. A new field must be
-added to both.
+"""The fields of a reservation that a client submits: (1) their types, and (2) their descriptions for users. A new field
+must be added to both.
 
 `scheduler/model/command_schemas.py` checks the fields, `scheduler/model/reservations.py` stores them.
 """

@@ -29,7 +29,7 @@ _KEY: Final = re.compile(r"[A-Za-z0-9_-]{32,200}")
 _BUSY_SECONDS: Final = 5.0
 _KEY_BYTES: Final = 32
 _MOST_NAMES: Final = 500
-"""The most names in one SQLite statement."""
+"""The most ids of reservations that one SQLite statement looks up."""
 
 
 def find_keys_file() -> Path:
@@ -51,10 +51,10 @@ def hash_key(key: str) -> str:
 class Keys:
     """The store of one user's keys of reservations. Safe for threads and processes.
 
-    `makes`: whether a key is made for a reservation that is submitted without one. Clients that sign their messages set
-    it. Where messages need no signature, no keys are made, so that holders on other hosts need only the token. If the
-    file cannot be used (no home folder, a read-only disk, another user's file), keys are kept in the memory of this
-    object.
+    `makes`: whether a key is made for a reservation that is submitted without a key. It is True for clients that sign
+    their messages. Where messages need no signature, no keys are made, so that holders on other hosts need only the
+    token. If the file cannot be used (no home folder, a read-only disk, another user's file), keys are kept in the
+    memory of this object.
     """
 
     def __init__(self, path: Path | None = None, *, makes: bool = True) -> None:
@@ -73,8 +73,8 @@ class Keys:
         self._keep({name: key}, replace=True)
 
     def hide(self, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return documents of reservations in which each key is replaced by its hash. If `makes` is set, documents with
-        neither a key nor a hash get a new key. Raise Refused for an invalid key.
+        """Return the documents (fields of reservations) with each key replaced by its hash. If `makes` is set, a
+        document with neither a key nor a hash gets the hash of a new key. Raise Refused for an invalid key.
         """
         if not self._makes and not any("key" in each for each in documents):
             return documents
@@ -91,7 +91,9 @@ class Keys:
         return self.find_all([name]).get(name)
 
     def find_all(self, names: Iterable[str]) -> dict[str, str]:
-        """Return reservation id -> key for those of these reservations whose keys a client of this user has stored."""
+        """Return the keys of these reservations, as reservation id -> key. Reservations whose keys no client of this
+        user has stored are omitted.
+        """
         wanted = list(names)
         found: dict[str, str] = {}
         with suppress(OSError, RuntimeError, sqlite3.Error), closing(self._open(create=False)) as database:
@@ -122,8 +124,8 @@ class Keys:
 
 
 def _has_texts(document: Mapping[str, Any], *names: str) -> bool:
-    """Return whether the document has a text under each of these names. If it has not, the client makes no key for it,
-    and the stack refuses the document with a better message.
+    """Return whether each of these fields of the document has a text as its value. If not, the client makes no key for
+    the document, and the stack refuses the document with a better message.
     """
     return all(isinstance(document.get(name), str) for name in names)
 

@@ -1,7 +1,7 @@
 """Requests of a client about the scheduling rules, and their results: read the rules, preview other rules, apply rules.
 
-Workers answer them. Long lists in their answers are cut; the field `lengths` has, by the name of the list, its full
-length for each list that was cut.
+Workers answer these requests. A long list in an answer is cut. The field `lengths` of a result maps the name of each
+list that was cut to its full length.
 """
 
 from abc import ABC, abstractmethod
@@ -47,15 +47,17 @@ class RulesInForce(Shown, frozen=True, kw_only=True):
 
 
 class RuleChange(Shown, frozen=True, kw_only=True):
-    """One key of the rules whose value would change. `before` and `after`: its value under the present and the proposed
-    rules; None: the key is missing there.
+    """One key of the rules whose value would change. `before`: the value of the key under the present rules. `after`:
+    its value under the proposed rules. None: these rules do not have the key.
     """
 
     path: str
     before: Any = None
     after: Any = None
     kind: str = "changed"
-    """`changed`, or `added` or `removed` for a whole pool, account, offering or table of a system."""
+    """What would happen to the key: `changed`. A whole pool, account, offering or table of a system may also be `added`
+    or `removed`.
+    """
 
 
 class Departure(Shown, frozen=True, kw_only=True):
@@ -98,7 +100,7 @@ class Unservable(Shown, frozen=True, kw_only=True):
 
 
 class TwoCounts(Shown, frozen=True, kw_only=True):
-    """Numbers by the name of what is counted, under the present and under the proposed rules."""
+    """Counts under the present rules and under the proposed rules: name of what is counted -> number."""
 
     present: dict[str, int] = {}
     proposed: dict[str, int] = {}
@@ -113,7 +115,7 @@ class NextTick(Shown, frozen=True, kw_only=True):
     """The first decisions under the present rules, in the format of `leasehold simulate`."""
     proposed: tuple[dict[str, Any], ...] = ()
     totals: TwoCounts = TwoCounts()
-    """How many decisions of each kind (`do`) there would be, including decisions that the cut lists lack."""
+    """Number of decisions by their kind (`do`), including the decisions that were cut from the lists."""
     waiting: TwoCounts = TwoCounts()
     """How many reservations would wait after the next tick, by waiting code."""
 

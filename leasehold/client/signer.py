@@ -17,8 +17,8 @@ CLUSTER_SECONDS: Final = 60.0
 
 
 class Signer:
-    """Signs the messages of one client. Thread-safe. `clock` returns cluster time. `client` is the Redis of the view:
-    unless the credentials contain the cluster's identity, it is read from the Redis key `key`.
+    """Signs the messages of one client. Thread-safe. `clock` returns cluster time. If the credentials do not contain
+    the id of the cluster, it is read from the key `key` of the Redis `client`, which is the Redis of the view.
     """
 
     def __init__(

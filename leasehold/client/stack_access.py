@@ -32,8 +32,8 @@ def open_access(
     key_file: str | os.PathLike[str] | None,
     token: str | None,
 ) -> Access:
-    """Return the access to the stack for these arguments of `Client`, which documents them. Raise NoStack, Unavailable
-    or BadCredentials.
+    """Return the access to the stack for these arguments, which have the meanings that `Client` documents. Raise
+    NoStack, Unavailable or BadCredentials.
     """
     found = find_address(url, view_url, prefix)
     if is_http(found.broker_url):

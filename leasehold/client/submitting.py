@@ -42,8 +42,8 @@ def _split(documents: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]
 
 def read_answers(document: Mapping[str, Any], size: int, offset: int) -> Iterator[Answer]:
     """Yield one answer for each of the `size` reservations of a request. The errors in an answer contain the index of
-    its reservation, counted from `offset`. If the request was refused as a whole, the refusal is the answer for each
-    reservation.
+    the reservation among all that are submitted; `offset` is the index of the first one of this request. If the request
+    was refused as a whole, the refusal is the answer for each reservation.
     """
     results = document.get("results") or [document] * size
     for index, result in enumerate(results):

@@ -1,5 +1,5 @@
-"""The writer of a client's messages. Celery and kombu write one message of each task, which is the template for all
-later ones. Importing this module imports Celery, which takes long.
+"""The writer of a client's messages. Celery and kombu write one message for each task. This message is the template for
+all later messages of the task. Importing this module imports Celery, which takes long.
 """
 
 from typing import Any

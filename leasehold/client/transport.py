@@ -93,9 +93,9 @@ class RequestTransport:
         return answer
 
     def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
-        """Send the submission of one reservation. Return (1) the answer, and (2) the row of the reservation if Redis
-        sent it together with the answer, a Joined without a row if the view is not valid, and None if the row was not
-        read. Raise NotAnswered or Unavailable.
+        """Send the submission of one reservation. Return (1) the answer, and (2) the row of the reservation, if Redis
+        sent it together with the answer. The second part is a Joined without a row if the view does not have the row or
+        is not valid, and None if the row was not read. Raise NotAnswered or Unavailable.
         """
         answer, replies = self._ask("submit", document, timeout, self._rows.list_commands(str(document.get("id"))))
         if not replies or not answer.get("ok") or answer.get("reservation") != document.get("id"):
@@ -115,12 +115,12 @@ class RequestTransport:
     def _ask(
         self, verb: str, document: Mapping[str, Any], timeout: float, then: Sequence[tuple[str, ...]]
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Send one request and return its answer, with the replies to the commands `then`, which Redis carries out
-        right after the answer came. There are no replies if the answer did not come soon, or the queue is in another
+        """Send one request. Return (1) its answer, and (2) the replies to the commands `then`, which Redis carries out
+        right after the answer came. There are no replies if the answer did not come soon, or if the queue is in another
         Redis.
 
-        The message, the wait for the answer and `then` are sent in one round trip. An Exchange continues the request
-        after an error of Redis, after the answer of an overloaded worker, and if no answer comes soon.
+        The message, the wait for the answer and `then` are sent in one round trip. After an error of Redis, after the
+        answer of an overloaded worker, or if no answer comes soon, an Exchange continues the request.
         """
         began, request = time.monotonic(), str(document.get("request") or uuid4().hex)
         earlier: Earlier | None = None
@@ -142,8 +142,8 @@ class RequestTransport:
         self, task: str, queue: str, argument: object, shown: str, headers: Mapping[str, object]
     ) -> tuple[float, str]:
         """Return (1) the sending time, which is also the header `sent_at` of the message, and (2) the message. The
-        metrics process and the workers compute from the header how long the message has waited. `shown`: the text about
-        the argument that Flower shows.
+        metrics process and the workers compute from the header how long the message has waited. `shown`: the text that
+        Flower shows in place of the argument.
         """
         self.clock.refresh()
         sent_at = self.clock.now()
@@ -165,8 +165,8 @@ class RequestTransport:
         spent: float,
     ) -> dict[str, Any]:
         """Continue a request until its answer arrives, and return the answer. `request`: the id of the request.
-        `earlier`: the copy that was sent already; None: none was. `spent`: the seconds of `timeout` that have passed.
-        Raises the errors of `ask`.
+        `earlier`: the copy of the request that was sent already; None: no copy was sent. `spent`: the seconds of
+        `timeout` that have passed. Raises the errors of `ask`.
         """
         return next(Exchange(self, verb, [{"request": request, **document}], timeout, earlier, spent).answers())
 
@@ -175,11 +175,11 @@ class RequestTransport:
         return self.names.reply(request)
 
     def send(self, verb: str, document: Mapping[str, Any], patience: float | None = None) -> float:
-        """Send one message to the broker and return the `sent_at` in its header. Raise Unavailable if the broker does
-        not accept it.
+        """Send one message to the broker and return the sending time in its header (`sent_at`). Raise Unavailable if
+        the broker does not accept the message.
 
-        `patience`: seconds for which the sender waits for the answer. Only if it is set may a worker answer with
-        `retry_after`.
+        `patience`: seconds for which the sender waits for the answer. A worker that is overloaded may ask for the
+        request to be sent again later (`retry_after`) only if `patience` is set.
         """
         sent_at, message = self._write_request(verb, document, patience)
         self._push(RESERVATIONS, message)
@@ -193,15 +193,17 @@ class RequestTransport:
 
     @property
     def may_write(self) -> bool:
-        """Whether a caller may write and send messages on a connection of its own: writing a message reads nothing from
-        Redis, and the queue is in the same Redis as the view.
+        """Whether a caller may write messages and send them on a connection of its own. It may if (1) the signature of
+        a message needs no read of Redis, and (2) the queue is in the same Redis as the view.
         """
         return self.url == self.view_url and (self._signer is None or self._signer.knows_cluster)
 
     def read_taken(self) -> float | None:
-        """Return the sending time (`sent_at`) of the request that a worker took last. Return None if no request waits
-        in the queue or the time cannot be read. Then it is not certain that a request without an answer still waits in
-        the queue. It may be lost, so it is sent again.
+        """Return the sending time (`sent_at`) of the request that a worker took last from the queue. A request that was
+        sent later probably still waits in the queue.
+
+        Return None if the queue is empty or the time cannot be read. A request without an answer may then be lost, so
+        it is sent again.
         """
         try:
             waiting = self._broker().llen(RESERVATIONS)
@@ -226,8 +228,9 @@ class RequestTransport:
         self._send(f"leasehold.{queue}.canary", queue, address, "canary", headers)
 
     def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
-        """Write a heartbeat to Redis, signed by the principal of this client if it has the name of the slot. Return its
-        counter, which is greater than `above`; 0 if it is not signed. Raise Unavailable if Redis does not answer.
+        """Write a heartbeat to Redis. It is signed if the principal of this client has the name of the slot. Return the
+        counter of the heartbeat, which is greater than `above`; 0 if the heartbeat is not signed. Raise Unavailable if
+        Redis does not answer.
         """
         beat = Heartbeat(machine, version)
         if self._signer is not None:
@@ -265,11 +268,11 @@ class RequestTransport:
                 self._subscribers.pop()[1].close()
 
     def hint_row(self, reservation: str) -> RedisHints:
-        """Return a subscription to the notices about this reservation."""
+        """Return a subscription to the notices that the row of this reservation has changed."""
         return RedisHints(self, self.names.notice(reservation))
 
     def hint_host(self, slot: str) -> RedisHints:
-        """Return a subscription to hints that this slot has changed."""
+        """Return a subscription to hints, which report that this slot has changed."""
         return RedisHints(self, self.names.host(slot))
 
     def collect_notices(self) -> "RedisNotices":
@@ -279,7 +282,9 @@ class RequestTransport:
         return RedisNotices(self, self.names.notice)
 
     def collect_host_notices(self) -> "RedisNotices":
-        """Return the receiver of the hints that slots of hosts have changed, for one event loop."""
+        """Return the receiver of hints for hosts, for one event loop. Such a hint reports that the slot of a host has
+        changed.
+        """
         from leasehold.client.async_watch import RedisNotices
 
         return RedisNotices(self, self.names.host)

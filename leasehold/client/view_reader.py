@@ -54,15 +54,15 @@ class ViewReader:
         return self._join(_decode_rows(bodies), dict(zip(names, map(_decode_slot, slots), strict=True)))
 
     def list_commands(self, reservation: str) -> list[tuple[str, ...]]:
-        """Return the Redis commands that read the row of one reservation as `find_joined` does, for a caller with a
-        connection of its own.
+        """Return the Redis commands that read the row of one reservation as `find_joined` does. A caller sends them on
+        a connection of its own and passes the replies to `read_row`.
         """
         return self._list_commands({self._names.rows("reservations"): [reservation]})
 
     def read_row(self, replies: Sequence[Any]) -> Joined | None:
-        """Return the row in the replies to `list_commands`, as a Joined without a row if the view does not have the
-        reservation. Return None if the row has leases, because their machines need another read. Raise Unavailable if
-        the view is not valid.
+        """Return the row of a reservation, read from the replies to `list_commands`. The result is a Joined without a
+        row if the view does not have the reservation. Return None if the row has leases, because their machines need
+        another read. Raise Unavailable if the view is not valid.
         """
         (bodies,) = self._read_replies(replies)
         (row,) = _decode_rows(bodies)
@@ -77,8 +77,9 @@ class ViewReader:
     def list_reservations(
         self, phases: frozenset[str] | None, wanted: Mapping[str, str | None], tags: Mapping[str, str]
     ) -> list[Reservation]:
-        """Return the reservations of the view that match, with machines, in order of submission. `phases` None: any
-        phase. `wanted`: field of the request -> value; None: any value.
+        """Return the reservations of the view that match all given conditions, with machines, in order of submission.
+        `phases`: the possible phases; None: any phase. `wanted`: field of the request -> its value; None: any value.
+        `tags`: tags that a reservation must have.
         """
         found = (
             row
@@ -151,7 +152,7 @@ class ViewReader:
         return found
 
     def _fetch_some(self, ids: Mapping[str, Sequence[str]]) -> list[list[bytes | None]]:
-        """Return the JSON of rows, read in one round trip and as they were at one moment. `ids`: Redis key of a kind of
+        """Return the JSON of rows, all read in one round trip and at the same moment. `ids`: Redis key of a kind of
         rows -> ids of rows. The result has one list for each key, in the order of its ids; None for an unknown id.
         """
         try:
@@ -165,7 +166,7 @@ class ViewReader:
 
     def _ask(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
         """Send commands that only read, and return their replies. If the connection is lost, send the commands a second
-        time. Raise RedisError if that fails too, or if Redis refuses a command.
+        time. Raise RedisError if the connection is lost again, or if Redis refuses a command.
         """
         try:
             replies = ask_redis(self._redis, commands)
@@ -211,9 +212,9 @@ class ViewReader:
 def join_machines(row: Reservation, slots: Mapping[str, PublicSlot | None]) -> Joined:
     """Return the reservation with the machines of its leases. `slots`: the rows of slots by id.
 
-    A machine is missing if the view does not have the slot, has another epoch of it, or has it in a state without
-    leases. In the last case the view lacks a newer row: that of the slot, if its lease began, or that of the
-    reservation, if its lease has ended.
+    A machine is missing in three cases: the view does not have the slot; it has another epoch of the slot; or it has
+    the slot in a state in which a slot has no leases. In the last case one of the two rows in the view is outdated: the
+    slot's row if the lease has just begun, or the reservation's row if the lease has ended.
     """
     leases, missing = [], []
     for lease in row.leases:

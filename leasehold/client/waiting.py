@@ -1,7 +1,7 @@
 """The rules of waiting for a phase of a reservation, which the blocking and the async client share.
 
-`PhaseWait.steps` is a generator that yields the next action. The client carries the action out and sends the result
-back, or throws the error into the generator.
+`PhaseWait.steps` is a generator that yields what the client must do next (an action). The client carries the action out
+and sends the result back into the generator, or throws the error into it.
 """
 
 import time
@@ -17,13 +17,13 @@ from leasehold.client.ports import Joined
 from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
 
 UNKNOWN_SECONDS: Final = 10.0
-"""Seconds for which a valid view may lack the row before the reservation counts as unknown. This is longer than a tick
-needs to repair the view.
+"""Seconds for which a valid view may lack the row of a reservation before the reservation counts as unknown. This is
+longer than a tick needs to repair the view.
 """
 RENEWALS_A_TTL: Final = 3
 """Number of renewals in one ttl: a lease, or a reservation that waits, is renewed after a third of its ttl."""
 RENEWAL_SECONDS: Final = 5.0
-"""Seconds to wait for the answer to a renewal, or to a question about a machine."""
+"""Seconds to wait for the answer to a renewal, or to a question to a worker about a machine."""
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 _MACHINE_PAUSE_SECONDS: Final = 0.2
 """Seconds between two reads of a leased row while one of its slots is missing in the view."""
@@ -31,13 +31,15 @@ _MACHINE_PAUSE_SECONDS: Final = 0.2
 
 @dataclass(frozen=True)
 class Look:
-    """An action of a wait: read the row from the view. The result is a Joined. The client may throw Unavailable."""
+    """An action of a wait: read the row from the view. The result is a Joined. The client may throw Unavailable into
+    the generator instead.
+    """
 
 
 @dataclass(frozen=True)
 class Renew:
-    """An action of a wait: renew the pending reservation. The result is an Answer. The client may throw
-    LeaseholdError.
+    """An action of a wait: renew the pending reservation. The result is an Answer. The client may throw LeaseholdError
+    into the generator instead.
     """
 
     seconds: float
@@ -46,7 +48,7 @@ class Renew:
 @dataclass(frozen=True)
 class Ask:
     """An action of a wait: ask a worker for the row and its machines. The result is a Joined. The client may throw
-    LeaseholdError.
+    LeaseholdError into the generator instead.
     """
 
     seconds: float
@@ -64,7 +66,7 @@ Steps = Generator[Step, Any, Reservation]
 
 
 class Keepalive:
-    """Computes when a pending reservation must be renewed, so that its ttl does not end during a wait. `now` returns
+    """Computes when a pending reservation must be renewed during a wait, so that it does not expire. `now` returns
     cluster time.
     """
 
@@ -133,13 +135,13 @@ class PhaseWait:
         self._seen = Joined(None)
         self._first_missed: float | None = None
         self._asked_at: float | None = None
-        """Time (monotonic) of the last question to a worker about a missing machine of a leased row; None before a
-        machine was missing. The first read without a machine sets a time in the past, so that a question follows the
-        second such read.
+        """Monotonic time of the last question to a worker about a missing machine of a leased row; None before a
+        machine was missing. When a machine is missing for the first time, a time in the past is set, so that the worker
+        is asked when the machine is still missing at the second read.
         """
 
     def steps(self) -> Steps:
-        """Yield the actions of the wait. Return the row when it is in one of the phases for which the wait was begun. A
+        """Yield the actions of the wait. When the row is in one of the phases that the wait is for, return the row. A
         leased row has the machines of its essential components.
 
         Raise Ended if the reservation ends in another phase, and Unknown if it does not appear in the view. When the
@@ -175,8 +177,8 @@ class PhaseWait:
         return find_missing(self._seen)
 
     def _ask_for_machines(self) -> Generator[Step, Any, Reservation | None]:
-        """Ask a worker for the row, because the view lacks one of its slots. Return the row if it has all machines and
-        a phase for which the wait was begun, else None.
+        """Ask a worker for the row, because the view lacks one of the row's slots. Return the row if it has all
+        machines and is in one of the phases that the wait is for; else return None.
 
         The first question is delayed, because the view may get the slot soon. Later questions follow every few seconds.
         """
@@ -207,7 +209,7 @@ class PhaseWait:
             keepalive.answered(answer, sent)
 
     def _left(self, most: float) -> float:
-        """Return the seconds until the timeout of the wait, at most `most`."""
+        """Return the seconds until the timeout of the wait, but at most `most`."""
         if self._timeout is None:
             return most
         return min(most, self._timeout - (time.monotonic() - self._started))
@@ -237,8 +239,8 @@ class PhaseWait:
 
 
 def find_missing(seen: Joined) -> frozenset[str]:
-    """Return the slots of the row's essential leases whose machine is unknown; an empty set if the row
-    is not leased.
+    """Return the ids of the leased slots of essential components whose machine is unknown; an empty set if the row is
+    not leased.
     """
     if seen.row is None or seen.row.phase != "leased":
         return frozenset()

@@ -1,4 +1,6 @@
-"""Watch one reservation. A notice on its channel is a hint to read its row again; only the row is reliable."""
+"""Watch one reservation. A notice on the reservation's channel is a hint to read its row again. Notices may be lost, so
+only the row is reliable.
+"""
 
 from types import TracebackType
 from typing import Final, Self
@@ -32,13 +34,13 @@ class Watch:
         return self.read_joined().row
 
     def read_joined(self) -> Joined:
-        """Return the present row of the reservation, and the ids of the leased slots for which the
-        view lacks the machine of the lease. Raise Unavailable if the view is not valid.
+        """Return (1) the present row of the reservation, None if the view does not have it, and (2) the ids of the
+        leased slots for which the view lacks the machine of the lease. Raise Unavailable if the view is not valid.
         """
         found = self._reader.find_joined([self.reservation], self._hints.expected)[0]
         self._hints.note(found)
         return found
 
     def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice about the reservation arrives, or after `seconds`."""
+        """Return when a notice that the reservation's row has changed arrives, or when `seconds` have passed."""
         self._hints.wait(seconds)

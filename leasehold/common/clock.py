@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 LARGEST_STEP: Final = 1.0
-"""Largest correction backwards, in seconds, during which the clock stands still until the corrected time has caught up.
+"""Largest correction backwards, in seconds, for which the clock stands still until the corrected time has caught up.
 For a larger correction the clock jumps back.
 """
 
 EXACT_SECONDS: Final = 0.02
 FIRST_LOOKS: Final = 3
-"""Largest number of readings at the start. The clock repeats the reading until one takes at most EXACT_SECONDS: the
-first reading may open a connection, and the clock is wrong by up to half of the reading's duration.
+"""The most readings of the reference when the clock starts. The clock repeats the reading until one takes at most
+EXACT_SECONDS: the first reading may open a connection, and the clock is wrong by up to half of the reading's duration.
 """
 
 _CLOCKS: Final = ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC")
@@ -47,15 +47,15 @@ class ProcessOffset(NamedTuple):
 
 
 KEPT_SECONDS: Final = 60.0
-"""Age in seconds above which a process's measurement of its clock is ignored."""
+"""Age in seconds above which the clock offset that a process has measured is ignored."""
 
 
 def read_offsets(stored: Mapping[bytes, bytes], now: float | None = None) -> list[ProcessOffset]:
     """Return the clock offsets in the Redis hash `<prefix>clocks`, sorted by process and host. A field of the hash is
     "<process> <host>"; its value is JSON of [offset in seconds, cluster time of the measurement].
 
-    Unreadable measurements are omitted, and those that are more than KEPT_SECONDS older than `now` (default: than the
-    newest one).
+    Two kinds of measurements are omitted: unreadable ones, and those whose time differs from `now` by more than
+    KEPT_SECONDS. `now` None: the time of the newest measurement.
     """
     measured = {field: found for field, value in stored.items() if (found := _read_measurement(value))}
     present = max((at for _, at in measured.values()), default=0.0) if now is None else now
@@ -68,8 +68,8 @@ def read_offsets(stored: Mapping[bytes, bytes], now: float | None = None) -> lis
 
 
 def list_gone(stored: Mapping[bytes, bytes], now: float) -> list[bytes]:
-    """Return the fields of the Redis hash `<prefix>clocks` that can be deleted: their measurement is unreadable, or
-    more than KEPT_SECONDS away from `now`.
+    """Return the fields of the Redis hash `<prefix>clocks` that can be deleted: fields whose measurement is unreadable,
+    or was made at a time that differs from `now` by more than KEPT_SECONDS.
     """
     measured = {field: _read_measurement(value) for field, value in stored.items()}
     return [field for field, found in measured.items() if found is None or abs(now - found[1]) > KEPT_SECONDS]
@@ -125,8 +125,8 @@ class ClusterClock:
     def look(self) -> float:
         """Read the reference, correct the clock, and return cluster time.
 
-        The reference read its own clock at some moment between question and answer, so its answer gives a least and a
-        greatest possible time. The clock is corrected only if it shows a time outside of these two.
+        The reference read its own clock at some moment between question and answer, so the present time lies between a
+        least and a greatest possible time. The clock is corrected only if its time is not between these two.
         """
         reference, before, after = self._measure()
         for _ in range(0 if self.has_looked else FIRST_LOOKS - 1):
@@ -135,8 +135,8 @@ class ClusterClock:
         return self.correct(reference, before, after)
 
     def correct(self, reference: float, before: float, after: float) -> float:
-        """Correct the clock by a time of the reference that was read between the moments `before` and `after` of the
-        monotonic clock, and return cluster time.
+        """Correct the clock by `reference`, a time that was read from the reference between the moments `before` and
+        `after` of the monotonic clock. Return cluster time.
         """
         with self._guard:
             latest = reference + after - before
@@ -172,8 +172,8 @@ class PublishedClock(ClusterClock):
         monotonic: Callable[[], float] = read_monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Make a clock. `read` returns the time of Redis in seconds since the epoch, and the published offset as stored
-        (None: there is none).
+        """Make a clock. `read` returns (1) the time of Redis in seconds since the epoch, and (2) the offset that the
+        leader has published, as the bytes that Redis has stored; None if there is no offset.
         """
         super().__init__(self._find_time, monotonic, wall)
         self._read = read
@@ -181,7 +181,7 @@ class PublishedClock(ClusterClock):
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last reading differed too much from the present time and was not accepted."""
+        """Whether the last reading was not accepted, because it differed too much from the time of this clock."""
         return self._doubted is not None
 
     def _find_time(self) -> float:

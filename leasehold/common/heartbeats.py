@@ -16,7 +16,7 @@ VERSION: Final = "leasehold-heartbeat-1"
 """First field of the signed bytes of a heartbeat. A new format gets a new version."""
 _UNKNOWN: Final = "-"
 _MOST: Final = 1000
-"""Most characters of a heartbeat; a longer value is no heartbeat."""
+"""The most characters of a heartbeat. A longer value in Redis is not read as a heartbeat."""
 _WORD: Final = re.compile(r"[!-~]+")
 _COUNTER: Final = re.compile(r"[0-9]{1,16}")
 

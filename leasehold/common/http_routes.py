@@ -1,7 +1,8 @@
-"""The resources of the HTTP API for requests to workers: verb -> HTTP method and path. The server, the client over HTTP
-and the OpenAPI document use this table.
+"""The resources of the HTTP API for requests to workers: a table that maps each verb to an HTTP method and a path. The
+server, the client over HTTP and the OpenAPI document use this table.
 
-This module imports only the standard library, because the client uses it.
+A document is the JSON object with the fields of one request. This module imports only the standard library, because the
+client uses it.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 PROBLEM_TYPE: Final = "application/problem+json"
 STREAM_TYPE: Final = "text/event-stream"
 MOST_MARKS: Final = 1000
-"""The most reservations for whose changes one request can wait."""
+"""The most reservations in one request that waits for changes of reservations."""
 MOST_IDS: Final = 50
 """The most ids in the URL of one request that reads several rows."""
 
@@ -73,24 +74,24 @@ ROUTES: Final[Mapping[str, Route]] = {
     "preview": Route("POST", "/rules/preview"),
     "apply": Route("PUT", "/rules"),
 }
-"""Verb -> resource of a request with one document."""
+"""Verb -> resource for a request with one document."""
 LISTS: Final[Mapping[str, Route]] = {
     "submit": Route("POST", "/reservations"),
     **{verb: Route("POST", f"/reservations/{verb}") for verb in _OF_RESERVATIONS},
     **{verb: Route("POST", f"/slots/{verb}") for verb in _OF_SLOTS},
 }
-"""Verb -> resource of a request with a list of documents, which are under `items` in the body."""
+"""Verb -> resource for a request with a list of documents, which are under `items` in the body."""
 
 
 NUMBERS: Final = frozenset({"history"})
-"""The fields of documents that are sent in the query of a URL and are whole numbers. The server converts their
-texts.
+"""Names of the fields that are sent in the query of a URL and whose values are whole numbers. A query contains only
+texts, so the server converts these texts to numbers.
 """
 
 
 class Call(NamedTuple):
-    """An HTTP request: method, path relative to API, fields of the query, and fields of the JSON body (None: no
-    body).
+    """An HTTP request: its method, its path relative to API, the fields of its query, and the fields of its JSON body
+    (None: the request has no body).
     """
 
     method: str
@@ -100,8 +101,8 @@ class Call(NamedTuple):
 
 
 def make_call(verb: str, document: Mapping[str, Any]) -> Call:
-    """Return the HTTP request for a verb and its document, without the id of the request. Raise KeyError for a verb
-    without a resource.
+    """Return the HTTP request for a verb and its document. The id of the request is not part of the result. Raise
+    KeyError for a verb that has no resource.
     """
     route = LISTS[verb] if "items" in document else ROUTES[verb]
     fields = {name: value for name, value in document.items() if name != route.field}

@@ -1,12 +1,14 @@
-"""Keeps one Redis client for each channel of kombu. kombu itself makes a new client for every command, which takes a
-tenth of the CPU time of a sender and a larger part in a worker.
+"""A Redis client that is kept for each channel of kombu. kombu itself makes a new client for every command, which takes
+a tenth of the CPU time of a sender of messages, and a larger part of the CPU time of a worker.
 """
 
 from typing import Any
 
 
 class KeptClient:
-    """A base class to name before kombu's Redis channel class: the channel then keeps its Redis client."""
+    """A base class for kombu's Redis channels, to be named before kombu's own channel class. It makes the channel keep
+    its Redis client.
+    """
 
     pool: Any
     _kept: Any = None

@@ -14,17 +14,20 @@ from weakref import WeakKeyDictionary
 from leasehold.common.redis_protocol import Part, pack, read_reply
 
 MOST_KEPT: Final = 4
-"""The most connections without a command that are kept for one pool of redis-py."""
+"""The most connections that are kept for one pool of redis-py while no command uses them."""
 FIRST_BYTES: Final = 1 << 16
-"""The most bytes that are read at first. A longer reply is read in parts of MORE_BYTES."""
+"""The most bytes that the first read of a reply takes from the connection. A longer reply is read in parts of
+MORE_BYTES.
+"""
 MORE_BYTES: Final = 1 << 20
 _KEPT: Final[WeakKeyDictionary[Any, "list[_Line]"]] = WeakKeyDictionary()
-"""By pool of redis-py: the connections that wait for a command."""
+"""Pool of redis-py -> the open connections of this pool that are kept and that no command uses."""
 
 
 class LineErrors(NamedTuple):
-    """The errors of redis-py: `lost` for a connection that is lost, `late` for a reply that does not come in time,
-    `wrong` for bytes that are no reply, and `refused`, which makes an error of the text that Redis sends.
+    """The exceptions that a command on a kept connection raises or returns; the caller names those of redis-py. `lost`:
+    the connection is lost. `late`: a reply does not come in time. `wrong`: the received bytes are no reply. `refused`:
+    returns the exception for the text of an error that Redis sends.
     """
 
     lost: type[Exception]
@@ -34,7 +37,9 @@ class LineErrors(NamedTuple):
 
 
 class _Line:
-    """One connection of a pool. It is used by one thread at a time, and only by the process that opened it."""
+    """One kept connection of a pool of redis-py. It is used by one thread at a time, and only by the process that
+    opened it.
+    """
 
     def __init__(self, pool: Any) -> None:
         self._connection = pool.get_connection()
@@ -45,14 +50,16 @@ class _Line:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the connection is open, belongs to this process, and has no unread bytes. Redis may have closed it
-        since its last command, and a client may have disconnected its whole pool.
+        """Whether the connection is open, belongs to this process, and has no unread bytes. A kept connection may
+        become unusable: Redis may close it, and a client may disconnect all connections of its pool.
         """
         is_open = self._pid == os.getpid() and self._connection._sock is self._socket  # noqa: SLF001 - as above
         return is_open and not self._arrived.poll(0)
 
     def ask(self, commands: Sequence[Sequence[Part]], errors: LineErrors) -> list[Any]:
-        """Send commands and return their replies, as `ask_line` does. After an error, the line cannot be used again."""
+        """Send commands and return their replies, as `ask_line` does. After an exception, the connection cannot be used
+        again.
+        """
         self._connection.send_packed_command([pack(commands)], check_health=False)
         replies: list[Any] = []
         buffer, position = b"", 0
@@ -83,19 +90,21 @@ class _Line:
         return received
 
     def close(self, pool: Any) -> None:
-        """Close the connection. Its pool may open it again."""
+        """Close the connection and give it back to its pool, which may open it again."""
         self._connection.disconnect()
         pool.release(self._connection)
 
     def release(self, pool: Any) -> None:
-        """Return the open connection to its pool."""
+        """Give the connection back to its pool, without closing it."""
         pool.release(self._connection)
 
 
 def ask_line(client: Any, commands: Sequence[Sequence[Part]], errors: LineErrors) -> list[Any]:
     """Send commands to the Redis of a redis-py client, in one piece, and return their replies as Redis sends them:
-    bytes, int, list, None, or an error. Raises the error if the connection is lost or Redis is not ready to serve; then
-    nothing is tried again.
+    bytes, int, list or None, and an exception in place of the reply to a command that Redis refused.
+
+    Raises an exception of `errors` if the connection is lost, or if Redis is not ready to serve. Then no command is
+    sent again.
     """
     pool = client.connection_pool
     line = _take(pool)
@@ -116,7 +125,7 @@ def ask_line(client: Any, commands: Sequence[Sequence[Part]], errors: LineErrors
 
 
 def close_lines(client: Any) -> None:
-    """Return the connections that are kept for this client to its pool."""
+    """Give all connections that are kept for this redis-py client back to the client's pool."""
     pool = client.connection_pool
     with suppress(IndexError):
         while kept := _KEPT.get(pool):

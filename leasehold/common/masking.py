@@ -13,7 +13,9 @@ _DELIMITER: Final = re.compile(r"[/?#\"']")
 parameter.
 """
 _PAGES: Final = frozenset({"http", "https"})
-"""Schemes of URLs whose paths often contain an `@`."""
+"""Schemes of URLs whose paths often contain an `@`. In such a URL, an `@` after a character of _DELIMITER belongs to
+the path if the text before this character may be a host.
+"""
 _SHOWN: Final = frozenset(
     (
         "application_name",
@@ -93,7 +95,7 @@ def mask_urls(text: str) -> str:
 
 
 def is_shown(parameter: str) -> bool:
-    """Return whether the value of a URL's parameter with this name may be shown, because it is not secret."""
+    """Return whether the value of the parameter with this name may be shown in a URL, because it is not secret."""
     return parameter in _SHOWN
 
 

@@ -14,8 +14,8 @@ TASK_PREFIX: Final = "leasehold"
 CANARY: Final = "canary"
 """Verb of the canary, a test task that the workers of every queue answer."""
 GATHERED: Final = frozenset({"submit", "release", "renew", "confirm", "cancel"})
-"""Verbs whose waiting requests a worker carries out together in one transaction. Requests of other verbs are rare or
-lock other rows.
+"""Verbs whose requests a worker carries out together in one transaction if several of them wait. Requests with other
+verbs are rare, or lock other rows.
 """
 DEFAULT_PREFIX: Final = "leasehold:"
 """Default for the beginning of the names of all keys and channels in Redis."""
@@ -79,5 +79,7 @@ class RedisNames:
         return f"{self.prefix}notice:{reservation}"
 
     def reply(self, word: str) -> str:
-        """Return the key of the list that receives the answer to one request. `word` is different for each request."""
+        """Return the key of the list that receives the answer to one request. `word`: a text that is different for each
+        request.
+        """
         return f"{self.reply_start}{word}"

@@ -9,7 +9,9 @@ Part = bytes | str | int | float
 
 
 def pack(commands: Iterable[Sequence[Part]]) -> bytes:
-    """Return these commands in one piece."""
+    """Return the bytes of these commands in the form in which Redis reads them, one command after the other, so that
+    they can be sent in one piece.
+    """
     parts: list[bytes] = []
     for command in commands:
         parts.append(b"*%d\r\n" % len(command))
@@ -21,9 +23,11 @@ def pack(commands: Iterable[Sequence[Part]]) -> bytes:
 
 
 def read_reply(buffer: bytes | bytearray, start: int, make_error: Callable[[str], Exception]) -> tuple[Any, int] | None:
-    """Return the reply that begins at this position, and the position after it; None if it is not complete. A reply is
-    bytes, int, list, None, or the error that `make_error` makes of the text of an error. Raises ValueError if there is
-    no reply.
+    """Return (1) the reply of Redis that begins at the position `start` of `buffer`, and (2) the position after the
+    reply. Return None if the buffer does not have the whole reply yet.
+
+    A reply is bytes, int, list or None. For an error of Redis it is the exception that `make_error` makes of the
+    error's text. Raises ValueError if the bytes at `start` are not the beginning of a reply.
     """
     end = buffer.find(_END, start)
     if end < 0:

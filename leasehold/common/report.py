@@ -16,13 +16,13 @@ from typing import Any, Final, Protocol
 from leasehold.common.names import RedisNames
 
 READS: Final = 4
-"""Most attempts to read the report. If a tick deletes a block between the reads of head and blocks, the report is read
-again.
+"""Most attempts to read the report. If a tick deletes a block after the head was read and before the blocks are read,
+the whole report is read again.
 """
 
 
 class Reads(Protocol):
-    """The commands of a Redis client that `read_report` uses."""
+    """The part of a Redis client that `read_report` uses: two commands that read."""
 
     def get(self, name: str) -> Any:
         """Return the value of the key `name`; None if the key is missing."""
@@ -32,17 +32,19 @@ class Reads(Protocol):
 
 
 def read_head(client: Reads, names: RedisNames) -> dict[str, Any]:
-    """Return the report of the last tick without the waiting reservations, of which it has only counts; {} before the
-    first tick. Apart from the names of the queue's blocks, the time of this read does not grow with the queue. Raises
-    the errors of `client`.
+    """Return the report of the last tick without the names of the waiting reservations; {} before the first tick. It
+    has the number of waiting reservations. Raises the errors of `client`.
+
+    This read takes about the same time for a queue of any length: only the list of the queue's blocks grows with the
+    queue.
     """
     body: bytes | None = client.get(names.report)
     return json.loads(body) if body else {}
 
 
 def read_report(client: Reads, names: RedisNames) -> dict[str, Any]:
-    """Return the report of the last tick; {} before the first tick. `waiting` maps each waiting reservation to [code,
-    detail], in queue order.
+    """Return the whole report of the last tick; {} before the first tick. `waiting` maps the name of each waiting
+    reservation to its reason [code, detail], in queue order.
 
     Blocks that are still missing after READS attempts are omitted. Raises the errors of `client`.
     """

@@ -29,8 +29,8 @@ KEY_BYTES: Final = 32
 
 
 class SignedFields(NamedTuple):
-    """The fields of a message that its signature covers. `signed_at` is the text of the header, `body_sha256` is in
-    lower-case hexadecimal.
+    """The fields of a message that its signature covers. `signed_at`: the text of the header with this name.
+    `body_sha256`: the hash of the body in lower-case hexadecimal.
     """
 
     principal: str
@@ -111,8 +111,8 @@ def format_key_line(name: str, key: str, cluster: str) -> str:
 
 
 def read_key_line(text: str) -> tuple[str | None, bytes, str | None]:
-    """Return name, key and cluster from the content of a key file, the line `NAME:KEY@CLUSTER`. Name and cluster are
-    None if the line does not have them.
+    """Return (1) the name, (2) the key and (3) the cluster in the content of a key file, the line `NAME:KEY@CLUSTER`.
+    Name and cluster are None if the line does not have them.
 
     Raises ValueError if the text is no such line. The message of the error does not contain the key.
     """

@@ -1,8 +1,8 @@
 """Writes the messages that request tasks, without a connection and without Celery.
 
-Celery and kombu write one message for each task, the form. All further messages are copies of the form in which the
-arguments, ids, times and signatures are replaced. Celery would take four times as long for each message, and in each
-new thread it would search all installed packages for result backends.
+For each task, Celery and kombu write one message, which is kept as a template: the form. Each further message is a copy
+of the form in which the arguments, ids, times and signatures are replaced. Celery would take four times as long for
+each message, and in each new thread it would search all installed packages for result backends.
 """
 
 import base64
@@ -23,9 +23,9 @@ class MessageWriter:
     """Writes the messages of one sender as they are put on the Redis list of their queue. Safe for threads and after a
     fork.
 
-    `write_form(task, queue)` returns a message that Celery and kombu have written for the task of this name, as the
-    form (template) of all later ones. `dumps` returns the JSON of a body. `signer` signs each message; None: messages
-    are not signed.
+    `write_form(task, queue)` returns a message that Celery and kombu have written for the task with the name `task`; it
+    is the form (template) of all later messages for this task. `dumps` returns the JSON of a message's body. `signer`
+    signs each message; None: messages are not signed.
     """
 
     def __init__(
@@ -35,7 +35,8 @@ class MessageWriter:
         self._forms: dict[tuple[str, str], tuple[Mapping[str, Any], Any, bytes]] = {}
 
     def write(self, task: str, queue: str, argument: object, shown: str | None, headers: Mapping[str, Any]) -> str:
-        """Return the message that requests a task (name) with one argument, or without arguments if `argument` is None.
+        """Return the message that requests the task with the name `task`, with one argument, or without arguments if
+        `argument` is None.
 
         `shown`: the text that Flower shows in place of the argument; None: the text that Celery wrote into the form.
         `headers` are added to Celery's own headers.
@@ -53,8 +54,9 @@ class MessageWriter:
         return json.dumps({**form, "body": body, "headers": own, "properties": properties})
 
     def _learn(self, task: str, queue: str) -> tuple[Mapping[str, Any], Any, bytes]:
-        """Keep and return (1) the form of a task, (2) the third part of the form's body (the links to other tasks), (3)
-        the body of a message without arguments.
+        """Get the form of a task from Celery, keep it for later messages, and return three things: (1) the form, (2)
+        the third part of the form's body, which has the links to other tasks, (3) the body of a message without
+        arguments.
         """
         form = self._write_form(task, queue)
         _, _, links = json.loads(base64.b64decode(form["body"]))

@@ -18,8 +18,9 @@ Page = TypeVar("Page")
 def each_batch(ids: Sequence[str], call: Callable[[list[str]], list[Answer]], size: int = MOST_IDS) -> Iterator[Answer]:
     """Call `call` with batches of `size` ids, and yield its answers.
 
-    If EC2 does not know one id, it refuses the whole batch. Each half of the batch is then sent by itself, and so on,
-    until the unknown id is alone in its batch; it has no answer. Raises CloudError for any other refusal.
+    If EC2 does not know an id, it refuses the whole batch. Then each half of the batch is sent by itself, and so on,
+    until the unknown id is alone in its batch. No answer is yielded for an unknown id. Raises CloudError for any other
+    refusal.
     """
     unread = iter(dict.fromkeys(ids))
     while batch := list(islice(unread, size)):
@@ -35,7 +36,7 @@ def each_batch(ids: Sequence[str], call: Callable[[list[str]], list[Answer]], si
 
 
 def read_pages(pages: Iterable[Page]) -> Iterator[Page]:
-    """Yield the pages of a list that EC2 returns. Raises CloudError if a call fails."""
+    """Yield the pages of a list that EC2 returns in several pages. Raises CloudError if a call for a page fails."""
     unread = iter(pages)
     while True:
         with cloud_errors():

@@ -43,7 +43,7 @@ REFUSED: Final = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingExc
 REGAINED: Final = 0.02
 """Share of its configured gain that a bucket gets back in a second: all of it in less than a minute."""
 CUT: Final = 0.5
-"""Factor by which the gain of a bucket is multiplied after a refusal."""
+"""Factor by which the gain of a token bucket is multiplied after EC2 refused a call because of the rate of calls."""
 LEAST_SHARE: Final = 0.05
 """Smallest share of its configured gain that a bucket may have."""
 SAME_REFUSAL_MS: Final = 1000
@@ -53,16 +53,16 @@ way at the same time.
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What one kind of EC2 call may take from the call budget. The numbers are for an account to which EC2 grants one
-    call a second; CallBudget multiplies them by the account's real limit.
+    """What one kind of EC2 call may take from the call budget. The numbers are for an AWS account to which EC2 grants
+    one call a second; CallBudget multiplies them by the account's real limit.
 
-    If `bucket` is not None, this kind of call has a further token bucket with this name, which gains `gain` tokens a
-    second and holds `size`.
+    All EC2 calls share the common bucket, which gains 1 token a second and holds 5. If `bucket` is not None, this kind
+    of call also takes tokens from a bucket with this name, which gains `gain` tokens a second and holds `size`.
     """
 
     left: float
-    """Number of tokens in the common bucket that calls of this kind leave to kinds with precedence. All EC2 calls share
-    the common bucket, which gains 1 token a second and holds 5.
+    """Number of tokens that must remain in the common bucket when a call of this kind has taken its token. These tokens
+    are left to the kinds of calls that have precedence over this kind.
     """
     bucket: str | None = None
     gain: float = 0.0
@@ -84,8 +84,8 @@ class CallBudget:
     processes.
 
     `per_second`: the calls a second that EC2 grants the account. The sizes and gains of all token buckets are
-    multiplied by this number. While Redis is unavailable, no call waits. `pause` sleeps for a number of seconds,
-    `clock` is a monotonic clock.
+    multiplied by this number. While Redis is unavailable, no call waits for tokens. `pause` sleeps for a number of
+    seconds. `clock` is a monotonic clock.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class CallBudget:
         self._pause, self._clock = pause, clock
 
     def guard(self, client: "EC2Client") -> None:
-        """Let every EC2 call of this boto3 client, and every attempt of a call, first take its tokens from
-        the budget. If EC2 refuses an attempt because of its rate, the budget is lowered.
+        """Let every EC2 call of this boto3 client, and every attempt of a call, first take its tokens from the budget.
+        If EC2 refuses an attempt because of the rate of calls, lower the budget (see `lower`).
         """
         region = client.meta.region_name
 
@@ -119,8 +119,8 @@ class CallBudget:
         client.meta.events.register("response-received.ec2", note_answer)
 
     def await_tokens(self, action: str, region: str) -> None:
-        """Take the tokens of one EC2 call in this region from the budget. Wait for missing tokens, at most PATIENCE
-        seconds.
+        """Take the tokens of one EC2 call in this region from the budget. If tokens are missing, wait for them, at most
+        PATIENCE seconds; after that time return without them.
         """
         key, arguments = f"{self._prefix}ec2:{region}", [REGAINED, *self._buckets(SHARES.get(action, LOOK))]
         end = self._clock() + PATIENCE
@@ -134,8 +134,9 @@ class CallBudget:
             self._pause(min(wait, left))
 
     def lower(self, action: str, region: str) -> None:
-        """Lower the gain of the bucket of this kind of EC2 call in this region, because EC2 refused such a call. If
-        this kind of call has no bucket of its own, lower the common bucket.
+        """Empty the token bucket of this kind of call in this region, and lower its gain. Called after EC2 has refused
+        such a call because of the rate of calls. If this kind of call has no bucket of its own, the common bucket is
+        emptied.
         """
         bucket = SHARES.get(action, LOOK).bucket or COMMON
         with suppress(redis.RedisError):

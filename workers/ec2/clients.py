@@ -31,7 +31,7 @@ CONNECTIONS: Final = 32
 
 
 class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
-    """Region, URL and credentials for EC2. Without keys, boto3's own chain (environment, profile, role) finds the
+    """Region, URL and credentials for EC2. If it has no keys, boto3's own chain (environment, profile, role) finds the
     credentials.
     """
 
@@ -58,8 +58,9 @@ def make_client(access: Ec2Access, read_seconds: float = READ_SECONDS) -> "EC2Cl
 
 
 def make_queue_client(access: Ec2Access) -> "SQSClient":
-    """Return an SQS client. Its read timeout is longer by the time of a long poll. Raises CloudError (auth or
-    misconfigured) if boto3 cannot make one.
+    """Return an SQS client. Its read timeout is longer than that of other clients by LONGEST_POLL, so that the timeout
+    does not end a long poll (a call that waits for messages). Raises CloudError (auth or misconfigured) if boto3 cannot
+    make a client.
     """
     client: SQSClient = open_client("sqs", access, READ_SECONDS + LONGEST_POLL)
     return client

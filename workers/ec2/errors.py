@@ -52,8 +52,8 @@ CODES: Final[Mapping[str, Category]] = {
     # No machine can have such an id.
     "InvalidInstanceID.Malformed": "not_found",
 }
-"""Code of an EC2 error, or the beginning of a code before a `*` → category of the error. The category of any other code
-follows from the HTTP status.
+"""Code of an EC2 error → category of the error. A code that ends with `*` stands for all codes that begin with the text
+before the `*`. The category of any other code follows from the HTTP status.
 """
 
 POWER_REFUSALS: Final = frozenset({"IncorrectInstanceState", "UnsupportedOperation", "OperationNotPermitted"})
@@ -62,7 +62,9 @@ answers to these calls the codes have the category `misconfigured`.
 """
 
 _UNCLEAR: Final = "leasehold_unclear"
-"""Key in the context of a call of boto3, and in the metadata of its answer: whether an attempt had no clear answer."""
+"""Key of a mark: an attempt of a boto3 call left open whether EC2 has carried the call out. The mark is in the context
+of the call, and in the metadata of its answer.
+"""
 _PREFIXES: Final = tuple((code[:-1], category) for code, category in CODES.items() if code.endswith("*"))
 
 _FAILURES: Final[Sequence[tuple[tuple[type[Exception], ...], Category]]] = (
@@ -101,8 +103,8 @@ _FAILURES: Final[Sequence[tuple[tuple[type[Exception], ...], Category]]] = (
         "misconfigured",
     ),
 )
-"""Exceptions of botocore that have no EC2 error code → category. For auth and misconfigured no request was sent; for
-transient no readable answer came.
+"""Exceptions of botocore that have no EC2 error code → category. In the categories auth and misconfigured no request
+was sent; in the category transient the request may have been carried out, but no readable answer came.
 """
 
 
@@ -111,11 +113,11 @@ Failure = aws.ClientError | aws.BotoCoreError | ResponseParserError
 
 
 def classify(code: str, http_status: int) -> Category:
-    """Return the category of an EC2 error. A known code decides it. The category of an unknown code is `transient` if
-    the HTTP status is 5xx, else `unknown`.
+    """Return the category of an EC2 error. A known code has the category in CODES. An unknown code has the category
+    `transient` if the HTTP status is 5xx, else `unknown`.
 
-    The code has precedence, because RequestLimitExceeded comes with status 503. docs/reference/ec2-errors.md has the
-    table.
+    The code has precedence over the status, because RequestLimitExceeded comes with status 503.
+    docs/reference/ec2-errors.md has the table.
     """
     exact = CODES.get(code)
     if exact is not None:
@@ -130,8 +132,9 @@ def describe_failure(error: Failure) -> CloudError:
     """Return an exception of boto3 as CloudError. Its code is EC2's error code; if there is none, the name of the
     exception's class.
 
-    An error that EC2 returns before it looks at the request is `transient` if boto3 had sent the request before and
-    got no clear answer.
+    boto3 may have sent the request before, in an attempt that left open whether EC2 carried it out. Then an error that
+    EC2 returns before it examines the request has the category `transient`, because the earlier attempt may have had an
+    effect.
     """
     if isinstance(error, aws.ClientError):
         found = error.response.get("Error", {})
@@ -148,7 +151,8 @@ def describe_failure(error: Failure) -> CloudError:
 
 
 def remember_unclear_attempts(client: BaseClient) -> None:
-    """Mark each answer to this boto3 client whose call had an earlier attempt without a clear answer.
+    """Mark the answers to this boto3 client for which an earlier attempt of the same call left open whether EC2 carried
+    the call out.
 
     boto3 repeats such a call itself, and raises only the error of the last attempt. That error may be throttling,
     although the first attempt launched machines.
@@ -160,8 +164,9 @@ def remember_unclear_attempts(client: BaseClient) -> None:
 def _mark_unclear(
     parsed_response: dict[str, Any] | None, context: dict[str, Any], exception: Exception | None, **_event: Any
 ) -> None:
-    """Note in the context of a call whether this attempt has no clear answer, and in its answer whether an earlier
-    attempt had none.
+    """Record two marks for an attempt of a call. (1) In the context of the call: this attempt left open whether EC2
+    carried the call out (no answer, a server error or an unknown error). (2) In the answer: an earlier attempt of the
+    call did so.
     """
     metadata: dict[str, Any] = {} if parsed_response is None else parsed_response.setdefault("ResponseMetadata", {})
     if context.get(_UNCLEAR):
@@ -182,7 +187,9 @@ def cloud_errors() -> Iterator[None]:
 
 @contextmanager
 def power_errors() -> Iterator[None]:
-    """Within this context, turn each exception of boto3 into a CloudError: `misconfigured` for POWER_REFUSALS."""
+    """Within this context, turn each exception of boto3 into a CloudError. If its code is in POWER_REFUSALS, the
+    category is `misconfigured`.
+    """
     try:
         with cloud_errors():
             yield
@@ -196,8 +203,9 @@ def describe_shortfall(errors: Sequence[Mapping[str, Any]]) -> CloudError:
     """Return a CloudError with the reason why EC2 accepted a launch but launched no instance. `errors`: the errors in
     EC2's answer.
 
-    The last capacity error counts, or without one the last error. Without any error the reason is missing capacity.
-    Sources: Arvados; EC2's CreateFleet, which may launch fewer instances without an error.
+    If there are capacity errors, the reason is the last one of them; else it is the last error. If there is no error at
+    all, the reason is missing capacity. Sources: Arvados; EC2's CreateFleet, which may launch fewer instances without
+    an error.
     """
     if not errors:
         return CloudError("capacity", "UnfulfillableCapacity", "EC2's answer to the launch request has no instance")

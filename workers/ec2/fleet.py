@@ -1,7 +1,8 @@
 """The machines of a cluster on EC2 (the port `Fleet`): boto3 calls in batches, with each error as a CloudError.
 
-`workers/ec2/requests.py` describes the two calls that launch machines. EC2 refuses a call with both ids and paging. So
-new machines are described by their ids, at most 100 in a call, and the search for all machines uses tags with paging.
+`workers/ec2/requests.py` describes the two calls that launch machines. EC2 refuses a call that has both ids and paging.
+So new machines are described by their ids, at most 100 in a call, and the search for all machines uses tags with
+paging.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,13 +49,15 @@ STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "stopped", 
     "shutting-down": "stopping",
     "terminated": "terminated",
 }
-"""State of an instance in EC2 → state of a Machine. A terminated instance is first shutting down."""
+"""State of an instance in EC2 → state of a Machine. An instance that is shutting down has not ended yet, so the state
+of its Machine is `stopping`.
+"""
 
 
 MOST_DIGITS: Final = 16
 """Most digits of a number in a tag of a machine: as many as 2**53 has, because the numbers are smaller."""
 INTERRUPTIONS: Final = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
-"""EC2's state reasons for an instance whose spot capacity EC2 has taken back."""
+"""Codes in EC2's state reason of an instance whose spot capacity EC2 has taken back."""
 
 Answer = TypeVar("Answer")
 Page = TypeVar("Page")
@@ -107,8 +110,8 @@ class Ec2Fleet:
         return freeze_batch_request(order, rules, self._cluster, self._client.meta.region_name)
 
     def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
-        """Send a request that `freeze_batch` made, and return the machines and the refusals of EC2's answer. If the
-        same request is sent again, its client token makes EC2 give the same answer.
+        """Send a request that `freeze_batch` made. Return the machines that EC2 launched, and the offerings that it
+        refused. If the same request is sent again, its client token makes EC2 give the same answer.
 
         If EC2 refuses the request because a launch template is missing that Leasehold makes (`request["template"]`),
         make the template and send the request again. A refused request has launched nothing.
@@ -133,8 +136,10 @@ class Ec2Fleet:
         return read_batch(answer, request)
 
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
-        """Return the machines with these ids, by id. Running machines have the result of their status checks; if
-        `checked` is not None, only the machines in `checked` have it. An id that EC2 does not know is missing.
+        """Return machine id -> machine for these ids. An id that EC2 does not know is omitted.
+
+        Running machines have the result of their status checks; if `checked` is not None, only the machines in
+        `checked` have it.
         """
         client = self._client
         described = each_batch(
@@ -149,8 +154,8 @@ class Ec2Fleet:
         return found
 
     def _list_statuses(self, machines: Sequence[str]) -> Iterator["InstanceStatusTypeDef"]:
-        """Yield the status checks of these machines: by their ids, or if that takes more than one call, from the pages
-        of EC2's list of all running machines, which are ten times as long.
+        """Yield the status checks of these machines. If one call can name all ids, call by ids. Otherwise read the
+        pages of EC2's list of all running machines, because one such page has ten times as many machines.
         """
         client = self._client
         if len(machines) <= MOST_IDS:
@@ -164,18 +169,18 @@ class Ec2Fleet:
             yield from (status for status in page["InstanceStatuses"] if status["InstanceId"] in wanted)
 
     def find_launch(self, launch_id: str) -> list[Machine]:
-        """Return the machines of this cluster whose tag has this launch id, except terminated ones."""
+        """Return the machines of this cluster that are tagged with this launch id, except terminated ones."""
         return list(self._find({f"tag:{TAG_LAUNCH}": [launch_id]}))
 
     def sweep(self) -> Iterator[Machine]:
         """Yield all machines of this cluster except terminated ones, as EC2 returns them page by page. They have no
-        status checks (`healthy` is None).
+        result of status checks (`healthy` is None).
         """
         return self._find({})
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> None:
-        """Tag the machines with these ids as machines of the cluster `cluster_id`. If EC2 does not know one of the ids,
-        the machines are tagged one by one.
+        """Tag the machines with these ids as machines of the cluster `cluster_id`. An id that EC2 does not know is
+        skipped.
         """
 
         def tag(ids: list[str]) -> list[str]:
@@ -186,8 +191,8 @@ class Ec2Fleet:
             pass
 
     def terminate(self, machines: Sequence[str]) -> None:
-        """Terminate the machines with these ids, 250 in one call. If EC2 does not know one of the ids, each half of the
-        ids of this call is sent by a call of its own, and so on.
+        """Terminate the machines with these ids, 250 in one call. An id that EC2 does not know is skipped: the two
+        halves of its call are sent as calls of their own, and so on.
         """
         ended = each_batch(machines, lambda ids: [self._client.terminate_instances(InstanceIds=ids)], MOST_ENDED)
         for _ in ended:
@@ -251,7 +256,9 @@ def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None
 
 
 def read_machine(instance: "InstanceTypeDef") -> Machine:
-    """Return the Machine for one instance in an answer of DescribeInstances or RunInstances; `healthy` is None."""
+    """Return the Machine for one instance in an answer of DescribeInstances or RunInstances. It has no result of status
+    checks (`healthy` is None).
+    """
     tags = {tag.get("Key"): tag.get("Value") for tag in instance.get("Tags", ())}
     launched = instance.get("LaunchTime")
     return Machine(
@@ -276,7 +283,7 @@ def read_machines(reservations: Iterable[Mapping[str, Any]]) -> Iterator[Machine
 
 def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
     """Return the Machine for one entry of `Instances` in an answer of CreateFleet. The entry has only id, type, market
-    and override; `tags` are those of the request.
+    and override (the type and place that EC2 chose), so the tags are taken from the request (`tags`).
     """
     override = instance.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     return Machine(
@@ -290,11 +297,12 @@ def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
 
 
 def read_batch(answer: Mapping[str, Any], request: Mapping[str, Any]) -> BatchAnswer:
-    """Return the machines and the refusals in the answer to the CreateFleet of a batch.
+    """Return the machines and the refused offerings in the answer to the CreateFleet of a batch. `request`: as
+    `freeze_batch` made it.
 
-    An offering is refused if EC2 names an error for each of its places, or if machines are missing and EC2 names an
-    error for one of them. Without any machine and any error, all offerings lack capacity. `request`: as `freeze_batch`
-    made it. Source: EC2's CreateFleet, which may launch fewer machines without an error.
+    An offering is refused in two cases: (1) EC2 names an error for each place of the offering; (2) EC2 names an error
+    for one of its places, and fewer machines were launched than requested. Without any machine and any error, all
+    offerings lack capacity. Source: EC2's CreateFleet, which may launch fewer machines without an error.
     """
     parameters, offerings = request["parameters"], request["offerings"]
     tags = {tag["Key"]: tag["Value"] for tag in parameters["TagSpecifications"][0]["Tags"]}
@@ -327,8 +335,8 @@ def _find_offering(offerings: Mapping[str, Sequence[Mapping[str, str]]], entry: 
 
 
 def _is_at(entry: Mapping[str, Any], place: Mapping[str, str]) -> bool:
-    """Return whether an instance or an error in an answer of CreateFleet is of this place: an instance type with a
-    subnet or a zone. An error that names no override concerns every place.
+    """Return whether an instance or an error in an answer of CreateFleet (`entry`) concerns this place, which is an
+    instance type with a subnet or a zone. An error that names no override concerns every place.
     """
     override = entry.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     kind = {"InstanceType": entry["InstanceType"]} if "InstanceType" in entry else {}
@@ -338,7 +346,7 @@ def _is_at(entry: Mapping[str, Any], place: Mapping[str, str]) -> bool:
 
 def read_health(status: "InstanceStatusTypeDef") -> bool | None:
     """Return the result of EC2's two status checks of an instance: True if both are ok, False if one is impaired, None
-    if neither is the case.
+    in any other case, for example while a check is not complete.
     """
     checks = {
         status.get("InstanceStatus", {}).get("Status"),
@@ -364,8 +372,8 @@ def _read_tags(tags: Mapping[Any, str | None]) -> dict[str, Any]:
 
 
 def _read_number(text: str) -> int:
-    """Return the number in the text of a tag; 0 if the text is not such a number. Every user of the AWS account may
-    write tags, so a text may be wrong.
+    """Return the whole number in the text of a tag; 0 if the text is not a number of at most MOST_DIGITS digits. Every
+    user of the AWS account may write tags, so a text may be wrong.
     """
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else 0
 

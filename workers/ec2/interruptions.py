@@ -1,8 +1,8 @@
-"""Receive EC2's events about machines: interruption and rebalance notices, changes of state, and scheduled changes.
-EventBridge sends them to an SQS queue, which is read by long polling.
+"""Receive EC2's events about machines: notices of an interruption, rebalance recommendations, changes of state, and
+scheduled changes. EventBridge sends them to an SQS queue, which is read by long polling.
 
-Only this cluster reads the queue. A message that is no such event is logged and deleted, because SQS would deliver it
-again for days.
+Only this cluster reads the queue. A message that is none of these events is logged and deleted, because SQS would
+deliver it again for days.
 """
 
 import datetime as dt
@@ -34,7 +34,9 @@ REBALANCE: Final = "EC2 Instance Rebalance Recommendation"
 STATE_CHANGE: Final = "EC2 Instance State-change Notification"
 HEALTH: Final = "AWS Health Event"
 STATES: Final = ("running", "stopping", "stopped", "shutting-down", "terminated")
-"""The states of a machine about whose beginning a notice is made. Other states, such as `pending`, have no effect."""
+"""The states of a machine for which `read_notices` returns a Notice when they begin. Other states, such as `pending`,
+have no effect.
+"""
 
 _Id = Annotated[str, msgspec.Meta(pattern=r"^i-[0-9a-f]{1,64}$")]
 
@@ -52,7 +54,7 @@ class _Entity(msgspec.Struct, frozen=True):
 
 
 class _HealthDetail(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields that are read of an event of AWS Health. Its times are written as in an HTTP header."""
+    """The fields of an event of AWS Health that are read. The event's times are written as in an HTTP header."""
 
     service: str
     event_type_code: str
@@ -92,8 +94,9 @@ _DECODER: Final = msgspec.json.Decoder(_Interruption | _Rebalance | _StateChange
 
 
 def read_notices(body: str) -> tuple[Notice, ...]:
-    """Return the notices in the body of an SQS message: one, or for a scheduled change one for each machine. Return ()
-    for an event that concerns no machine: another event of AWS Health, a change that is over, or a new machine.
+    """Return EC2's notices in the body of an SQS message, as Notice objects: one, or for a scheduled change one for
+    each machine. Return () for an event that has no effect on a machine: another event of AWS Health, a change that is
+    over, or the beginning of a state that is not in STATES.
 
     Raises msgspec.DecodeError (with its subclass ValidationError) or ValueError if the body is none of these events.
     """
@@ -114,7 +117,9 @@ def read_notices(body: str) -> tuple[Notice, ...]:
 
 
 def _read_maintenance(detail: _HealthDetail, at: float) -> list[Notice]:
-    """Return a notice for each machine of a scheduled change of EC2."""
+    """Return a Notice for each machine that a scheduled change of EC2 concerns. Return [] for any other event of AWS
+    Health, and for a change that is over.
+    """
     if (detail.service, detail.event_type_category) != ("EC2", "scheduledChange") or detail.status_code == "closed":
         return []
     begins_at, ends_at = _read_time(detail.start_time), _read_time(detail.end_time)

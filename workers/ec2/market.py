@@ -30,7 +30,9 @@ ACCELERATORS: Final = (
     ("NeuronInfo", "NeuronDevices"),
     ("FpgaInfo", "Fpgas"),
 )
-"""Where EC2 lists the accelerators of a type. A type that has several of these lists has the same devices in each."""
+"""Where EC2's answer about an instance type lists the accelerators: (field of the answer, list in this field). A type
+that has several of these lists has the same devices in each.
+"""
 GIB_IN_GB: Final = 10**9 / 2**30
 MARKETS: Final[tuple[Market, ...]] = ("spot", "on-demand")
 
@@ -54,7 +56,7 @@ class Ec2Market:
 
     def read_types(self, seen_at: float) -> list[InstanceType]:
         """Return all instance types that EC2 offers in the region, with their zones. `seen_at`: the time that is
-        recorded with them.
+        recorded with the types.
         """
         zones: dict[str, set[str]] = {}
         pages = self._client.get_paginator("describe_instance_type_offerings").paginate(
@@ -99,8 +101,8 @@ class Ec2Market:
         return [price for _, (_, price) in sorted(found.items())]
 
     def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
-        """Return the on-demand price of each of these instance types, by one call for each type. A type without exactly
-        one price is missing.
+        """Return the on-demand price of each of these instance types, by one call for each type. A type for which the
+        price list has no price, or several different ones, is omitted.
         """
         return [*read_list(self._price_list, self._client.meta.region_name, types, seen_at)]
 
@@ -110,7 +112,7 @@ class Ec2Market:
 
 
 def _each(pages: Iterable[Answer]) -> Iterator[Answer]:
-    """Yield the pages of an answer. Raises CloudError if EC2 refuses a page."""
+    """Yield the pages of an answer that EC2 divides into pages. Raises CloudError if EC2 refuses to return a page."""
     unread = iter(pages)
     while True:
         with cloud_errors():
@@ -147,7 +149,9 @@ def read_type(answer: Mapping[str, Any], zones: Sequence[str], seen_at: float) -
 
 
 def _order(architectures: Iterable[str]) -> tuple[str, ...]:
-    """Return the architectures with the 32-bit one last, because a type that supports both counts as a 64-bit type."""
+    """Return the architectures of an instance type with the 32-bit one last. The first one counts, and a type that
+    supports both counts as a 64-bit type.
+    """
     return tuple(sorted(architectures, key=lambda each: (each == "i386", each)))
 
 

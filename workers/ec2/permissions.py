@@ -52,7 +52,7 @@ class Permissions:
         return str(self._ec2.meta.region_name)
 
     def try_launch(self, request: Mapping[str, Any]) -> None:
-        """Try a launch request with DryRun, with its tags, profile and template. Raises CloudError if EC2
+        """Try with DryRun to send this launch request, with its tags, profile and template. Raises CloudError if EC2
         refuses it.
         """
         call = self._ec2.create_fleet if request["api"] == "CreateFleet" else self._ec2.run_instances
@@ -66,8 +66,8 @@ class Permissions:
         _expect_refusal(lambda: self._ec2.terminate_instances(InstanceIds=[instance], DryRun=True))
 
     def try_start(self, instance: str, instance_type: str | None = None) -> None:
-        """Try with DryRun to start this instance, and with `instance_type` also to change its type. Raises CloudError
-        if EC2 refuses it.
+        """Try with DryRun to start this instance. If `instance_type` is not None, also try to change the type of the
+        instance. Raises CloudError if EC2 refuses one of the calls.
         """
         if instance_type is not None:
             kind: Any = {"Value": instance_type}
@@ -81,8 +81,8 @@ class Permissions:
         _expect_refusal(lambda: self._ec2.stop_instances(InstanceIds=[instance], DryRun=True))
 
     def look(self, cluster: str) -> int:
-        """Try the two calls that read machines: read up to five instances with the cluster's tag, and a few status
-        checks. Return the number of these instances.
+        """Try the two calls that read machines: read at most five instances with the cluster's tag, and a few status
+        checks of any instances. Return the number of the instances with the tag.
         """
         with cloud_errors():
             client = self._ec2
@@ -123,8 +123,8 @@ class Permissions:
 
 
 def _expect_refusal(call: Callable[[], object]) -> None:
-    """Make a call with DryRun, which EC2 always refuses. If the refusal is DryRunOperation, the call is permitted; else
-    raise the CloudError.
+    """Make a call with DryRun, which EC2 always refuses. The code DryRunOperation of the refusal means that the call is
+    permitted: return. For any other code raise the CloudError.
     """
     try:
         with cloud_errors():

@@ -45,8 +45,8 @@ def open_price_list(access: Ec2Access, seconds: float | None = None, attempts: i
 
 
 def read_list(client: "PricingClient", region: str, types: Sequence[str], seen_at: float) -> Iterator[Price]:
-    """Yield the on-demand price of each of these instance types in a region. A type without exactly one price is
-    missing. Raises CloudError if a call fails.
+    """Yield the on-demand price of each of these instance types in a region. A type for which the price list has no
+    price, or several different ones, is omitted. Raises CloudError if a call fails.
     """
     for kind in dict.fromkeys(types):
         found = {price for entry in _find_products(client, region, kind) for price in _list_prices(entry, kind, region)}
@@ -74,8 +74,8 @@ def _find_products(client: "PricingClient", region: str, kind: str) -> Iterator[
 
 
 def _list_prices(entry: _Entry, kind: str, region: str) -> Iterator[float]:
-    """Yield the prices per hour of a product, if it is a plain instance of this type in this region. Products that are
-    sold on other conditions have a price of 0.
+    """Yield the prices per hour of a product if the product is a plain instance of this type in this region; else yield
+    none. Prices of 0 are omitted, because they belong to products that are sold on other conditions.
     """
     attributes = entry.product.attributes
     if not is_wanted(entry.product) or (attributes.get("instanceType"), attributes.get("regionCode")) != (kind, region):

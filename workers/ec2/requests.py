@@ -3,8 +3,8 @@ unchanged.
 
 There are two calls. CreateFleet (type instant) chooses the zone with the best chance among all subnets of a pool, but
 requires a launch template. RunInstances takes an image and one subnet. So CreateFleet is used for a pool with a launch
-template and for batches, and RunInstances for one machine of a pool with only an image; for batches of such a pool a
-launch template is made. A client token lets both be repeated without a second machine.
+template and for batches, and RunInstances for one machine of a pool with only an image. For batches of such a pool a
+launch template is made. Both calls have a client token, so that repeating a call launches no second machine.
 """
 
 import base64
@@ -70,8 +70,8 @@ class _Launch(msgspec.Struct, frozen=True, kw_only=True):
         return self.offerings[0].market if self.offerings[0] else "spot"
 
     def list_places(self) -> Iterator[tuple[Offering | None, dict[str, str]]]:
-        """Yield each offering with each place where it may be launched, as parameters: a subnet, a zone, or
-        anywhere.
+        """Yield each offering with each place where it may be launched. A place is a parameter of the request:
+        `SubnetId`, or without subnets `AvailabilityZone`; {} if the offering has no zone either.
         """
         for offering in self.offerings:
             zone = offering.zone if offering else None
@@ -108,12 +108,13 @@ def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) 
 
 
 def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: str) -> dict[str, Any]:
-    """Return the EC2 request that launches the machines of a batch, as `freeze_request` does, with two more keys. It is
-    a CreateFleet, except for a pool with an image and without offerings.
+    """Return the EC2 request that launches the machines of a batch, as `freeze_request` does, with two more keys:
+    `offerings` and `template`. The call is CreateFleet, except for a pool with an image and without offerings.
 
     `offerings`: the key of each offering → the places in which EC2 may launch it. `template`: the launch template that
-    the request needs, as the parameters of CreateLaunchTemplate; None if it needs none or the pool names one. Equal
-    input gives equal output. Raises CloudError (misconfigured) that names the wrong or missing key of the rules.
+    Leasehold makes for the request, as the parameters of CreateLaunchTemplate; None if the request needs no template or
+    the pool names one. Equal input gives equal output. Raises CloudError (misconfigured) that names the wrong or
+    missing key of the rules.
     """
     pool, first = _look_up(order.pool, order.offerings[0] if order.offerings else None, rules)
     if not pool.ec2.launch_template and not pool.ec2.image:
@@ -159,7 +160,8 @@ def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: 
 def client_token(launch_id: str, generation: int) -> str:
     """Return EC2's idempotency token for the request number `generation` of a launch: at most 64 ASCII characters.
 
-    `generation` grows only after EC2 has definitely refused the request before.
+    A launch gets a new `generation` only after EC2 has definitely refused its last request. So two requests of one
+    launch with different tokens cannot both launch a machine.
     """
     token = f"{launch_id}.{generation}"  # promise: one-machine-per-launch
     if len(token) <= MOST_TOKEN and token.isascii():
@@ -178,15 +180,16 @@ def subnets_for(subnets: tuple[str, ...], zone: str | None) -> tuple[str, ...]:
 
 
 def _look_up(name: str, key: str | None, rules: Rules) -> tuple[Pool, Offering | None]:
-    """Return a pool and its offering with this key. Raises CloudError if the rules lack one of them, or a subnet for
-    it.
+    """Return the pool with this name, and its offering with this key (None: no offering). Raises CloudError
+    (misconfigured) if the rules do not have the pool or the offering, if the pool's image was not found yet, or if the
+    pool has no subnet in the offering's zone.
     """
     pool = rules.pools.get(name)
     if pool is None:
-        raise _refuse(name, "", "a pool that is configured", name)
+        raise _refuse(name, "", "the name of a pool in the configuration", name)
     offering = pool.offering_by_key.get(key) if key else None
     if key and offering is None:
-        raise _refuse(name, "offerings", "an offering that is configured", key)
+        raise _refuse(name, "offerings", "the key of an offering of the pool", key)
     if is_source(pool.ec2.image):
         wanted = "an image that was found (the next look-up is due within `image_interval`)"
         raise _refuse(name, "ec2.image", wanted, pool.ec2.image)
@@ -207,8 +210,9 @@ def _render(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> str | 
 
 
 def _describe(offering: str | None, cluster_id: str, highest: str) -> dict[str, str]:
-    """Return the optional tags of a machine: its offering (None: no tag), and the cluster's id with its highest numbers
-    (no `cluster_id`: no tags).
+    """Return the optional tags of a machine. `offering`: the key of its offering; None: no tag. `cluster_id`: the id of
+    the cluster, which is tagged together with `highest` (the highest term and fencing token of the cluster); "": no
+    tags for both.
     """
     tags = {} if offering is None else {TAG_OFFERING: offering}
     return tags | ({TAG_CLUSTER_ID: cluster_id, TAG_HIGHEST: highest} if cluster_id else {})
@@ -266,8 +270,8 @@ def _common_parameters(pool: Pool, offering: Offering | None) -> Iterator[tuple[
 
 
 def _create_fleet(launch: _Launch, made: str | None = None) -> dict[str, Any]:
-    """Return the parameters of CreateFleet. `made`: the name of the launch template that is made for the pool; None:
-    the pool names its own.
+    """Return the parameters of CreateFleet. `made`: the name of the launch template that Leasehold makes for the pool;
+    None: the pool names a launch template.
     """
     ec2 = launch.pool.ec2
     if ec2.security_groups and made is None:
@@ -302,9 +306,9 @@ def _create_fleet(launch: _Launch, made: str | None = None) -> dict[str, Any]:
 
 
 def _keep_together(launch: _Launch) -> dict[str, Any]:
-    """Return the options by which a fleet launches all machines of a gang or none. EC2 can do that only with a single
-    instance type or in a single zone; otherwise the result is {}, and the machines of an incomplete answer are ended
-    afterwards. Source: `MinTargetCapacity` of CreateFleet.
+    """Return the options by which CreateFleet launches all machines of a gang or none. EC2 can do that only with a
+    single instance type or in a single zone. Otherwise return {}; then the machines are ended afterwards if EC2
+    launched only some of them. Source: `MinTargetCapacity` of CreateFleet.
     """
     zones = {place.get("SubnetId", place.get("AvailabilityZone")) for _, place in launch.list_places()}
     options: dict[str, Any] = {}
@@ -316,8 +320,8 @@ def _keep_together(launch: _Launch) -> dict[str, Any]:
 
 
 def _overrides(launch: _Launch) -> list[dict[str, Any]]:
-    """Return the overrides of CreateFleet, one for each offering and place that the machines may get: a subnet, or
-    without subnets a zone. EC2 chooses among them.
+    """Return the overrides of CreateFleet: one for each offering and each of its places (a subnet, or without subnets a
+    zone). EC2 chooses among the overrides.
     """
     image = {"ImageId": launch.pool.ec2.image} if launch.pool.ec2.image else {}
     places = islice(launch.list_places(), MOST_OVERRIDES)

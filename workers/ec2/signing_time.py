@@ -73,8 +73,8 @@ class AwsClock:
     def _decide_on_retry(
         self, response: Any, attempts: int, request_dict: Mapping[str, Any], **_event: Any
     ) -> float | None:
-        """Return 0, so that boto3 repeats the request at once, if AWS refused its first attempt because of the signing
-        time. Else return None, so that boto3 decides.
+        """Return the seconds after which boto3 repeats a request. If AWS refused the first attempt because of the
+        signing time, return 0 (at once). Else return None, so that boto3 decides.
         """
         signed_at = request_dict["context"].get("timestamp")
         if attempts > 1 or response is None or signed_at is None or response[0].status_code not in _REFUSED:

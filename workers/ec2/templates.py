@@ -1,7 +1,7 @@
-"""The launch templates that Leasehold makes for pools with an image, so that fleets can launch their machines.
+"""The launch templates that Leasehold makes for pools with an image, so that CreateFleet can launch their machines.
 
-A template has a name that contains a hash of its content, and only one version. So a template never changes: other
-content makes another template, and a request that was stored earlier still launches the same machines.
+The name of a template contains a hash of its content, and a template has only one version. So a template never changes:
+other content makes another template, and a request that was stored earlier still launches the same machines.
 """
 
 import hashlib

@@ -56,8 +56,8 @@ def render_user_data(template: str, values: Mapping[str, str], path: str = "user
     """Return the user data: the template with each `$name` or `${name}` replaced by its value. `$$` becomes a dollar
     sign.
 
-    Raises InvalidInputError at `path` for an unknown variable, for a single `$`, and for a result that is longer than
-    EC2 allows.
+    Raises InvalidInputError in three cases: the template has an unknown variable, it has a `$` that is neither doubled
+    nor before a name, or the result is longer than EC2 allows. `path`: the key that the error names.
     """
     try:
         text = Template(template).substitute(values)

@@ -1,7 +1,7 @@
 """The access check of an EC2 emulator that has a secret. An emulator without a secret has no such check.
 
-The check admits a request that is signed with the secret as AWS secret key, and a request with the secret as password
-of HTTP basic authentication (for use with curl).
+The check admits two kinds of requests: (1) a request that is signed with the secret as AWS secret key; (2) a request
+with the secret as password of HTTP basic authentication (for use with curl).
 """
 
 import hmac
@@ -29,8 +29,8 @@ _REFUSED: Final = "this emulator has a secret: sign the request with it as AWS s
 
 
 class SecretCheck:
-    """A WSGI application in front of the EC2 emulator. It passes on a request that is signed with the emulator's secret
-    or has it as password, and refuses any other request.
+    """A WSGI application in front of the EC2 emulator. It passes a request on to the emulator if the request is signed
+    with the emulator's secret or has the secret as password. It refuses any other request.
     """
 
     def __init__(self, inside: "WSGIApplication", secret: str) -> None:

@@ -25,9 +25,9 @@ Price = Callable[[Place], float]
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit on the instances at some places. `left`: the units (instances or vCPUs) that may still be used. `costs`:
-    place -> units that an instance at this place takes; places without an entry are not limited. `error`: EC2's error
-    for a launch that exceeds the limit.
+    """A limit on the instances at some places (instance types in zones). `left`: the units (instances or vCPUs) that
+    may still be used. `costs`: place -> units that an instance at this place uses; a place without an entry is not
+    limited. `error`: EC2's error for a launch that exceeds the limit.
     """
 
     kind: Literal["quota", "capacity"]
@@ -51,8 +51,8 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 def list_limits(call: Call, places: Sequence[Place], settings: EmulatorSettings, alive: Sequence[Life]) -> list[Limit]:
-    """Return the quotas and the capacities that concern a launch at these places. `alive`: the instances of the region
-    that are not terminated.
+    """Return the limits (quotas and capacities) that concern a launch at these places. `alive`: the instances of the
+    region that are neither terminated nor stopped.
     """
     market = call.market or "on-demand"
     return [
@@ -159,7 +159,9 @@ def _divide(
 
 
 def _find_room(place: Place, limits: Iterable[Limit]) -> float:
-    """Return how many instances the limits permit at a place: a whole number, or infinity."""
+    """Return how many instances the limits permit at a place: a whole number, or infinity if no limit concerns the
+    place.
+    """
     return min((_fit(limit, place) for limit in limits if place in limit.costs), default=inf)
 
 
@@ -172,9 +174,11 @@ def _use(limit: Limit, place: Place, count: int) -> Limit:
 
 
 def _choose(left: int, rooms: Mapping[Place, float], strategy: Strategy, price: Price) -> tuple[Place, int]:
-    """Return the place that gets instances next, and the number of instances that it should get of the `left` ones.
+    """Return (1) the place that gets instances next, and (2) the number of instances that it should get. `left`: the
+    number of instances that have no place yet.
 
-    `rooms`: the places that are left, each with its room. Among equal places the first one of the request is chosen.
+    `rooms`: place -> number of instances that the limits permit there, for the places that were not tried yet. Among
+    equal places the first one of the request is chosen.
     """
     match strategy:
         case "lowest-price":

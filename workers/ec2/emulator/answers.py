@@ -1,5 +1,5 @@
-"""The answers that the EC2 emulator makes itself and not by moto: errors, empty fleets, lost answers, refused
-signatures.
+"""The answers that the EC2 emulator makes without moto (a mock of AWS): errors, fleets without instances, lost answers,
+refused signatures.
 """
 
 import contextlib
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 PlacedFault = tuple[Place | None, FaultRule]
-"""An error in the answer of a fleet, with the place (override of the request) that failed; None: no single place."""
+"""An error in the answer of a fleet, with the place (override of the request) that failed; None: the error concerns no
+single place.
+"""
 LONGEST_WAIT: Final = 600.0
 """Seconds after which the emulator cuts the connection of a caller that waits for a lost answer and has no timeout of
 its own.
 """
 WINDOW: Final = 300.0
-"""Most seconds between the signing time of a request and its arrival.
+"""Most seconds between the signing time of a request and its arrival. A request outside this window is refused.
 
 AWS documents 5 minutes for signatures and 15 for requests to EC2.
 """
@@ -62,8 +64,9 @@ def answer_empty_fleet(market: str, faults: Iterable[PlacedFault]) -> Response:
 
 
 def answer_fleet(answers: Sequence[str], market: str, faults: Iterable[PlacedFault]) -> Response:
-    """Return one answer to a CreateFleet whose instances moto launched by several calls. `answers`: moto's answers. The
-    result is the first one, with the instances of all others, and with an error for each of `faults`.
+    """Return one answer to a CreateFleet whose instances moto launched by several calls. `answers`: moto's answers, one
+    for each call. The result is the first of them with the instances of all of them, and with an error for each of
+    `faults`.
     """
     first, *others = answers
     instances = "".join(part[1] for each in others if (part := _INSTANCES.search(each)))
@@ -95,7 +98,7 @@ def _fleet_errors(market: str, faults: Iterable[PlacedFault]) -> str:
 
 
 def _override(place: Place | None) -> str:
-    """Return the part of an error's XML that names the override of the request that failed; "" if the error concerns no
+    """Return the part of an error's XML that names the failed override of the request; "" if the error concerns no
     single override.
     """
     if place is None or place.override is None:
@@ -110,10 +113,11 @@ def _xml(body: str, status: int) -> Response:
 
 
 def lose(rule: FaultRule, environ: "WSGIEnvironment") -> Response:
-    """Lose the answer to a call in the way that the injected fault `rule` names: return a 5xx in its place, or raise
-    ConnectionResetError so that the caller gets no answer.
+    """Lose the answer to a call in the way that the injected fault `rule` names: return a 5xx in place of the answer,
+    or raise ConnectionResetError so that the caller gets no answer.
 
-    The middleware's lock must not be held, because the way "timeout" waits until the caller closes the connection.
+    The caller of this function must not hold the middleware's lock, because the way "timeout" waits until the EC2
+    client closes its connection.
     """
     if rule.lost == "500":
         return answer_error(rule.code or "InternalError", rule.message, rule.http_status)

@@ -31,8 +31,8 @@ MAINTENANCE_SECONDS: Final = 2 * 3600.0
 
 
 class BackgroundEvents:
-    """Plans and runs the interruptions, boot failures and other events of the emulated instances that no call causes.
-    Not thread-safe; the middleware uses it under its lock.
+    """Plans and runs what happens to the emulated instances without a call, like interruptions and boot failures. Not
+    thread-safe; the middleware uses it under its lock.
     """
 
     def __init__(self, lives: Lives, log: CallLog, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,8 +42,8 @@ class BackgroundEvents:
         self._number = count()
 
     def add(self, instances: Iterable[EmulatedInstance], token: str | None) -> None:
-        """Plan the boot failure and the interruption that were drawn for each of these new instances, and record the
-        client token of their launch.
+        """For each of these new instances, plan the boot failure and the interruption that were drawn at its launch.
+        Record the client token of the launch, None if it had none.
         """
         instances = list(instances)
         self.state_changes.add(instances)
@@ -59,11 +59,11 @@ class BackgroundEvents:
                 self._plan(self._clock() + fate.interrupted_after, partial(self._warn_if_there, instance, deadline))
 
     def plan(self, seconds: float, act: Callable[[], object]) -> None:
-        """Call `act` after this number of seconds."""
+        """Plan to call `act` after this number of seconds."""
         self._plan(self._clock() + seconds, act)
 
     def log_step(self, region: str, text: str) -> None:
-        """Record that a step of a script is played."""
+        """Record in the log that a step of a script begins. `text`: what the step means."""
         self._log.append_event("step", region, detail=text)
 
     def advance(self) -> None:
@@ -75,7 +75,7 @@ class BackgroundEvents:
         """Send an interruption notice for each of these spot instances, and end the instance `deadline` seconds later
         (None: the setting `interruption_deadline`). Return the log records of the notices.
 
-        Raises InvalidInputError if one of them is not a spot instance that is alive.
+        Raises InvalidInputError if one of the instances is not a spot instance that is alive.
         """
         found = self._find(instances, spot=True)
         seconds = self._lives.settings.interruption_deadline if deadline is None else deadline
@@ -84,7 +84,7 @@ class BackgroundEvents:
     def recommend(self, instances: Sequence[str]) -> list[EventRecord]:
         """Send a rebalance recommendation for each of these spot instances. Return the log records.
 
-        Raises InvalidInputError if one of them is not a spot instance that is alive.
+        Raises InvalidInputError if one of the instances is not a spot instance that is alive.
         """
         return [self._recommend(instance) for instance in self._find(instances, spot=True)]
 
@@ -92,7 +92,7 @@ class BackgroundEvents:
         """Announce a scheduled change of these instances that begins in `seconds`. Return the log records.
 
         `code`: the type of AWS Health's event, like RETIREMENT. An instance that is to retire ends when the change
-        begins. Raises InvalidInputError if one of them is not alive.
+        begins. Raises InvalidInputError if one of the instances is not alive.
         """
         found, begins_at = self._find(instances, spot=False), time.time() + seconds
         by_region: dict[str, list[EmulatedInstance]] = {}
@@ -110,8 +110,8 @@ class BackgroundEvents:
         return records
 
     def lose(self, instances: Sequence[str]) -> list[EventRecord]:
-        """End these instances at once, without a notice. Return the log records. Raises InvalidInputError if one of
-        them is not alive.
+        """End these instances at once, without a notice. Return the log records. Raises InvalidInputError if one of the
+        instances is not alive.
         """
         return [self._lose(instance) for instance in self._find(instances, spot=False)]
 
@@ -134,8 +134,8 @@ class BackgroundEvents:
             self._warn(instance, deadline)
 
     def _warn(self, instance: EmulatedInstance, seconds: float) -> EventRecord:
-        """Send the interruption notice of a spot instance, plan its end in `seconds`, and return the log record of the
-        notice.
+        """Send the interruption notice of a spot instance, plan the end of the instance in `seconds`, and return the
+        log record of the notice.
 
         If several ends are planned for an instance, it ends at the earliest one, and the later ones do nothing.
         """
@@ -151,7 +151,9 @@ class BackgroundEvents:
         return self._log.append_event("rebalance", life.region, [life.id], notices=notices)
 
     def _send(self, event: dict[str, Any]) -> int:
-        """Send a notice 0, 1 or 2 times (lost, usual, doubled), as drawn at random, and return this number."""
+        """Send a notice of EC2. A random draw decides how often: 0 times (the notice is lost), once, or twice (the
+        notice is doubled). Return this number.
+        """
         notices = self._lives.count_notices()
         for _ in range(notices):
             send_notice(event)

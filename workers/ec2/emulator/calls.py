@@ -87,7 +87,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def token(self) -> str | None:
-        """The client token of the call, by which EC2 recognises a repeated request; None without one."""
+        """The client token of the call, by which EC2 recognises a repeated request; None if the call has no token."""
         return self.parameters.get("ClientToken")
 
     @property
@@ -110,7 +110,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fleet_options(self) -> FleetOptions:
-        """The options of a CreateFleet for the market of its default capacity."""
+        """The options of a CreateFleet: those of its spot instances if its default market is spot, else those of its
+        on-demand instances.
+        """
         prefix = "SpotOptions." if self.market == "spot" else "OnDemandOptions."
         given = {key.removeprefix(prefix): value for key, value in self.parameters.items() if key.startswith(prefix)}
         return FleetOptions(
@@ -130,7 +132,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return _number(self.parameters.get("MinCount")), _number(self.parameters.get("MaxCount"))
 
     def asking_for(self, count: int) -> "Call":
-        """Return a copy of this launch call that requests exactly `count` instances, all of its default market."""
+        """Return a copy of this launch call that requests exactly `count` instances, all of the default market of the
+        call.
+        """
         if self.action == "RunInstances":
             changes = {"MinCount": str(count), "MaxCount": str(count)}
         else:
@@ -144,8 +148,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return [value for key, value in self.parameters.items() if _IDENTIFIER.fullmatch(key)]
 
     def only(self, place: Place, subnet: str | None) -> "Call":
-        """Return a copy of this CreateFleet call that has only the override of `place`. `subnet`: the subnet that the
-        override gets if it names a zone and no subnet.
+        """Return a copy of this CreateFleet call that has only the override of `place`. `subnet`: the subnet that this
+        override gets if it names a zone and no subnet; None: it gets none.
         """
         if place.override is None:
             return self
@@ -168,8 +172,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
-    """Return the EC2 call that an HTTP request makes. `environ`: the WSGI environment of the request;
-    `body`: its form.
+    """Return the EC2 call that an HTTP request makes. `environ`: the WSGI environment of the request. `body`: the body
+    of the request, which is a form with the parameters of the call.
     """
     parameters = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     attempt = _ATTEMPT.search(environ.get("HTTP_AMZ_SDK_REQUEST", ""))

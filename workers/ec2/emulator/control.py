@@ -15,8 +15,8 @@ from workers.ec2.emulator.spot_prices import SpotPrices
 
 
 class Control:
-    """The present settings and injected faults of the EC2 emulator. Of several changes of a setting the last one
-    counts. If the settings file changes, it replaces all settings.
+    """The present settings and injected faults of the EC2 emulator. If a setting is changed several times, the last
+    change counts. If the settings file changes, its content replaces all settings.
 
     Not thread-safe; the middleware uses it under its lock.
     """
@@ -39,7 +39,7 @@ class Control:
         self.apply(load_settings(file) if file else settings)
 
     def apply(self, settings: EmulatorSettings) -> None:
-        """Replace all settings of the emulator and all injected faults. The times of the new faults count from now."""
+        """Replace all settings of the emulator and all injected faults. The time of the new faults starts now."""
         self.settings = settings
         self.lives.change(settings, restart=True)
         self.spot_prices.restart(settings.spot_prices, settings.random_seed)
@@ -65,16 +65,16 @@ class Control:
             self.faults.replace(given.faults, self.clock())
 
     def restart(self) -> None:
-        """Remove all injected faults, and start random choices and counts of boot failures again, as at the start of
-        the emulator.
+        """Remove all injected faults. Start the random choices and the counts of boot failures again, as at the start
+        of the emulator.
         """
         self.faults.replace((), self.clock())
         self.lives.change(self.settings, restart=True)
         self.spot_prices.restart(self.settings.spot_prices, self.settings.random_seed)
 
     def show(self) -> dict[str, Any]:
-        """Return the settings of the emulator as JSON values. Their `faults` are the injected faults whose time is not
-        over.
+        """Return the settings of the emulator as JSON values. The setting `faults` has the injected faults whose time
+        is not over.
         """
         now = self.clock()
         faults = [rule.model_dump(exclude_none=True) for rule in self.faults.rules(now)]

@@ -33,14 +33,16 @@ class Order(Document):
 
 
 class Interruption(Order):
-    """The JSON body of a control request to interrupt spot instances. `deadline`: seconds until their end."""
+    """The JSON body of a control request to interrupt spot instances. `deadline`: seconds until the instances end;
+    None: the setting `interruption_deadline`.
+    """
 
     deadline: Seconds | None = None
 
 
 class Maintenance(Order):
-    """The JSON body of a control request to announce a scheduled change. `begins_in`: seconds until it begins; `code`:
-    its type in AWS Health.
+    """The JSON body of a control request to announce a scheduled change. `begins_in`: seconds until the change begins.
+    `code`: the type of the change in AWS Health, like RETIREMENT.
     """
 
     begins_in: Seconds = LONG_BEFORE

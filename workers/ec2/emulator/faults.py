@@ -21,8 +21,8 @@ Kind = Literal["request", "place", "short", "lost"]
 
 
 class Fault:
-    """One injected fault of the EC2 emulator: its rule, the number of calls that it will still make fail, and the time
-    at which it ends.
+    """One injected fault of the EC2 emulator. It has a rule, the number of calls that it will still make fail, and the
+    time at which it ends.
     """
 
     def __init__(self, rule: FaultRule, now: float, seed: str) -> None:
@@ -50,8 +50,8 @@ class Fault:
         return self._until is not None and now >= self._until
 
     def meets(self, call: Call, place: Place | None, now: float) -> bool:
-        """Return whether the injected fault applies to this call at this place (instance type and zone; None: no
-        launch), and is not used up.
+        """Return whether the injected fault is not used up and applies to this call at this place, which is an instance
+        type in a zone. `place` None: the call is no launch, so it has no place.
         """
         if self.has_ended(now) or not (self._left != 0 or call.invocation in self._met):
             return False
@@ -63,8 +63,8 @@ class Fault:
         return is_for_action and rule.market in {None, call.market} and is_there
 
     def is_drawn(self) -> bool:
-        """Return whether the injected fault fails a call to which it applies. This is drawn at random, with the rule's
-        `share` as the probability; without a share it is always true.
+        """Return whether the injected fault makes a call fail to which it applies. If the rule of the fault has a
+        `share`, the result is drawn at random with the share as probability; else it is True.
         """
         return self.rule.share is None or self._random.random() < self.rule.share
 
@@ -86,15 +86,15 @@ class FaultTable:
     def __init__(self) -> None:
         self._faults: list[Fault] = []
         self.seed = 0
-        """Seed of the random numbers of faults that are set from now on."""
+        """Seed of the random numbers of the faults that are set after this value was set."""
 
     def replace(self, rules: Iterable[FaultRule], now: float) -> None:
-        """Replace all injected faults by faults with these rules. Their time starts at `now`."""
+        """Replace all injected faults by faults with these rules. The time of the new faults starts at `now`."""
         self._faults = []
         self.add(rules, now)
 
     def add(self, rules: Iterable[FaultRule], now: float) -> None:
-        """Append injected faults with these rules. Their time starts at `now`."""
+        """Append injected faults with these rules. The time of the new faults starts at `now`."""
         for rule in rules:
             self._faults.append(Fault(rule, now, f"{self.seed}:{len(self._faults)}"))
 
@@ -116,10 +116,10 @@ class FaultTable:
         return None
 
     def take_for_places(self, call: Call, places: Iterable[Place], now: float) -> dict[Place, FaultRule]:
-        """Return, for each place (instance type and zone) of a launch that an injected fault fails, the rule of the
-        first such fault.
+        """Return place -> rule, for each place (instance type and zone) of a launch that an injected fault makes fail.
+        If several faults do so, the rule is that of the first one in the table.
 
-        The remaining count of each of these faults is reduced once.
+        The remaining count of each of these faults is reduced by 1, even if the fault applies to several places.
         """
         places = list(places)
         drawn = [
@@ -165,8 +165,8 @@ class Throttle:
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     def admits(self, call: Call, throttling: Throttling | None, now: float) -> bool:
-        """Return whether all token buckets of a call have enough tokens. If they have, take the tokens. If `throttling`
-        is None, every call is admitted.
+        """Return whether all token buckets of a call have enough tokens. If they have, take the tokens; else take none.
+        `throttling`: the sizes of the buckets; None: there are no buckets, and every call is admitted.
         """
         if throttling is None:
             return True
@@ -192,9 +192,7 @@ class Throttle:
 
 
 def find_costs(call: Call) -> Mapping[str, int]:
-    """Return the number of tokens that a call takes from each token bucket of `Throttling`, by the name of
-    the bucket.
-    """
+    """Return name of a token bucket of `Throttling` -> number of tokens that a call takes from this bucket."""
     if call.is_launch:
         return {"launch": 1, "launched_instances": 0 if call.is_dry_run else call.wanted[1]}
     if call.action == "TerminateInstances":

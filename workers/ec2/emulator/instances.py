@@ -21,7 +21,7 @@ PENDING, RUNNING, SHUTTING_DOWN, TERMINATED = 0, 16, 32, 48
 
 
 class EmulatedInstance(PowerSwitch, moto_instances.Instance):
-    """An emulated EC2 instance whose state follows the clock. The delays are those that were configured when it was
+    """An emulated EC2 instance, whose state depends on the time. The delays are those that were configured when it was
     launched.
     """
 
@@ -64,8 +64,8 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
 
     @property
     def _state(self) -> moto_instances.InstanceState:
-        """The state of the instance that the API shows. For a configured time after TerminateInstances the API still
-        shows the earlier state.
+        """The state of the instance that Describe calls show. For a configured time after TerminateInstances they still
+        show the state that the instance had before.
         """
         if self._seen_until is not None and time.monotonic() < self._seen_until[0]:
             return self._seen_until[1]
@@ -87,8 +87,8 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
 
     @property
     def instance_id(self) -> str:
-        """The id of the instance. moto's serializer derives the name of this attribute from the name of the class,
-        which is another one here than in moto.
+        """The id of the instance. moto derives the name of this attribute from the name of the class, and this class
+        has another name than moto's class.
         """
         return self.id
 
@@ -106,8 +106,8 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
     def private_ip_address(self) -> str | None:
         """The private address of the instance; None for a configured time after the launch.
 
-        If the boot ends as unreachable, the address is `dead_address`; else it is the configured address or the one of
-        moto.
+        If the boot fails as `unreachable`, it is the setting `dead_address`, which gives no answer. Else it is the
+        setting `address`, or if that is not set, the address that moto invented.
         """
         if self._has_no_address:
             return None
@@ -199,7 +199,7 @@ def warm_up(region: str) -> None:
 
 
 def each_instance() -> Iterator[tuple[str, moto_instances.Instance]]:
-    """Yield the region and the instance for each emulated instance that EC2 still describes."""
+    """Yield (region, instance) for each emulated instance that EC2 still describes."""
     for region, backend in list(ec2_backends[DEFAULT_ACCOUNT_ID].items()):
         for reservation in list(backend.reservations.values()):
             for instance in reservation.instances:
@@ -261,7 +261,7 @@ def zone_of(place: Place, region: str) -> str | None:
 
 
 def find_subnet(place: Place, region: str) -> str | None:
-    """Return the id of the first subnet in the zone of a launch; None if there is none."""
+    """Return the id of the first subnet in the zone of `place`; None if there is none."""
     zones = ec2_backends[DEFAULT_ACCOUNT_ID][region].subnets
     return next(iter(zones.get(place.zone or "", ())), None)
 

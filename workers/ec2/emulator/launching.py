@@ -22,9 +22,9 @@ ALONE: Final = FaultRule(
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a launch call that is granted: `counts` instances at each place (instance type and zone). `errors`:
-    the errors in the answer, each with the place that failed (None: the error concerns no single place). `faults`: the
-    names of the faults and limits that applied, for the log.
+    """The part of a launch call that is granted. `counts`: place (instance type and zone) -> number of instances.
+    `errors`: the errors in the answer, each with the place that failed (None: the error concerns no single place).
+    `faults`: the names of the faults and limits that applied, for the log.
     """
 
     counts: Mapping[Place, int]
@@ -35,9 +35,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 def grant_launch(call: Call, table: FaultTable, lives: Lives, price: Price, now: float) -> Grant:
     """Return the part of a launch call that the injected faults, the quota and the capacity of the EC2 emulator permit.
 
-    RunInstances gets a number of instances from its MinCount to its MaxCount, or none and an error. CreateFleet of type
-    instant gets the instances that are available, and errors for the missing ones; with MinTargetCapacity it gets at
-    least this number or none.
+    RunInstances gets a number of instances from its MinCount to its MaxCount, or no instance and an error. CreateFleet
+    of type instant gets the available instances, and errors for the missing ones. With MinTargetCapacity it gets at
+    least MinTargetCapacity instances, or none.
     """
     out = table.take_for_places(call, call.places, now)
     places = [place for place in call.places if place not in out]
@@ -70,7 +70,9 @@ def _list_alive(call: Call, lives: Lives) -> list[Life]:
 
 
 def _shorten(counts: Mapping[Place, int], most: int) -> dict[Place, int]:
-    """Return `counts` reduced to at most `most` instances in all. The first places keep their instances."""
+    """Return `counts` (place -> number of instances) reduced to at most `most` instances in all. The first places keep
+    their instances.
+    """
     kept: dict[Place, int] = {}
     for place, count in counts.items():
         given = min(count, most - sum(kept.values()))

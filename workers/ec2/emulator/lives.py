@@ -17,8 +17,8 @@ HOUR = 3600.0
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What was drawn at the launch of an emulated instance: how its boot fails (None: it does not), and after how many
-    seconds it is interrupted (None: never).
+    """What was drawn at random at the launch of an emulated instance. `failure`: how its boot fails; None: it does not
+    fail. `interrupted_after`: the seconds after which it is interrupted; None: it is never interrupted.
     """
 
     failure: Kind | None = None
@@ -38,16 +38,16 @@ class Life(msgspec.Struct, kw_only=True):
     boot_failure: str | None = None
     warned_at: float | None = None
     deadline: float | None = None
-    """The end of the instance that an interruption notice has announced; None without a notice."""
+    """The time at which the instance ends, as an interruption notice has announced; None if there was no notice."""
     end_asked_at: float | None = None
     terminated_at: float | None = None
     """The time at which the instance has shut down and no longer costs anything. It may be in the future."""
     cause: Cause | None = None
-    """What ended the instance: a call, or an event of EC2; None while it lives."""
+    """What ended the instance: a call, or an event of EC2. None while the instance is not ended."""
     stopped_at: float | None = None
-    """The time at which the instance is stopped, and costs only its storage; None while it is not to stop."""
+    """The time at which the instance is stopped, and costs only its storage. None while no stop was requested."""
     starts: int = 0
-    """How often the instance was started again."""
+    """How often the instance was started again after a stop."""
 
     def counts_for_quota(self, now: float) -> bool:
         """Return whether the instance uses a part of the quota: it is neither terminated nor stopped."""
@@ -56,8 +56,8 @@ class Life(msgspec.Struct, kw_only=True):
 
 
 class Lives:
-    """The records of all emulated instances since the start or the last reset, and the random generators for new
-    instances.
+    """The records of all emulated instances since the start or the last reset of the emulator, and the random
+    generators for new instances.
 
     The same seed and the same launches in the same order give the same random results. Not thread-safe; the middleware
     uses it under its lock.
@@ -68,8 +68,8 @@ class Lives:
         self.change(settings, restart=True)
 
     def change(self, settings: EmulatorSettings, *, restart: bool) -> None:
-        """Use these settings for new instances. `restart`: the random generators and the counts of boot failures start
-        again.
+        """Use these settings for new instances. `restart`: whether the random generators and the counts of boot
+        failures start again.
         """
         self.settings = settings
         if restart:
@@ -95,8 +95,9 @@ class Lives:
         return fate
 
     def count_notices(self, kind: Literal["notice", "state"] = "notice") -> int:
-        """Draw and return how often the next notice, or the next event of a change of state, is sent: 0 (lost), 1, or 2
-        (doubled) times.
+        """Draw at random how often the next event of EC2 is sent, and return this number: 0 (the event is lost), 1, or
+        2 (it is doubled). `kind`: `notice` for an interruption, a recommendation or a scheduled change; `state` for a
+        change of state.
         """
         # Changes of state have random numbers of their own, so that they do not change those of other notices.
         numbers = self._notices if kind == "notice" else self._changes

@@ -61,7 +61,9 @@ _WOULD_DO: Final = "Request would have succeeded, but DryRun flag is set."
 
 
 class _Remembered(msgspec.Struct, frozen=True):
-    """The first launch with a client token: its parameters and its answer. A repeated launch gets the same answer."""
+    """The first launch with a client token: its parameters and its answer. A later launch with the same token gets the
+    same answer.
+    """
 
     parameters: dict[str, str]
     body: bytes
@@ -79,8 +81,8 @@ class _Reply(msgspec.Struct, frozen=True):
 
 
 class Middleware:
-    """A WSGI application that serves EC2 calls with client tokens, delays and faults. moto serves the calls of all
-    other AWS services, except the Pricing API.
+    """A WSGI application that serves EC2 calls with client tokens, delays and injected faults, and calls of the Pricing
+    API. moto serves the calls of all other AWS services.
 
     EC2 calls are served one at a time, because moto's EC2 is not thread-safe, and because a token must be looked up and
     stored in one step. Other calls, some of which wait for messages, run in parallel.
@@ -91,7 +93,7 @@ class Middleware:
         self.control, self.log = control, log
         self.background_events = BackgroundEvents(control.lives, log)
         self.region = region
-        """Region that is prepared at the start."""
+        """The AWS region that moto prepares at the start, and in which scripts and the interruption queue are."""
         self._moto = Dispatcher(_create_app)
         self._tokens: dict[tuple[str, str, str], _Remembered] = {}
         self._throttle = Throttle()
@@ -115,7 +117,7 @@ class Middleware:
         return self.serve(read_call(environ, body), environ)(environ, start_response)
 
     def begin(self) -> None:
-        """From now on, let moto launch emulated instances, which this emulator records."""
+        """Let moto launch EmulatedInstances from now on, and record them in this emulator."""
         install_instances(self.control.lives)
         install_queues()
         self.run_due_events()
@@ -157,7 +159,7 @@ class Middleware:
         return answer
 
     def locked(self, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Call `act` while no EC2 call is served, and return its result."""
+        """Call `act` while this emulator serves no EC2 call, and return the result of `act`."""
         with self._lock:
             self._advance()
             return act()

@@ -1,8 +1,8 @@
-"""Send EC2's events about instances, which the rules of EventBridge deliver to their targets: interruption and
-rebalance notices, changes of state, and scheduled changes of AWS Health.
+"""Send EC2's events about instances to EventBridge: notices of an interruption, rebalance recommendations, changes of
+state, and scheduled changes of AWS Health.
 
-As in AWS, the rules of the default bus decide: pattern, state, targets, input transformers. A notice for a target that
-cannot be reached is lost without an error.
+As in AWS, the rules of the default bus decide which target gets which event, and in which form: by their pattern,
+state, targets and input transformers. An event for a target that cannot be reached is lost without an error.
 """
 
 import contextlib
@@ -39,8 +39,8 @@ def interruption_event(life: Life) -> dict[str, Any]:
     """Return the EventBridge event that EC2 sends two minutes before it terminates a spot instance (user guide, "Spot
     interruption notices").
 
-    The event has no field for the end of the instance; a reader adds two minutes to the event's time. If another end is
-    planned, the time of the event is therefore set to two minutes before this end.
+    The event has no field for the end of the instance; a reader adds two minutes to the event's time. If the instance
+    ends sooner or later than that, the time of the event is therefore set to two minutes before its end.
     """
     at = time.time() if life.deadline is None else life.deadline - NOTICE_SECONDS
     return {
@@ -103,8 +103,8 @@ def maintenance_event(lives: Sequence[Life], code: str, begins_at: float, ends_a
 
 
 def send_notice(event: dict[str, Any]) -> None:
-    """Send an EventBridge event to the targets of each enabled rule on the default bus of its region. Errors of a
-    target are ignored.
+    """Send an EventBridge event to the targets of each enabled rule on the default bus of the event's region. Errors of
+    a target are ignored.
     """
     bus = events_backends[DEFAULT_ACCOUNT_ID][event["region"]].describe_event_bus("default")
     for rule in list(bus.rules.values()):
@@ -118,8 +118,8 @@ def send_notice(event: dict[str, Any]) -> None:
 
 
 def make_queue(name: str, region: str) -> None:
-    """Make an SQS queue, and EventBridge rules that send EC2's events about instances to the queue, unless they
-    exist.
+    """Make an SQS queue, and the EventBridge rules that send EC2's events about instances to the queue. If the queue
+    exists already, keep it.
     """
     queues, events = sqs_backends[DEFAULT_ACCOUNT_ID][region], events_backends[DEFAULT_ACCOUNT_ID][region]
     queue = queues.queues.get(name) or queues.create_queue(name)

@@ -18,12 +18,12 @@ _FROM: Final = {
     "StartInstances": frozenset({"pending", "running", "stopped"}),
     "ModifyInstanceAttribute": frozenset({"stopped"}),
 }
-"""Action → the states of an instance from which EC2 carries it out."""
+"""Action → the states of an instance in which EC2 carries this action out."""
 
 
 def find_power_error(call: Call, table: FaultTable, lives: Lives, now: float) -> FaultRule | None:
     """Return the error with which the emulator refuses a call that stops, starts or resizes instances. Return None if
-    the emulator does not refuse the call, or if it is any other call.
+    the emulator does not refuse the call, or if the call does none of these.
     """
     states = _FROM.get(call.action)
     if states is None or (call.action == "ModifyInstanceAttribute" and "InstanceType.Value" not in call.parameters):
@@ -43,8 +43,8 @@ def find_power_error(call: Call, table: FaultTable, lives: Lives, now: float) ->
 def _find_shortage(
     call: Call, instances: Iterable[EmulatedInstance], table: FaultTable, lives: Lives, now: float
 ) -> FaultRule | None:
-    """Return the error of a start of these instances if capacity or quota is lacking; EC2 then starts none of them.
-    Return None if all of them can start.
+    """If capacity or quota is lacking for a start of these instances, return the error of the start; EC2 then starts
+    none of them. Return None if all of them can start.
     """
     stopped = [each for each in instances if each.real_state.name == "stopped"]
     to_start = [Place(each.instance_type, str(each.availability_zone), None) for each in stopped]

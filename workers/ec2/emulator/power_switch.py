@@ -1,4 +1,4 @@
-"""How emulated instances are stopped and started: both take time."""
+"""How emulated EC2 instances are stopped and started. Both take a configured time."""
 
 import copy
 import time
@@ -16,7 +16,9 @@ STOPPED: Final = 80
 
 
 class PowerSwitch:
-    """The part of an emulated instance that stops and starts it. The states follow the clock."""
+    """The part of an emulated instance that stops and starts it. The state of the instance depends on the time that has
+    passed since the stop or start.
+    """
 
     _settings: "EmulatorSettings"
     _held: moto_instances.InstanceState
@@ -28,7 +30,7 @@ class PowerSwitch:
 
     @property
     def real_state(self) -> moto_instances.InstanceState:
-        """The state of the instance by the clock."""
+        """The state of the instance at the present time. Subclasses define it."""
         raise NotImplementedError
 
     def find_stopping(self) -> moto_instances.InstanceState | None:

@@ -30,8 +30,8 @@ _PLAIN: Final = {
 
 
 def read_price_call(target: str, region: str, body: bytes) -> Call:
-    """Return a request to the Pricing API as a Call. Its parameters have the value of each filter of the request, by
-    the filter's field.
+    """Return a request to the Pricing API as a Call. Each filter of the request becomes a parameter of the Call: the
+    field of the filter -> the value of the filter.
     """
     action = target.rpartition(".")[2]
     try:
@@ -45,7 +45,9 @@ def read_price_call(target: str, region: str, body: bytes) -> Call:
 
 
 def answer_products(call: Call) -> Response:
-    """Return the products that match the filters of a call, page by page."""
+    """Return the page of products that a call requests. The pages contain the products that match the filters of the
+    call.
+    """
     wanted = {key: value for key, value in call.parameters.items() if key not in {"MaxResults", "NextToken"}}
     if call.action != ACTION or wanted.pop("ServiceCode", "") != "AmazonEC2":
         return answer_price_error("InvalidParameterException", "expected GetProducts of AmazonEC2", 400)

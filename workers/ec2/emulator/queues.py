@@ -1,7 +1,9 @@
-"""The SQS of the emulator: queues of moto (a mock of AWS) that take the events of a thousand machines at once.
+"""The SQS of the emulator: queues of moto (a mock of AWS) that are fast enough for the events of a thousand machines at
+once.
 
 moto examines each message of a queue for each message that it takes or delivers, and two of its threads may change the
-list of messages at the same time. EC2 calls wait meanwhile, because the emulator sends events under its lock.
+list of messages at the same time. EC2 calls must wait while a message is put into a queue, because the emulator sends
+events under its lock.
 """
 
 import time
@@ -13,8 +15,8 @@ from moto.sqs import models
 
 class EmulatedQueue(models.Queue):
     """An SQS queue that reads the clock once to count its messages, and lets only one thread at a time change its list
-    of messages. moto's queue reads the clock for each message, and may lose a message that comes while another one is
-    deleted.
+    of messages. moto's own queue reads the clock for each message, and may lose a message that is added while another
+    message is deleted.
     """
 
     @property
@@ -37,19 +39,21 @@ class EmulatedQueue(models.Queue):
 
     @property
     def pending_message_groups(self) -> set[str]:
-        """The groups of the messages that were received; the set is read while other threads change it."""
+        """The groups of the messages that were received. The set is computed from a copy, because other threads may
+        change the messages at the same time.
+        """
         return {each.group_id for each in tuple(self._pending_messages) if each.group_id is not None}
 
     def delete_message(self, receipt_handle: str) -> None:
-        """Delete a message, while no message is added."""
+        """Delete a message. No other message is added at the same time, so that none is lost."""
         with self._messages_lock:
             super().delete_message(receipt_handle)
 
 
 class Dispatcher(DomainDispatcherApplication):
-    """moto's server for all services. It remembers which service a host name belongs to.
+    """moto's server for all AWS services. It remembers which service a host name belongs to.
 
-    Speed: moto lists a folder for each request to find the service.
+    Speed: moto's own server lists a folder for each request to find the service.
     """
 
     def __init__(self, create_app: Any) -> None:

@@ -1,7 +1,7 @@
 """Scripts for the EC2 emulator: what happens to EC2 in the course of a day, step by step.
 
-A script has a clock of its own, which may run faster than time: a step is due at its time divided by the speed. All
-other times (boots, deadlines of interruptions) are those of the settings, in real seconds.
+A script has a clock of its own, which may run faster than real time: a step is due at its time divided by the speed.
+All other times (boots, deadlines of interruptions) are those of the settings, in real seconds.
 """
 
 import math
@@ -40,8 +40,8 @@ SETTINGS: Final = frozenset(EmulatorSettings.model_fields)
 
 
 class Chosen(Document):
-    """The instances that a step concerns: all instances that are alive and have this type, zone and market, or with
-    `share` or `count` a part of them, which is chosen at random.
+    """The instances that a step concerns: all instances that are alive and have this type, zone and market. With
+    `share` or `count` it is a part of these instances, which is chosen at random.
     """
 
     share: Share | None = None
@@ -52,51 +52,57 @@ class Chosen(Document):
     zone: Name | None = None
     market: Literal["spot", "on-demand"] | None = None
     deadline: Seconds | None = None
-    """Only for `interrupt` and `maintain`: real seconds from the notice to the end, or to the begin of the scheduled
-    change; default: those of the control API.
+    """Only for `interrupt` and `maintain`: real seconds from the notice to the end of the instance (`interrupt`), or to
+    the begin of the scheduled change (`maintain`). Default: as in the control API.
     """
 
     def check_fields(self) -> None:
-        """Refuse both a `share` and a `count`."""
+        """Raise an error if both `share` and `count` are set, because each of them names the number of instances."""
         if self.share is not None and self.count is not None:
             raise conflicts([Fault("count", "no count beside share", str(self.count))])
 
     def matches(self, instance: EmulatedInstance) -> bool:
-        """Return whether an instance has this type, zone and market."""
+        """Return whether an instance has the type, zone and market of this choice. A field that is None matches every
+        instance.
+        """
         life = instance.life
         return self.type in {None, life.type} and self.zone in {None, life.zone} and self.market in {None, life.market}
 
 
 class NewImage(Document):
-    """An image that a step registers. `parameter`: the SSM parameter that names it from then on."""
+    """A machine image that a step registers. `parameter`: the SSM parameter whose value is the id of this image from
+    then on; None: no parameter.
+    """
 
     name: Name
     parameter: Text | None = None
 
 
 class Step(Document):
-    """What happens at one time of a script, in the order of these keys."""
+    """What happens at one time of a script. The parts of a step happen in the order of these fields."""
 
     at: Seconds
-    """Time of the script, from its begin."""
+    """Time of the step by the clock of the script, in seconds from the begin of the script."""
     text: Text = ""
-    """What the step means, for the log."""
+    """What the step means: a text for the log."""
     clear: tuple[Name, ...] = ()
     """Names of settings that get their default values again."""
     settings: EmulatorSettings | None = None
-    """Settings that change; the others stay."""
+    """The settings that the step changes; all other settings stay."""
     image: NewImage | None = None
     rebalance: Chosen | None = None
     """Spot instances that get a rebalance recommendation."""
     maintain: Chosen | None = None
     """Instances that AWS Health announces to retire."""
     interrupt: Chosen | None = None
-    """Spot instances that are interrupted."""
+    """Spot instances that EC2 interrupts: each gets an interruption notice and ends later."""
     lose: Chosen | None = None
-    """Instances that die without notice."""
+    """Instances that end at once, without a notice."""
 
     def check_fields(self) -> None:
-        """Refuse an unknown setting in `clear`, and a `deadline` in `rebalance` or `lose`, which have no deadline."""
+        """Raise an error for an unknown setting in `clear`, and for a `deadline` in `rebalance` or `lose`, which have
+        no deadline.
+        """
         for index, name in enumerate(self.clear):
             if name not in SETTINGS:
                 raise conflicts([Fault(f"clear[{index}]", "the name of a setting", f'"{name}"')])
@@ -113,19 +119,21 @@ class Script(Document):
     speed: Amount = 1.0
     """Seconds of the script that pass in one second."""
     settings: EmulatorSettings | None = None
-    """Settings that change at the begin of the script; the others stay."""
+    """The settings that change at the begin of the script; all other settings stay."""
     seed: Count = 0
     """Seed of the random choice of instances."""
     steps: tuple[Step, ...]
 
     def check_fields(self) -> None:
-        """Refuse a script with the speed 0, because its clock would stand still."""
+        """Raise an error for a script with the speed 0, because its clock would stand still."""
         if self.speed <= 0:
             raise conflicts([Fault("speed", "a number greater than 0", f"{self.speed:g}")])
 
 
 class ScriptPlayer:
-    """Plays one script. Not thread-safe; the middleware uses it under its lock."""
+    """Plays one script: carries its steps out when they are due. Not thread-safe; the middleware uses it under its
+    lock.
+    """
 
     def __init__(
         self,
@@ -152,8 +160,8 @@ class ScriptPlayer:
         self._is_stopped = True
 
     def show(self) -> dict[str, Any]:
-        """Return the state of the script as JSON values. `at`: the time of the script's clock; `ended`: whether all
-        steps were played.
+        """Return the state of the script as JSON values. `at`: the time by the clock of the script. `played`: the
+        number of played steps. `ended`: whether all steps were played.
         """
         return {
             "name": self._script.name,
@@ -188,8 +196,8 @@ class ScriptPlayer:
             self._events.lose(self._choose(step.lose))
 
     def _choose(self, chosen: Chosen, market: str | None = None) -> list[str]:
-        """Return the ids of the instances that a step concerns. `market`: the only market that this kind of step can
-        concern; None: any market.
+        """Return the ids of the instances that a step concerns. `market`: the only market whose instances this kind of
+        step can concern; None: both markets.
         """
         found = [
             instance.id
@@ -213,8 +221,8 @@ def read_script(document: object) -> Script:
 
 
 def parse_script(text: str, kind: Literal["TOML", "JSON"], name: str = "script") -> Script:
-    """Return the script in a TOML or JSON text. Raises InvalidInputError if the text is wrong; the fault names the text
-    `name`.
+    """Return the script in a TOML or JSON text. `name`: the name of the text, like that of its file. Raises
+    InvalidInputError, which contains the name, if the text is wrong.
     """
     try:
         document: Any = parse_json(text) if kind == "JSON" else tomllib.loads(text)
@@ -226,8 +234,8 @@ def parse_script(text: str, kind: Literal["TOML", "JSON"], name: str = "script")
 
 
 def change_speed(script: Script, speed: str) -> Script:
-    """Return the script with the speed in the text `speed`. Raises InvalidInputError unless it is a number greater than
-    0.
+    """Return a copy of the script with the speed in the text `speed`. Raises InvalidInputError unless the text is a
+    number greater than 0.
     """
     try:
         found = float(speed)
@@ -246,7 +254,9 @@ def load_script(path: Path) -> Script:
 
 
 def _register(image: NewImage, region: str) -> None:
-    """Register an image, and let the SSM parameter name it."""
+    """Register a machine image in the emulated EC2. If the image names an SSM parameter, set the parameter to the id of
+    the image.
+    """
     ami = ec2_backends[DEFAULT_ACCOUNT_ID][region].register_image(image.name)
     if image.parameter is not None:
         ssm_backends[DEFAULT_ACCOUNT_ID][region].put_parameter(

@@ -31,12 +31,12 @@ class _Handler(MotoRequestHandler):
     disable_nagle_algorithm = True
 
     def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 - werkzeug's own name
-        """Write nothing: the log line of a request is suppressed."""
+        """Write a line about a request into the log. Here: write nothing, because the call log has all calls."""
 
 
 class EmulatorServer:
-    """The server of an EC2 emulator. Its port is taken at once, and it serves after `start`. Its `url` is the
-    `endpoint_url` for boto3.
+    """The server of an EC2 emulator. It takes its port when it is made, and serves requests after `start`. Its `url` is
+    the `endpoint_url` for boto3.
 
     `secret`: the key with which requests must be signed (workers/ec2/emulator/access.py); None: requests are not
     checked.
@@ -70,7 +70,7 @@ class EmulatorServer:
         return self
 
     def play(self, script: Script) -> None:
-        """Play a script from now on."""
+        """Play this script from now on, in place of the present one."""
 
         def act() -> dict[str, Any]:
             self.middleware.play(script)
@@ -87,8 +87,8 @@ class EmulatorServer:
         self._server.server_close()
 
     def _run_events(self) -> None:
-        """Until the server stops, run the background events (like interruptions) when they are due, even
-        without calls.
+        """Until the server stops, run the planned events (like interruptions) when they are due. They run even if no
+        call comes.
         """
         while not self._ended.wait(EVENTS_EVERY):
             self.middleware.run_due_events()

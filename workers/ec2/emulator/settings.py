@@ -59,12 +59,12 @@ QueueName = Annotated[str, Before(_queue_name)]
 
 
 class FaultRule(Document):
-    """A rule by which the EC2 emulator injects a fault: which calls fail, and how often or how long. A field without a
-    value matches every call.
+    """A rule by which the EC2 emulator injects a fault. It names the calls that fail, and how often or how long they
+    fail. A field that is not set matches every call.
     """
 
     code: Name | None = None
-    """EC2's error code of the fault; it may be missing only with `lost` or `deliver`."""
+    """EC2's error code of the fault. Required, except with `lost` or `deliver`."""
     message: Text = "injected by the emulator"
     status: Positive | None = None
     """HTTP status of the error; default: the one that EC2 sends with this code. boto3 repeats a call that got a 5xx."""
@@ -73,7 +73,8 @@ class FaultRule(Document):
     comes (`500`), or no answer comes (`timeout`).
     """
     deliver: Count | None = None
-    """Most instances that a launch gets. `code` is then the error for the missing ones."""
+    """Most instances that a launch gets. The launch gets the error `code`, if there is one, for the missing instances.
+    """
     action: Name | None = None
     """The EC2 action that fails, or `any`; default: the actions that launch, RunInstances and CreateFleet."""
     type: Name | None = None
@@ -87,7 +88,7 @@ class FaultRule(Document):
     """Seconds for which the fault is in force after it was set; default: until it is removed."""
 
     def check_fields(self) -> None:
-        """Refuse a fault rule whose fields contradict each other, or that lacks a required `code`."""
+        """Raise an error for a fault rule whose fields contradict each other, or that lacks a required `code`."""
         if self.lost is None and self.deliver is None and self.code is None:
             raise conflicts([Fault("code", "a value", "nothing")])
         if self.lost is not None and self.deliver is not None:
@@ -102,7 +103,7 @@ class FaultRule(Document):
 
 
 class BootFailure(Document):
-    """A rule by which the boots of some emulated instances fail. A field without a value matches every launch."""
+    """A rule by which the boots of some emulated instances fail. A field that is not set matches every launch."""
 
     kind: Literal["stuck", "terminated", "impaired", "unreachable"]
     """How the boot fails. `stuck`: the instance stays pending; `terminated`: it never runs; `impaired`: its status
@@ -144,8 +145,8 @@ class Throttling(Document):
 
 
 class Quota(Document):
-    """Most instances and vCPUs that may exist in a region at the same time; None: no limit. Terminated instances do not
-    count.
+    """The largest number of instances, and of vCPUs, that may exist in a region at the same time. None: no limit.
+    Terminated instances and stopped instances do not count.
     """
 
     spot_machines: Count | None = None
@@ -155,12 +156,12 @@ class Quota(Document):
 
 
 class Capacity(Document):
-    """One limit of the emulator: how many machines that match these fields may exist in a region at the same time. A
-    field without a value matches every machine. A machine must keep to every limit that it matches.
+    """One limit of the emulator: how many machines of this type, zone and market may exist in a region at the same
+    time. A field that is not set matches every machine. A launch must respect every limit that its machines match.
     """
 
     machines: Count
-    """Most matching machines that may exist at the same time. Terminated machines do not count."""
+    """Most matching machines that may exist at the same time. Terminated and stopped machines do not count."""
     type: Name | None = None
     """EC2 instance type."""
     zone: Name | None = None
@@ -180,7 +181,7 @@ class FixedPrice(Document):
 
 
 class SpotMarket(Document):
-    """The process by which the emulator's spot prices move. A price is a share of an invented on-demand price."""
+    """How the emulator's spot prices move: as a random walk. A price is a share of an invented on-demand price."""
 
     low: Share = 0.3
     """Lowest share of the on-demand price."""
@@ -191,18 +192,18 @@ class SpotMarket(Document):
     step_seconds: Positive = 300
     """Seconds between two changes of a price."""
     speed: Amount = 1.0
-    """Seconds by which the process moves in one second."""
+    """Seconds of the random walk that pass in one second."""
     fixed: tuple[FixedPrice, ...] = ()
-    """Spot prices that do not move. The first one that names the type and zone counts."""
+    """Spot prices that do not move. If several of them name the type and zone, the first one counts."""
 
     def check_fields(self) -> None:
-        """Refuse settings in which `high` is less than `low`."""
+        """Raise an error if `high` is less than `low`."""
         if self.high < self.low:
             raise conflicts([Fault("high", f"at least low ({self.low:g})", f"{self.high:g}")])
 
 
 class EmulatorSettings(Document):
-    """All settings of the EC2 emulator. Times in seconds, or like "2s"."""
+    """All settings of the EC2 emulator. A time is a number of seconds, or a text like "2s"."""
 
     boot_seconds: Seconds = 0.0
     """Seconds for which a new instance is `pending`."""
@@ -253,8 +254,7 @@ class EmulatorSettings(Document):
     random_seed: Count = 0
     """Seed of the emulator's random choices. When the seed is set, the random numbers start again."""
     spot_prices: SpotMarket = SpotMarket()
-    """How spot prices move. The prices start again when a key of this table except `fixed`, or `random_seed`, is
-    set.
+    """How spot prices move. The prices start again when `random_seed`, or a key of this table except `fixed`, is set.
     """
     instance_types: tuple[Text, ...] = ()
     """Patterns of the names of the instance types in the catalogue, like `m5.*`; an empty list: all types that moto

@@ -25,7 +25,9 @@ PRODUCT: Final = "Linux/UNIX"
 A_CPU: Final = 0.032
 A_GIB: Final = 0.004
 AN_ACCELERATOR: Final = 0.6
-"""Dollars per hour of a vCPU, a GiB of memory and an accelerator in an invented on-demand price."""
+"""Dollars per hour in an invented on-demand price: A_CPU for a vCPU, A_GIB for a GiB of memory, AN_ACCELERATOR for an
+accelerator.
+"""
 MOST_RESULTS: Final = 1000
 _FILTER: Final = re.compile(r"Filter\.(\d+)\.(Name|Value\.\d+)")
 
@@ -48,8 +50,8 @@ class SpotPrices:
         self._walks: dict[tuple[str, str], PriceWalk] = {}
 
     def change(self, settings: SpotMarket, seed: int) -> None:
-        """Use these settings. If any of them except the fixed prices, or the seed, differs, start the random walks
-        again.
+        """Use these settings from now on. If the seed, or a setting other than the fixed prices, differs from the
+        present one, start the random walks of the prices again.
         """
         same = settings.model_copy(update={"fixed": ()}) == self._settings.model_copy(update={"fixed": ()})
         if same and seed == self._seed:
@@ -77,8 +79,8 @@ class SpotPrices:
         return Quote(kind, zone, price, time.time() - rest / settings.speed if settings.speed else time.time())
 
     def describe(self, call: Call) -> Response:
-        """Return the answer to a call of DescribeSpotPriceHistory: the present prices, page by page. The times of the
-        call do not matter, because earlier prices are not kept.
+        """Return the answer to a call of DescribeSpotPriceHistory: the page of the present prices that the call
+        requests. The times in the call have no effect, because earlier prices are not kept.
         """
         wanted, (first, most) = _read_filters(call), find_page(call, MOST_RESULTS)
         pairs = [*_list_pairs(call.region, wanted["instance-type"], wanted["availability-zone"])]
@@ -107,8 +109,8 @@ def list_on_demand_prices(region: str) -> list[dict[str, Any]]:
 
 
 def _list_pairs(region: str, types: Collection[str], zones: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield, sorted, each pair (instance type, zone) of these types and zones for which the region has spot prices. No
-    types or no zones: all of them.
+    """Yield, sorted, each pair (instance type, zone) of these types and zones for which the region has spot prices. If
+    `types` is empty, yield pairs of all types; if `zones` is empty, pairs of all zones.
     """
     offered = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, ())
     for kind, zone in sorted({(each["InstanceType"], each["Location"]) for each in offered}):
@@ -118,8 +120,8 @@ def _list_pairs(region: str, types: Collection[str], zones: Collection[str]) -> 
 
 
 def _read_filters(call: Call) -> dict[str, set[str]]:
-    """Return name of a filter -> its values, from the filters of a call and from its parameters that have the same
-    meaning.
+    """Return name of a filter -> its values. A call names them by its parameters `Filter.N`, or by other parameters
+    with the same meaning, like `InstanceType.N`.
     """
     names, values = dict[str, str](), dict[str, set[str]]()
     for key, value in call.parameters.items():

@@ -13,8 +13,8 @@ _LAST: Final = "terminated"
 
 
 class StateChanges:
-    """Sends the events about state changes. It has all instances that are not terminated, each with the last state
-    about which an event was sent. Not thread-safe; the middleware uses it under its lock.
+    """Sends EC2's events about changes of state. It records all instances that are not terminated, each with the last
+    state about which an event was sent. Not thread-safe; the middleware uses it under its lock.
     """
 
     def __init__(self, lives: Lives) -> None:
@@ -22,15 +22,15 @@ class StateChanges:
         self._sent: dict[EmulatedInstance, str] = {}
 
     def add(self, instances: Iterable[EmulatedInstance]) -> None:
-        """From now on, send the events about state changes of these new instances."""
+        """Record these new instances. From now on, `send` sends the events about their changes of state."""
         self._sent |= dict.fromkeys(instances, "")
 
     def clear(self) -> None:
-        """Send no more events about the present instances."""
+        """Forget all recorded instances. `send` sends no more events about them."""
         self._sent.clear()
 
     def send(self) -> None:
-        """Send the events about all state changes since the last call, also about states that lasted only for a
+        """Send the events about all changes of state since the last call, including states that lasted only for a
         moment.
         """
         for instance, sent in list(self._sent.items()):

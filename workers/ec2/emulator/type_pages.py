@@ -24,14 +24,16 @@ _PAGING: Final = ("MaxResults", "NextToken")
 
 
 def is_paged(call: Call) -> bool:
-    """Return whether this module answers a call: it does for calls about all instance types, without filters."""
+    """Return whether this module answers a call. It answers the calls for all instance types, or for the zones of all
+    types, without filters; moto answers all others.
+    """
     narrowed = any(key.startswith(("InstanceType.", "Filter.")) for key in call.parameters)
     return call.action in MOST and not narrowed
 
 
 def answer_page(call: Call, patterns: Collection[str], forward: Callable[[Call], Response]) -> Response:
-    """Return the page of the catalogue that a call requests. `patterns`: patterns of the names of the types in the
-    catalogue; if there are none, it has all types. `forward` lets moto answer a call.
+    """Return the page of the catalogue that a call requests. `patterns`: patterns of the names of the instance types in
+    the catalogue; empty: the catalogue has all types. `forward`: a function that lets moto answer a call.
     """
     first, most = find_page(call, MOST[call.action])
     names = _list_names(tuple(patterns))
@@ -58,8 +60,8 @@ def _list_names(patterns: tuple[str, ...]) -> frozenset[str]:
 def _answer_types(
     call: Call, names: Sequence[str], page: tuple[int, int], forward: Callable[[Call], Response]
 ) -> Response:
-    """Return a page of the instance types with these names. moto takes long to write one, and its types never change,
-    so each page is kept.
+    """Return a page of the instance types with these names. `page`: (index of the first type, number of types). moto
+    takes long to write a page, and its types never change, so each page is kept.
     """
     first, most = page
     shown = tuple(names[first : first + most])
@@ -73,7 +75,9 @@ def _answer_types(
 
 
 def find_page(call: Call, most: int) -> tuple[int, int]:
-    """Return the index of the first entry that a call requests, and the number of entries."""
+    """Return (1) the index of the first entry that a call requests, and (2) the number of entries that it requests, at
+    most `most`.
+    """
     token, wanted = (call.parameters.get(key, "") for key in reversed(_PAGING))
     first = int(token) if token.isdecimal() else 0
     return first, min(most, int(wanted)) if wanted.isdecimal() and int(wanted) else most
