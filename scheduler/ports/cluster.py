@@ -92,14 +92,14 @@ Row_co = TypeVar("Row_co", bound=ClusterNumbers, covariant=True)
 
 
 class ClusterSource(Protocol[Row_co]):
-    """The methods of a database with which a process checks that the database belongs to its cluster and is no older
-    state of it. Every Store has these methods; a process that only makes this check needs no Store.
+    """The methods with which a process checks that the database belongs to its cluster and has not gone back to an
+    older state. Every Store has these methods; a process that only makes this check needs no Store.
     """
 
     def read_cluster(self) -> Row_co:
         """Return the row about the cluster. Raises the errors of `Store.read_cluster`."""
 
     def accept_restores(self, restores: int) -> None:
-        """Note that the caller has checked the database when it had this number of restores. A Store then lets
-        transactions write until the number changes.
+        """Note that the caller has checked the database when it had this number of restores (`ClusterRow.restores`). A
+        Store then lets transactions write until the number changes.
         """

@@ -34,9 +34,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A callback (Celery task of a producer) in the outbox. It is sent to the broker again until the
-    broker accepts it.
-    """
+    """A callback (Celery task for a producer) in the outbox. It is sent again and again until the broker accepts it."""
 
     id: str
     callback: Callback
@@ -110,8 +108,8 @@ class AppliedRules(msgspec.Struct, frozen=True):
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions for the events to read; an event must match all that are given. `after`: only events with a higher
-    number.
+    """Conditions for the events to read. An event must match all conditions that are given. `after`: only events with a
+    higher number than this.
     """
 
     after: int = 0
