@@ -18,8 +18,8 @@ class EventLoop:
     """Runs due events and ticks on one simulated cluster.
 
     `process_events`: a function that handles new events and returns whether there were any. `on_tick`: a function that
-    is called with the result of each tick, before the events that its writes caused are handled. `kicks`: whether
-    requested ticks run; `wakes`: whether ticks run that are scheduled for a time.
+    is called with the result of each tick, before the events that the tick's writes caused are handled. `kicks`:
+    whether requested ticks run; `wakes`: whether ticks run that are scheduled for a time.
     """
 
     def __init__(

@@ -116,7 +116,9 @@ class SimulatedMarket:
         return list(self._list_prices(types, "spot", zones or self._zones, seen_at))
 
     def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
-        """Return the present on-demand prices of these instance types. See MarketSource."""
+        """Return the present on-demand prices of these instance types. `seen_at`: the present virtual time. See
+        MarketSource.
+        """
         return list(self._list_prices(types, "on-demand", self._zones, seen_at))
 
     def _list_prices(self, types: Sequence[str], market: Market, zones: Sequence[str], now: float) -> Iterator[Price]:

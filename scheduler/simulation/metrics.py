@@ -225,7 +225,7 @@ class RunMetrics:
         self.ended_at = max(self.ended_at, finished_at)
 
     def note_slot(self, slot: Slot | None, name: str) -> None:
-        """Update the metrics after a slot changed; `slot` is None if the slot was deleted."""
+        """Update the metrics after the slot with the id `name` changed; `slot` is None if the slot was deleted."""
         known = self._machines.get(name)
         pool = self._rules.pools.get(slot.pool) if slot is not None else None
         if slot is None or pool is None or slot.state not in WITH_MACHINE:

@@ -241,7 +241,7 @@ class Runner:
 
     def _command(self, verb: str, document: Document) -> None:
         """Carry out a command of the timeline as an operator, as workers do in production. A refused command changes
-        nothing.
+        nothing. `verb`: the name of the command, such as `release`.
         """
         rules = self.cluster.ports.rules()
         self.cluster.change(
@@ -370,8 +370,9 @@ def _describe_reservation(row: Reservation) -> Line:
 
 
 def _without_claims(lines: Iterable[Line], leases: Iterable[Lease]) -> Line:
-    """Return {"leases": lines, "claims": lines}: each of `lines` describes the lease at the same position in `leases`.
-    Lines of claims are under `claims`, which is missing if there are none.
+    """Return {"leases": lines, "claims": lines}. Each of `lines` describes the lease at the same position in `leases`.
+    Lines of claims are under `claims`, and all others under `leases`. If there are no claims, the key `claims` is
+    missing.
     """
     pairs = list(zip(lines, leases, strict=True))
     claims = [line for line, lease in pairs if lease.state == "claimed"]

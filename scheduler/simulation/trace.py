@@ -48,7 +48,8 @@ more than a month of refused launches.
 
 
 class Setbacks:
-    """Counts how often the jobs of a trace lose their leases, and raises InvalidInputError when this happens too often.
+    """Counts how often the jobs of a trace lose their leases (a setback), and raises InvalidInputError when this
+    happens too often.
 
     Without this limit, a run in which jobs lose their machines again and again, or get none, would never end.
     """
