@@ -102,7 +102,7 @@ def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:
 
 
 def held_of(current: Reservation) -> list[Lease]:
-    """Return the leases of a reservation without its claims (slots that are only promised to it)."""
+    """Return the leases of a reservation, without its claims (slots that are only promised to it)."""
     return [lease for lease in current.leases if lease.state != "claimed"]
 
 

@@ -24,8 +24,8 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
 SEARCH_SECONDS: Final = 1.5
-"""Seconds after which the search for the smallest change that would end a wait tries no other change. A client's
-timeout is longer.
+"""Seconds after which the search for the smallest change that would end a wait tries no other change. The limit is
+below a client's timeout, so that the client gets an answer.
 """
 
 

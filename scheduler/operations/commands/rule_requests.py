@@ -33,7 +33,7 @@ MOST_VERSIONS: Final = 100
 MOST_SHOWN: Final = 200
 """The most entries of each list of a preview or of a version's changes in one answer."""
 MOST_INNER: Final = 100
-"""The most entries of a list inside such an entry, for example the leases of one decision."""
+"""The most entries of a list inside an entry of another list, for example the leases of one decision."""
 _HIDDEN: Final = "user_data"
 
 
@@ -173,8 +173,8 @@ def _apply(ports: Ports, asked: ApplyDocument, rules: Rules, principal: Principa
 def _write(
     transaction: Transaction, asked: ApplyDocument, rules: Rules, principal: Principal | None
 ) -> tuple[Applied | None, Answer]:
-    """Write the rules in a transaction. Return (what was applied, the answer). If another version is in force than the
-    request expects, return (None, the refusal).
+    """Write the rules in a transaction. Return two things: what was applied, and the answer to the request. If another
+    version is in force than the request expects, write nothing and return None and the answer that refuses the request.
     """
     source = asked.source or ("a request" if principal is None else f"a request of {principal.name}")
     try:

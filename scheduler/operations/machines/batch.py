@@ -42,8 +42,8 @@ SHORT = "UnfulfillableCapacity"
 GANG = "gang"
 """Key of the stored request of a batch whose machines are of use only together: the id of the gang."""
 SLOTS = "slots"
-"""Key of the stored request of a batch: the ids of the slots for which it asks machines. A request that lacks this key
-is not of a batch.
+"""Key of the stored request of a batch: the ids of the slots for which it asks machines. A request without this key
+asks for the machine of one slot.
 """
 PRICES = "prices"
 """Key of the stored request of a batch: the price of each offering when the request was made. A slot gets one of these
@@ -52,7 +52,8 @@ prices, even if the table of prices changes before the answer comes.
 
 
 def launch_batch(ports: Ports, batch: str) -> str:
-    """Request the machines of all slots of this batch that still want one. Return a word for the outcome.
+    """Request the machines of all slots of this batch that still want one. Return the outcome as one word, for logs and
+    metrics.
 
     `success`: at least one slot got a machine; for a gang: all slots. Slots without a machine become empty, and the
     next tick plans their launches again.
@@ -187,13 +188,14 @@ def _find_choice(pool: Pool | None, key: str | None) -> Choice | None:
 
 
 def settle_batch(ports: Ports, rules: Rules, batch: str, request: dict[str, Any], answer: BatchAnswer) -> str:
-    """Record the answer to the request of a batch, once. Return a word for the outcome.
+    """Record the answer to the request of a batch, once. Return the outcome as one word, for logs and metrics.
 
     The machines of the answer are given, in its order, to the slots that want one. Slots for which there is no machine
     become empty, and each refusal pauses launches, as the refusal of a single launch does. Slots that were given up
-    meanwhile become empty. Machines that no slot wants are terminated. If EC2 refuses that, CloudError is raised; the
-    sweep for machines without a slot terminates them later. If a gang lacks a machine, the slots of its other machines
-    are terminated at once: the machines would cost money and serve nothing until the gang is complete.
+    meanwhile become empty. Machines that no slot wants are terminated. If EC2 refuses a termination, CloudError is
+    raised; the sweep for machines without a slot terminates these machines later. If a gang lacks a machine, the slots
+    of its other machines are terminated at once: the machines would cost money and serve nothing until the gang is
+    complete.
     """
     bound, left, change_set = _record(ports, rules, batch, request, answer)
     if change_set is None:
@@ -225,8 +227,8 @@ def is_partial(request: dict[str, Any], answer: BatchAnswer) -> bool:
 def _record(
     ports: Ports, rules: Rules, batch: str, request: dict[str, Any], answer: BatchAnswer
 ) -> tuple[list[tuple[str, Machine]], list[Machine], ChangeSet | None]:
-    """Write the answer to the request of a batch. Return (the slots that got a machine, each with its machine; the
-    machines that no slot wants; the changes). The changes are None if the answer was recorded before.
+    """Write the answer to the request of a batch. Return three things: (1) the slots that got a machine, each with its
+    machine; (2) the machines that no slot wants; (3) the changes, or None if the answer was recorded before.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -258,7 +260,7 @@ def _record(
 
 
 def _clear(work: UnitOfWork, slots: Sequence[Slot], batch: str) -> None:
-    """Make those slots of a batch empty that were given up before its answer was recorded."""
+    """Make those slots empty that were given up before the answer to the request of their batch was recorded."""
     for slot in slots:
         if slot.state == "terminating" and slot.batch == batch and slot.instance_id is None:
             work.move_slot(slot, "empty", reason="never_launched")

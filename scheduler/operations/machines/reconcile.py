@@ -143,8 +143,9 @@ def _adopt(
     ports: Ports, rules: Rules, strangers: Sequence[Machine], accounts: Mapping[str, str], orphan_seconds: float
 ) -> tuple[int, list[Machine], list[Machine]]:
     """In one transaction: let empty slots adopt the machines that are tagged with their ids or were launched in a
-    batch, book the time in which the machines had no slot, and store how many machines have no slot. Return (number of
-    adopted machines, machines without a slot, the old ones of these, which are terminated).
+    batch, book the time in which the machines had no slot, and store how many machines have no slot. Return three
+    things: (1) the number of adopted machines; (2) the machines without a slot; (3) those of (2) that are old enough to
+    be terminated.
     """
     market = load_prices(ports, rules, strangers)
     with ports.store.transaction() as transaction:
@@ -191,8 +192,8 @@ def _is_old(machine: Machine, rules: Rules, now: float, orphan_seconds: float) -
 
 
 def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
-    """Put a machine on the slot that it is tagged with, if the slot is empty. Put a machine of a batch on the first
-    empty slot of its pool. Return whether the machine is on the slot now.
+    """Put a machine on the slot that it is tagged with, if the slot is empty. Put a machine of a batch, which has no
+    tag with a slot, on the first empty slot of its pool. Return whether the machine is on a slot now.
     """
     if machine.batch is not None:
         empty = (slot for slot in work.slots.values() if slot.state == "empty" and slot.pool == machine.pool)

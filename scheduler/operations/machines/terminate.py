@@ -16,8 +16,8 @@ from scheduler.ports import CloudError
 
 
 def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
-    """Terminate the machine of a slot. Return a word for the outcome. The slot becomes empty later, when EC2 reports
-    that the machine is gone.
+    """Terminate the machine of a slot. Return the outcome as one word, for logs and metrics. The slot becomes empty
+    later, when EC2 reports that the machine is gone.
 
     If the slot has no instance id, its launch may be under way, and the machine is searched by its launch id. If none
     is found (it may be too young to be listed), the stored launch request is sent again, and its answer decides. For a
@@ -28,8 +28,8 @@ def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
 
 
 def terminate_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Terminate the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return a word for the
-    outcome of each slot. Each slot is treated as by `terminate`.
+    """Terminate the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return for each slot
+    the outcome as one word, for logs and metrics. Each slot is treated as by `terminate`.
 
     Machines whose instance ids are known are terminated by one call. If the cloud refuses the call, all of them are
     tried again later.

@@ -50,8 +50,8 @@ def end_unbound(ports: Ports, rules: Rules, machines: Sequence[Machine], account
 
 
 def find_accounts(slots: Iterable[Slot]) -> dict[str, str]:
-    """Return launch or batch id -> the account for whose demand its slots were launched. Missing are batches for
-    several accounts, and launches for no account.
+    """Return launch or batch id -> the account for whose demand its slots were launched. If the slots of a batch were
+    launched for several accounts, or those of a launch for no account, its id is missing.
     """
     found: dict[str, set[str]] = {}
     for slot in slots:

@@ -48,7 +48,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     resources: dict[str, float] = {}
     labels: dict[str, str] = {}
     holds: tuple[Hold, ...] = ()
-    """The launch back-offs on this offering that have not ended."""
+    """The launch back-offs (holds) on this offering that have not ended."""
     reasons: tuple[str, ...] = ()
     is_next: bool = False
     """Whether the next launch for the wanted resources (without such: the next launch that no reservation needs) would
@@ -65,14 +65,14 @@ class Ages(msgspec.Struct, frozen=True):
     on_demand: float
 
     def is_stale(self, price: Price, now: float) -> bool:
-        """Return whether a price of the table is older than the age of its market."""
+        """Return whether a price of the table was read longer ago than the limit for its market."""
         return now - price.seen_at > (self.spot if price.market == "spot" else self.on_demand)
 
 
 def list_offers(store: Store, ages: Ages, *, pools: Sequence[str] = (), wanted: Resources | None = None) -> list[Offer]:
     """Return the offers of these pools, in the order in which launches would choose them, pool by pool. If `pools` is
-    empty: of all pools that launch machines. First come the offers that may be chosen, then those that cost too much or
-    are too small, then those without a price.
+    empty: of all pools that launch machines. In each pool, the offers that may be chosen come first, then the offers
+    that cost too much or are too small, then the offers without a price.
 
     `ages`: the ages from which prices are stale. `wanted`: the resources that one component requires, without the
     pool's defaults.

@@ -62,9 +62,13 @@ class Ticked:
     """Number of the plan's decisions that were not tried, because other rules came into force since the plan."""
     seconds: float = 0.0
     mended: list[RepairResult] = field(default_factory=list)
-    """The results of the comparisons of the view with SQL that this tick made; empty if none was due."""
+    """The results of the comparisons of the view with SQL, and of the repairs of the view, that this tick made; empty
+    if no comparison was due.
+    """
     crossed: list[BudgetStatus] = field(default_factory=list)
-    """The budgets with a limit that is exceeded now and was not exceeded when the amounts were last read."""
+    """The budgets that have become exceeded: one of their limits is exceeded now and was not exceeded when the amounts
+    were last read.
+    """
 
 
 def tick(
@@ -193,7 +197,7 @@ def _load_once(ports: Ports) -> View:
 
 def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[RepairResult]:
     """Publish cluster time, and the rows that were recently written in SQL and are missing in the view. Do this only if
-    `leader.interval` has passed since the last time, or if the clock was set back. Return the result in a list; [] if
+    `leader.interval` has passed since the last time, or if the clock was set back. Return a list with the result; [] if
     nothing was due.
     """
     if 0 <= now - leader.looked_at < leader.interval:

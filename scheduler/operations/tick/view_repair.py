@@ -1,8 +1,8 @@
 """Repairs the view (the copy of the rows in Redis) by comparing it with the database.
 
-If a process dies between its commit and its publish, the view lacks the change. The look, a search in every periodic
-tick, finds recently written rows that the view lacks. The audit, a comparison of the whole view every minute, finds all
-other differences. Both publish the rows that the view lacks and remove rows that SQL does not have.
+If a process dies between its commit and its publish, the view lacks the change. Two comparisons find such differences.
+The look, in every periodic tick, searches for recently written rows that the view lacks. The audit, every minute,
+compares the whole view. Both publish the rows that the view lacks and remove rows that SQL does not have.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,7 +45,8 @@ class RepairResult:
 
 
 def look(ports: Ports, view: View, since: float, now: float) -> RepairResult:
-    """Publish the rows that were written in SQL at or after `since` and that the view lacks. Return what was found.
+    """Publish the rows that were written in SQL at or after `since` and that the view lacks. Return the number and the
+    age of the missing changes.
 
     Rows that one transaction wrote are compared together, and only the rows of transactions that differ are read.
     """

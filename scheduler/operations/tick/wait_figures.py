@@ -1,5 +1,5 @@
-"""Numbers about the waiting reservations of a plan, for the report of a tick. The reservations are counted in blocks,
-and only blocks that are new since the last plan are examined.
+"""Numbers about the waiting reservations of a plan, for the report of a tick. They are counted by block of the queue (a
+part of the waiting reservations that never changes), and only blocks that are new since the last plan are examined.
 """
 
 from collections import Counter

@@ -48,7 +48,7 @@ class _Run(NamedTuple):
 
 @dataclass(slots=True)
 class _SlotUsage:
-    """What the leases on a slot use of it, and how many more leases its machine may get (`uses`)."""
+    """What the leases on a slot use of its capacity, and how many more leases its machine may get (`uses`)."""
 
     usage: Usage
     uses: float
@@ -194,7 +194,7 @@ class LeaseWriter:
         self, current: Reservation, placement: Placement, kind: ComponentKind, occupied: dict[str, _SlotUsage]
     ) -> str | None:
         """Return as text why one instance of this kind cannot be placed as the plan chose; None if it can. `occupied`:
-        slot id -> what is used of the slot. A slot is added to it when its first placement is tested.
+        slot id -> what is used of the slot. A slot is added to this table when its first placement is tested.
         """
         slot = self.work.slots.get(placement.slot)
         component = self._find_components(current.request, kind).get(placement.component)
@@ -292,9 +292,9 @@ class LeaseWriter:
     ) -> None:
         """Lease these placements to a reservation, with a new fencing token.
 
-        A placement with a claim of the reservation goes on with the claim's level, cost and `charged_at`. The others
-        start at `level` (None: no account pays); the first placement, if it has no claim, starts with `cost`, so that
-        the reservation is charged once. `details`: additional details of the event.
+        A placement with a claim of the reservation goes on with the claim's level, cost and `charged_at`. Other
+        placements start at `level` (None: no account pays). The first placement, if it has no claim, starts with
+        `cost`, so that the reservation is charged once. `details`: additional details of the event.
         """
         token = self.work.transaction.next_tokens(1, self._likely)[0]  # promise: new-token
         self._likely -= 1

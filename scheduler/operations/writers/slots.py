@@ -48,7 +48,9 @@ class SlotWriter:
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
         self.work, self.rules, self.new_id, self.now = work, rules, new_id, work.now
         self._launched: dict[tuple[str, str | None, str | None], list[str]] = {}
-        """(pool, offering, gang) -> the slots that were launched in this transaction, for which one request can ask."""
+        """(pool, offering, gang) -> the slots that were launched in this transaction. One request to the cloud can ask
+        for the machines of all slots of an entry.
+        """
 
     def write(self, decision: Launch | Start | Stop | Drain | Terminate | Reset) -> str | None:
         """Test one decision about a slot against the current row and write it. If it is skipped, return the reason as
@@ -137,8 +139,8 @@ class SlotWriter:
         return None
 
     def _call_soon(self) -> dict[str, Any]:
-        """Return the field values of a slot for which a call of the cloud was decided: its task is sent after the
-        commit, and its first attempt is due now.
+        """Return the field values of a slot for which a call of the cloud was decided. With these values, the task for
+        the call is sent after the commit, and its first attempt is due now.
         """
         return {"attempts": 0, "not_before": self.now, "sent_at": self.now}
 
