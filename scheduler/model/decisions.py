@@ -48,7 +48,7 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="requeue"
 
 
 class Restart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="restart", tag_field="do"):
-    """Decision to make a failed reservation pending again, because its restart policy demands a restart."""
+    """Decision to make a failed reservation pending again, because its restart policy requires a restart."""
 
     reservation: str
     reason: str = "restart_due"

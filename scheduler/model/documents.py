@@ -154,8 +154,8 @@ class Document:
         exclude_none: bool = False,
     ) -> dict[str, Any]:
         """Return the document as a table. In mode `json`, tuples become lists and secrets are hidden. `include`: only
-        these fields; `exclude`: none of these fields. The last three flags leave out the fields that the input did not
-        contain, that have their default value, or that are None; they hold for nested documents, too.
+        these fields; `exclude`: none of these fields. `exclude_unset`, `exclude_defaults`, `exclude_none`: omit fields
+        that the input did not contain, that have their default value, or that are None; also in nested documents.
         """
         chosen: dict[str, Any] = {
             "exclude_unset": exclude_unset,

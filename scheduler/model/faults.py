@@ -65,9 +65,9 @@ def show(value: object) -> str:
 class ExpectedError(Exception):
     """Raised by the check of a single value. The reader of the document adds the path and the value to the error.
 
-    `expected` describes the accepted values; it may be a function, which is called only if the fault is reported. In
-    `context`, `key` adds a key to the path, and `got` replaces the value that is shown. `faults` replaces all of these
-    with faults whose paths start at the checked table.
+    `expected` describes the accepted values; it may be a function, which is called only if the fault is reported.
+    `context` may contain `key`, which is added to the path, and `got`, which is shown in place of the value. `faults`,
+    if given, are reported in place of all this; their paths start at the checked table.
     """
 
     def __init__(self, expected: str | Callable[[], str], faults: Sequence[Fault] = (), **context: object) -> None:
@@ -81,8 +81,8 @@ class ExpectedError(Exception):
 
 
 def expected(what: str | Callable[[], str], **context: object) -> ExpectedError:
-    """Return the error for a value that a check does not accept. `what` describes the accepted values. `context` is
-    passed on to ExpectedError.
+    """Return the error for a value that a check does not accept. `what` describes the accepted values. `context`: `key`
+    (added to the path) and `got` (shown in place of the value), as in ExpectedError.
     """
     return ExpectedError(what, (), **context)
 

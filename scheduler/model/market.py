@@ -76,7 +76,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The key of the row: a later price with the same key replaces this one."""
+        """The key of the row (type, zone, market): a later price with the same key replaces this one."""
         return self.type, self.zone, self.market
 
     def holds_in(self, zone: str) -> bool:
@@ -97,7 +97,7 @@ class PriceChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str, float]:
-        """The key of the row: a later change in the same hour replaces this one."""
+        """The key of the row (type, zone, market, hour): a later change in the same hour replaces this one."""
         return self.type, self.zone, self.market, self.hour
 
 

@@ -254,7 +254,9 @@ def name_components(request: Request, kind: ComponentKind) -> dict[str, Componen
 
 
 def shape_key(request: Request) -> Hashable:
-    """Return a key for a dict of shapes. It is equal for requests that can be placed on the same slots."""
+    """Return a key by which a dict finds the shape of a request. The keys of two requests are equal if both can be
+    placed on the same slots.
+    """
     components = tuple(
         (each.name, each.count, each.kind, shape_of(each.resources), shape_of(each.labels))
         for each in request.components
@@ -328,7 +330,7 @@ def may_restart(reservation: PublicReservation) -> bool:
 
 
 NO_DETAILS: Final[Mapping[str, Any]] = MappingProxyType({})
-"""No further details of an event."""
+"""An empty table, for an event without further details."""
 
 
 def move_reservation(

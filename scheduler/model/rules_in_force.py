@@ -25,9 +25,9 @@ class InForce(NamedTuple):
 
 
 class RulesInForce:
-    """Finds the rules in force, and keeps them while no window opens or closes.
+    """Finds the rules in force, and keeps the result until a window of a schedule opens or closes.
 
-    Equal values give the same object, so that a plan cache stays valid.
+    Rules with equal values are returned as the same object, so that a plan cache stays valid.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 _FIELDS: Final = 5
 _FIRST: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""An instant after which a cron expression must fire at least once; else it is refused."""
+"""An instant after which a cron expression must fire at least once. An expression that never fires
+after it is refused.
+"""
 _A_CRON: Final = 'a cron expression of five fields that fires, like "0 8 * * MON-FRI"'
 _MOST_WINDOWS: Final = 1500
 """Maximum number of windows of one schedule that are examined for overlaps and changes of the clock."""
@@ -112,9 +114,10 @@ class Window(NamedTuple):
 
 
 def find_window(schedule: Schedule, now: float) -> Window | None:
-    """Return the window of a schedule that is open at `now`, else the next window, else None.
+    """Return the window of a schedule that is open at `now`, else the next window; None if neither exists.
 
-    Windows that overlap or touch each other are open without a break; each ends at its own end.
+    If windows overlap or touch each other, the schedule is open without a break, and each window still ends at its own
+    end. At `now`, the window that began last is returned.
     """
     last = _find_last(schedule, now)
     if last is not None and now < last.end:
