@@ -150,7 +150,7 @@ def find_present_price(slot: Slot) -> float:
 def meter_slots(changed: Iterable[Slot], deleted: Iterable[Slot], now: float) -> tuple[list[Slot], list[Cost]]:
     """Close the ledger's intervals that end because slots were changed or deleted, and open the next ones.
 
-    Return two lists: (1) those of the `changed` slots whose meter is replaced, with the new meter; (2) the costs of the
+    Return two lists: (1) the slots among `changed` whose meter is replaced, with the new meter; (2) the costs of the
     closed intervals.
     """
     metered, closed = [], []

@@ -129,8 +129,8 @@ class Document:
         return read_document(cls, value)
 
     def check_fields(self) -> None:
-        """Raise ExpectedError, as `expected` or `conflicts` makes it, if fields contradict each other; else do nothing.
-        The reader calls this method after all fields were read. Subclasses override it.
+        """Raise ExpectedError, as `expected` or `conflicts` makes it, if fields contradict each other; else return. The
+        reader calls this method after all fields were read. Subclasses override it.
         """
 
     @property

@@ -107,9 +107,9 @@ def held_of(current: Reservation) -> list[Lease]:
 
 
 def _without_declined_instances(current: Reservation) -> Reservation:
-    """Return a leased or revoking reservation without its list `declined`: there the list names instances of the
-    present lease and does not apply to the next one. Return a reservation in any other state unchanged: there the list
-    names slots that its next lease must not use.
+    """Return the reservation without its list `declined`, if it is leased or revoking: the list then names instances of
+    the present lease and does not apply to the next one. In any other phase the list names slots that the next lease
+    must not use, so the reservation is returned unchanged.
     """
     is_of_lease = current.declined and current.phase in {"leased", "revoking"}
     return msgspec.structs.replace(current, declined=()) if is_of_lease else current
@@ -178,8 +178,8 @@ def _free_slots(work: UnitOfWork, rules: Rules, current: Reservation, *, clean: 
 
 
 def note_unclean(work: UnitOfWork, rules: Rules, lease: Lease) -> None:
-    """Mark the slot of a lease to be drained, because the holder did not clean it up. Do nothing if the rule
-    `recycle_unclean` of its pool is not set.
+    """Mark the slot of a lease to be drained, because the holder did not clean it up. If the rule `recycle_unclean` of
+    the slot's pool is not set, change nothing.
     """
     slot, pool = work.slots.get(lease.slot), None
     if slot is not None and slot.epoch == lease.epoch and slot.state == "ready":

@@ -99,8 +99,8 @@ def find_jump(known: Iterable[int], now: float) -> int:
 
 
 def list_machines(ports: Ports) -> tuple[list[Machine], str | None]:
-    """Return (the EC2 machines with the cluster's tags, None). If they cannot be listed, return ([], the text of the
-    error).
+    """List the EC2 machines with the cluster's tags. Return two things: the machines and None; or, if EC2 cannot list
+    them, [] and the text of the error.
     """
     try:
         return list(ports.fleet.sweep()), None
@@ -277,7 +277,8 @@ def _settle_one(
 
 def _settle_machines(ports: Ports, fault: str | None) -> tuple[Reconciled | None, str | None]:
     """Empty the slots whose EC2 machines are gone. Adopt or terminate the machines that no slot has, whatever their
-    age. Return (what was done, the text of the error); each is None if there is none.
+    age. Return two things: the numbers of what was done (None: an error prevented it), and the text of the error (None:
+    there was none).
 
     `fault`: why EC2 cannot be reached; then nothing is done. None: it can be reached.
     """

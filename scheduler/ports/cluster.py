@@ -57,8 +57,8 @@ class ClusterNumbers(msgspec.Struct, frozen=True, kw_only=True):
     token: int
     """The highest fencing token that was given to a lease."""
     restores: int
-    """The number of restores of a backup: those that replaced the contents of this database, and those after which
-    `term` and `token` were set to higher numbers.
+    """A count that every restore of a backup increases: when the contents of this database are replaced, and when
+    `term` and `token` are set to higher numbers afterwards.
     """
 
     def refuse_older(self, term: int, token: int, source: str) -> None:

@@ -86,8 +86,9 @@ class RowVersion(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredRules(msgspec.Struct, frozen=True):
-    """The rules in force. `version` counts their changes; 0: none were applied. `document`: what was applied. `rules`:
-    the same, parsed. `images`: the ids of the images that the document names by a source, as source -> id.
+    """The rules in force. `version` counts their changes; 0: none were applied. `document`: the document that was
+    applied. `rules`: this document, parsed. `images`: the ids of the images that the document names by a source, as
+    source -> id.
     """
 
     version: int

@@ -265,8 +265,8 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class Heartbeats(Protocol):
-    """The port to the heartbeats of static hosts, which do not pass through a queue. The loss of all stored heartbeats
-    never fails a host.
+    """The port to the heartbeats of static hosts, which do not pass through a queue. If all stored heartbeats are lost,
+    no host counts as offline because of the loss.
     """
 
     def listen(self, hosts: Mapping[str, str]) -> Heard:

@@ -64,8 +64,8 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A checked scenario. `config`: the rules at its start, as a document. `rules`: the same, checked. A step with the
-    action `rules` has the whole rules that are in force after it.
+    """A checked scenario. `config`: the rules at its start, as a document. `rules`: these rules, checked. A step with
+    the action `rules` has the whole rules that are in force after it.
     """
 
     name: str

@@ -37,7 +37,7 @@ def make_snapshot(
     rows: Iterable[Row], document: Mapping[str, Any], rules: Rules, cloud: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
     """Return a scenario that starts with these database rows and rules, and whose time 0 is `now`. `document`: the
-    rules as they were applied; `rules`: the same, checked. `cloud`: the settings of the simulated cloud.
+    rules as they were applied; `rules`: these rules, checked. `cloud`: the settings of the simulated cloud.
 
     Ended reservations, callbacks and fencing tokens are not in the scenario. Empty slots of elastic pools are not in it
     either, unless they are cordoned.

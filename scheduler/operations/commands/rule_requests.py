@@ -100,8 +100,8 @@ def _count_codes(planned: Plan) -> dict[str, int]:
 
 
 def _cut_lists(table: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return `table` with its lists cut to at most `most` entries. If a list was longer, `lengths` in the result has
-    its name -> whole length. Lists inside an entry are cut to MOST_INNER.
+    """Return `table` with its lists cut to at most `most` entries. If a list was longer, the result also has the table
+    `lengths`: name of the list -> its whole length. Lists inside an entry are cut to MOST_INNER.
     """
     lists = {name: value for name, value in table.items() if isinstance(value, list | tuple)}
     lengths = {name: len(value) for name, value in lists.items() if len(value) > most}

@@ -62,8 +62,8 @@ class _Sorted:
 
 @dataclass
 class _Changes:
-    """Notices about changed states of machines that were received and not handled yet. `states`: machine -> its new
-    states. `receipts`: the receipts of their messages.
+    """Those of EC2's notices that report new states of machines and were not handled yet. `states`: machine id -> its
+    new states. `receipts`: the receipts of the messages with these notices.
     """
 
     states: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -219,8 +219,8 @@ def _handle(ports: Ports, meant: Sequence[_Meant]) -> int:
 
 
 def _write(work: UnitOfWork, rules: Rules, meant: _Meant) -> bool:
-    """Stage a notice on the row of its slot. Return whether the slot changed. It does not change if the slot was
-    deleted or has another machine now.
+    """Stage the effect of one of EC2's notices on the row of its slot. Return whether the slot changed. It does not
+    change if the slot was deleted or has another machine now.
     """
     current, notice = work.slots.get(meant.slot), meant.notice
     if current is None or not (

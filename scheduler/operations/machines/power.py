@@ -144,8 +144,8 @@ def _count(ports: Ports, slots: Sequence[Slot], outcomes: dict[str, str]) -> Non
 
 
 def _list_due(ports: Ports, wanted: Sequence[tuple[str, int]], power: str) -> tuple[list[Slot], dict[str, str]]:
-    """Return (due, outcomes). `due`: the slots that still want this power change and whose call is due. `outcomes`:
-    slot id -> `not_wanted` or `not_due`, for every other slot.
+    """Return two things: (1) the slots that still want this power change and whose call is due; (2) for every other
+    slot, slot id -> `not_wanted` or `not_due`.
 
     `wanted`: pairs of slot id and epoch. `power`: `start` or `stop`, as in the row of a slot.
     """

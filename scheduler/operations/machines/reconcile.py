@@ -221,8 +221,8 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
 
 
 def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
-    """Return the field values that a slot gets when it adopts this machine: those of the machine's offering. If the
-    rules no longer list the offering, resources and labels are those of the pool.
+    """Return the field values that a slot gets from the offering of the machine that it adopts. If the rules no longer
+    list the offering, resources and labels are those of the pool.
     """
     key = find_offering(pool, machine)
     choice = next((each for each in list_configured(pool) if each.key == key), None)

@@ -83,8 +83,8 @@ def load_prices(ports: Ports, rules: Rules, machines: Iterable[Machine]) -> Stor
 
 
 def _find_price(rules: Rules, market: StoredMarket, machine: Machine) -> tuple[str, float | None]:
-    """Return (key of the machine's offering, price). The price is that of the offering, else that of the machine's
-    type, market and zone in the table of prices, else None.
+    """Return two things: the key of the machine's offering, and a price. The price is that of the offering in the
+    rules; else that of the machine's type, market and zone in the table of prices; else None.
     """
     key, price = _find_offering_price(rules, machine)
     if not price and machine.type and machine.market:
@@ -94,7 +94,9 @@ def _find_price(rules: Rules, market: StoredMarket, machine: Machine) -> tuple[s
 
 
 def _find_offering_price(rules: Rules, machine: Machine) -> tuple[str, float]:
-    """Return (key of the machine's offering, its price in the rules). The price is 0.0 if the rules have none."""
+    """Return two things: the key of the machine's offering, and the price of this offering in the rules (0.0 if the
+    rules have none).
+    """
     pool = rules.pools.get(machine.pool or "")
     key = (find_offering(pool, machine) if pool else machine.offering or machine.type) or ""
     choices = list_configured(pool) if pool else []

@@ -51,8 +51,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """The launch back-offs (holds) on this offering that have not ended."""
     reasons: tuple[str, ...] = ()
     is_next: bool = False
-    """Whether the next launch for the wanted resources (without such: the next launch that no reservation needs) would
-    take this offering.
+    """Whether the next launch of the pool would take this offering. The launch is one for the wanted resources; if none
+    are wanted, it is one that no reservation needs.
     """
     turn: str | None = None
     """Which market the next launch of the pool is to have, and why; None if the price decides."""
@@ -190,7 +190,7 @@ class _Listing:
         return None if offering.name in self._names_by_hand(name) else find_price(pool, offering, self._market)
 
     def _names_by_hand(self, name: str) -> set[str]:
-        """Return the names of those offerings of the pool whose price was set by hand."""
+        """Return the names of those offerings of the pool whose price is set by hand in the rules."""
         pool = self._written.pools[name]
         found = set()
         for entry in pool.offerings:

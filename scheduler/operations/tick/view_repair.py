@@ -70,8 +70,8 @@ def audit(ports: Ports, view: View, now: float) -> tuple[View, RepairResult]:
     """Compare the counts and versions of all rows of the view with SQL. Publish the rows that differ, or rebuild the
     view if many do.
 
-    Return (view, result). The view is another object after a rebuild. The view is brought up to date before SQL is
-    read, so it is never newer than SQL, unless the database went back to an older state.
+    Return two things: the view, which is another object after a rebuild, and the result. The view is brought up to date
+    before SQL is read, so it is never newer than SQL, unless the database went back to an older state.
     """
     is_whole = ports.view_cache.matches_copy()
     differing = compare(view, ports.store.read_stamps())  # promise: publish-audited
@@ -106,8 +106,8 @@ class Differing:
 
 
 def compare(view: View, truth: Iterable[RowVersion]) -> Differing:
-    """Return the rows that the view has in another version than the database, the rows that the view lacks, and the
-    rows that only the view has. `truth`: the versions of the rows in the database.
+    """Return the rows that differ: (1) rows that the view has in another version than the database; (2) rows that the
+    view lacks; (3) rows that only the view has. `truth`: the versions of the rows in the database.
     """
     found = Differing()
     unknown: Names = {kind: set(view.rows(kind)) for kind in ROW_TYPES}

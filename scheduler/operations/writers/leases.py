@@ -104,8 +104,9 @@ class LeaseWriter:
         """Return as text why a pending reservation cannot get these placements by the current rows; None if it can.
 
         Claims of the reservation itself do not prevent the placements. `leaving`: ids of reservations whose leases end
-        to make capacity. `parting`: single leases that end for it, as (reservation id, component). `is_claim`: the
-        placements become a claim. It begins when the leases that are being revoked have ended, so they do not count.
+        to make capacity. `parting`: single leases that end to make capacity, as (reservation id, component).
+        `is_claim`: the placements become a claim. It begins when the leases that are being revoked have ended, so they
+        do not count.
         """
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
@@ -116,8 +117,8 @@ class LeaseWriter:
         claimed = {(each.slot, each.epoch) for each in current.leases}
         occupied: dict[str, _SlotUsage] = {}
         added: dict[str, Mapping[str, float]] = {}
-        """Slot -> the resources of its last instance. They are counted when another run of instances has the same slot,
-        which is rare, so most slots are counted only once (speed).
+        """Slot -> the resources of the last instance that was tested on it. Speed: they are added to what is used of
+        the slot only if another run of instances follows on it, which is rare.
         """
         for run in self._list_runs(current, placements):
             slot = self.work.slots.get(run.slot)

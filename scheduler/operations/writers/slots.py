@@ -259,7 +259,7 @@ def describe_choice(choice: Choice) -> dict[str, Any]:
 
 def _is_to_be_replaced(slot: Slot, pool: Pool, reason: SlotReason, now: float) -> bool:
     """Return whether, by the rules of its pool, a slot's machine is too old (`aged`) or has drifted, as `reason`
-    states. Return False for a slot with an unknown occupant.
+    states. Return False for a slot on which an unknown reservation was reported to run (`stranger`).
     """
     rules = pool.replacement
     if slot.stranger is not None:
