@@ -18,7 +18,7 @@ _MOST_WORD = 200
 
 FaultCode = Literal["forbidden", "unknown", "conflict"]
 """The kind of a fault that is not in the input itself. `forbidden`: the sender lacks a right or a key. `unknown`: the
-object does not exist, or the sender may not know of it. `conflict`: the state does not permit the change at present.
+object does not exist, or the sender may not see it. `conflict`: the state does not permit the change at present.
 """
 
 

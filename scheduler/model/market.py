@@ -103,7 +103,7 @@ class PriceChange(msgspec.Struct, frozen=True, kw_only=True):
 
 class StoredMarket(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The catalogue of instance types and the prices that the database has. `version` grows whenever a fact or an
-    amount changes, and stays if only the times at which they were seen change.
+    amount changes, and stays if only the times change at which the facts and prices were read.
     """
 
     version: int = 0

@@ -47,7 +47,7 @@ class AgedRows:
         """Begin with these columns, whose rows must be in order of age. The lists belong to this object from now on."""
         self.columns = columns
         self._came: tuple[list[Any], ...] = tuple([] for _ in columns)
-        """Columns of the added rows that are not the youngest, and are not inserted into `columns` yet."""
+        """Added rows, as columns, that are not sorted into `columns` yet."""
         self._gone: list[Reservation] = []
         """Rows that have left and are still in the columns, once for each time that they left."""
 

@@ -26,7 +26,7 @@ _MOST_WINDOWS: Final = 1500
 """Maximum number of windows of one schedule that are examined for overlaps and changes of the clock."""
 _LOOK_AHEAD: Final = timedelta(days=366)
 _FOLD: Final = timedelta(hours=3)
-"""More than the length of the hour that a change of the clock repeats."""
+"""A duration that is longer than the period that a change of the clock repeats (an hour in most zones)."""
 OVERRIDES: Final = ("min_slots", "target_warm_slots", "max_slots", "disruption_budget")
 """The keys of a pool that a schedule may set."""
 

@@ -219,7 +219,7 @@ class View:
             self._take_phase(phase, {name: row for name, row in rows.items() if row.phase == phase})
 
     def _take_phase(self, phase: Phase, rows: dict[str, Reservation]) -> None:
-        """Take new reservations of one phase, by id."""
+        """Add new reservations of one phase to the tables of the view. `rows`: by id."""
         if phase in ENDED:
             rows = {name: row for name, row in rows.items() if not is_over(row)}
         found = list(rows.values())

@@ -13,8 +13,8 @@ Reason = tuple[str, str]
 MOST_NAMES: Final = 128
 """The most reservations in one block."""
 MOST_MISSES: Final = 32
-"""If more than this number of known blocks in a row are not found in the queue, the rest of the queue is cut into new
-blocks.
+"""If more than this number of blocks of an earlier plan in a row are not found in the queue, the rest of the queue is
+cut into new blocks.
 """
 
 

@@ -52,7 +52,7 @@ def apply_rules(
     images: Mapping[str, str] | None = None,
 ) -> tuple[int, bool]:
     """Check a document of rules, store it as the rules in force, and create, change or delete the slots and accounts
-    that it concerns. Return (version of the rules, whether anything changed).
+    that it concerns. Return two things: the version of the rules, and whether anything changed.
 
     Applying the same document again changes nothing. `prefix`: the path of the document, for the messages about faults.
     `source`: the name of the sender or file that applies the rules, for the history. `expected`: the version that must
@@ -84,7 +84,9 @@ class Applied(NamedTuple):
         return self.change_set is not None
 
     def announce(self, ports: Ports) -> None:
-        """Announce the changes and request a tick. Call it after the commit."""
+        """Announce the changes (publish the rows, send tasks and notices) and request a tick. Call
+        it after the commit.
+        """
         if self.change_set is not None:
             announce(ports, self.change_set, kick=True)
 

@@ -170,7 +170,8 @@ def _jump(ports: Ports, remembered: Remembered, machines: Sequence[Machine]) -> 
 def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: bool) -> list[LostReservation]:
     """Insert the reservations that Redis has and the database does not have, as pending or as cancelled. Return them.
 
-    Then the programs that wait for such a reservation get an answer, and its token stays known.
+    Because these reservations are stored again, programs that wait for one of them get an answer, and its token stays
+    known.
     """
     alive = sorted((row for row in kept.values() if not is_over(row)), key=lambda row: row.sequence)
     found: list[LostReservation] = []

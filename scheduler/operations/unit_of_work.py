@@ -86,10 +86,10 @@ class UnitOfWork:
         """Lock and read rows by id: these reservations, the slots of their leases, these slots, and these accounts.
         Also read all leases on the slots.
 
-        `parts`: reservations of which only the leases on `slots` change; the leases of other reservations on their
-        other slots are read only when they are needed. `payers`: load the accounts of all these reservations (default:
-        only of reservations with charged leases). `holders`: also load the reservations that have leases on `slots`.
-        `whole`: load all slots and all accounts.
+        `parts`: reservations of which only the leases on `slots` change. The slots of their other leases are locked
+        too, but the leases of other reservations on them are read only when they are needed. `payers`: load the
+        accounts of all these reservations (default: only of reservations with charged leases). `holders`: also load the
+        reservations that have leases on `slots`. `whole`: load all slots and all accounts.
 
         Call it once in a transaction, because all transactions lock reservations before slots, and slots before
         accounts. Raises ConflictError if another transaction gave a lease on one of `slots` meanwhile.

@@ -18,8 +18,8 @@ class NotPermittedError(StoreUnavailableError):
 
 
 class ForeignClusterError(StoreUnavailableError):
-    """Raised when database, Redis and machines belong to different clusters. The message names both; nothing was
-    changed.
+    """Raised when database, Redis and machines belong to different clusters. The message names both clusters; nothing
+    was changed.
     """
 
 

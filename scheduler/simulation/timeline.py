@@ -257,7 +257,7 @@ class TimelineRecorder:
         return min(max(shares), 1.0)
 
     def finish(self) -> Timeline:
-        """Return the record up to the present virtual time."""
+        """Return what was recorded up to the present virtual time."""
         self.advance(self._cluster.event_queue.now)
         longest = list(self._longest)
         for row in self._waiting.values():

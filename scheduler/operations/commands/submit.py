@@ -180,8 +180,8 @@ def _answer_all(
     results: list[Answer] = []
     answered: set[str] = set()
     noted: dict[int, dict[str, str]] = {}
-    """Identity of a request object that documents share -> the notes about its fields that have no effect in its
-    queue.
+    """Identity (`id()`) of a request object, which several documents may share -> notes about the fields of the request
+    that have no effect in its queue.
     """
     for index, item in enumerate(submission.items):
         if not isinstance(item, ReservationDocument) or item.id in refused:

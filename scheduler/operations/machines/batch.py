@@ -40,14 +40,16 @@ from scheduler.ports import UNHEARD, BatchAnswer, BatchOrder, CloudError, Cluste
 SHORT = "UnfulfillableCapacity"
 """Error code for a request that got fewer machines than it asked for, if EC2 names no error. Source: CreateFleet."""
 GANG = "gang"
-"""Key of the stored request of a batch whose machines are of use only together: the id of the gang."""
+"""Key in the stored request of a batch. It is present if the machines are of use only together; its value is the id of
+the gang.
+"""
 SLOTS = "slots"
-"""Key of the stored request of a batch: the ids of the slots for which it asks machines. A request without this key
-asks for the machine of one slot.
+"""Key in the stored request of a batch. Its value is the ids of the slots for which the request asks machines. A
+request without this key asks for the machine of one slot.
 """
 PRICES = "prices"
-"""Key of the stored request of a batch: the price of each offering when the request was made. A slot gets one of these
-prices, even if the table of prices changes before the answer comes.
+"""Key in the stored request of a batch. Its value is the price of each offering when the request was made. A slot gets
+one of these prices, even if the table of prices changes before the answer comes.
 """
 
 
@@ -268,8 +270,8 @@ def _clear(work: UnitOfWork, slots: Sequence[Slot], batch: str) -> None:
 
 def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine, prices: Mapping[str, float]) -> None:
     """Store this machine on a slot. The slot gets the resources of the machine's offering, and the price that the
-    offering had when the request was made (`prices`). If `prices` lacks it (older requests), the slot gets the present
-    price.
+    offering had when the request was made (`prices`). If `prices` has no price of the offering (as in requests of older
+    versions), the slot gets the present price.
     """
     choice = _find_choice(pool, machine.offering) if machine.offering != slot.offering else None
     changes: dict[str, Any] = {}

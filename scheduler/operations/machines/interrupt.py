@@ -62,8 +62,8 @@ class _Sorted:
 
 @dataclass
 class _Changes:
-    """Those of EC2's notices that report new states of machines and were not handled yet. `states`: machine id -> its
-    new states. `receipts`: the receipts of the messages with these notices.
+    """EC2's notices that report new states of machines and were not handled yet. `states`: machine id -> its new
+    states. `receipts`: the receipts of the messages with these notices.
     """
 
     states: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))

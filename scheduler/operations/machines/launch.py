@@ -303,7 +303,7 @@ def list_quota_holds_of(rules: Rules, pools: Iterable[str]) -> list[str]:
 
 def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
     """End each launch back-off for an EC2 quota whose pool has fewer active slots now than when EC2 refused the launch.
-    Call it before other slots of the transaction become active, because they would hide this.
+    Call it before other slots of the transaction become active, because these would hide the lower number.
     """
     lasting = [hold for hold in holds.values() if hold.kind == "quota" and hold.active and work.now < hold.until]
     active = {name: work.transaction.count_active(name) for name in {hold.pool for hold in lasting}}

@@ -181,8 +181,8 @@ def _adopt(
 def _is_old(machine: Machine, rules: Rules, now: float, orphan_seconds: float) -> bool:
     """Return whether a machine without a slot is old enough to be terminated. A machine of unknown age is old enough.
 
-    `leasehold doctor` ends its machine itself. Its machine is terminated only after it has had the time of a boot, as
-    its pool permits.
+    A machine that `leasehold doctor` has launched must be older by the time that its pool permits for a boot, because
+    `leasehold doctor` terminates the machine itself.
     """
     if machine.launched_at is None:
         return True

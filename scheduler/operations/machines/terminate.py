@@ -108,9 +108,9 @@ def _find_launched(ports: Ports, slot: Slot) -> str | None:
     """Return the instance id of the machine that the launch of a slot made. Return None if it made none, or if no
     machine of its batch was given to this slot. Raises CloudError while this is unknown.
 
-    EC2 may answer a repeated request with an unknown error, because its client token was used for another request. Then
-    the request is sent at most `MOST_ATTEMPTS` times. After that, None is returned. If a machine appears later, the
-    sweep for machines without a slot terminates it.
+    EC2 may answer a repeated request with an error of the category `unknown`, because its client token was used for
+    another request. Then the request is sent at most `MOST_ATTEMPTS` times. After that, None is returned. If a machine
+    appears later, the sweep for machines without a slot terminates it.
     """
     is_last = slot.attempts >= MOST_ATTEMPTS
     if slot.batch is not None:

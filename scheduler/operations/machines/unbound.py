@@ -75,8 +75,9 @@ def find_offering(pool: Pool, machine: Machine) -> str | None:
 
 
 def load_prices(ports: Ports, rules: Rules, machines: Iterable[Machine]) -> StoredMarket:
-    """Return the table of prices. If the rules have a price for the offering of each of these machines, the result has
-    no prices, because the table is large. Call it before the transaction if the machines are known by then.
+    """Return the table of prices that `book_unbound` needs. If the rules have a price for the offering of each of these
+    machines, the table, which is large, is not read, and the result has no prices. Call it before the transaction if
+    the machines are known by then.
     """
     needs_table = any(not _find_offering_price(rules, machine)[1] for machine in machines)
     return ports.store.load_market() if needs_table else StoredMarket()

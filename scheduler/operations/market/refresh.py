@@ -109,8 +109,8 @@ def _is_older(market: StoredMarket, before: float) -> bool:
 
 
 def _list_wanted(rules: Rules, market: StoredMarket, *, all_pools: bool) -> dict[tuple[str, ...], set[str]]:
-    """Return the instance types whose spot prices the pools need, as zones of the pool -> types. Offerings with a price
-    set by hand need none, except with `all_pools`.
+    """Return the instance types whose spot prices the pools need, as a table: zones of a pool -> the types that are
+    needed in these zones. Offerings with a price set by hand need none, except with `all_pools`.
     """
     wanted: dict[tuple[str, ...], set[str]] = {}
     for pool in rules.pools.values():

@@ -25,8 +25,8 @@ LEVELS: Final = range(FREE + 1)
 
 @dataclass(slots=True)
 class _BlockFigures:
-    """The numbers of one block of the queue, which are added up for the report. `codes`: waiting code -> number of
-    reservations.
+    """The numbers of one block of waiting reservations, which are added up for the report. `codes`: waiting code ->
+    number of reservations.
     """
 
     codes: Counter[str]
@@ -47,8 +47,8 @@ class WaitFigures:
     _codes: Counter[str] = field(default_factory=Counter)
     _accounts: Counter[str] = field(default_factory=Counter)
     _payers: Mapping[str, tuple[bool, int]] = field(default_factory=dict)
-    """The accounts that exist -> (whether the account was forgotten, the last `sequence` of a reservation that it does
-    not pay for).
+    """Id of each existing account -> (whether the account was forgotten, the last `sequence` of a reservation that it
+    does not pay for).
     """
 
     def describe(self, plan: Plan, view: View, rules: Rules, now: float) -> dict[str, Any]:

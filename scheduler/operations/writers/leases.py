@@ -36,8 +36,8 @@ _OBSTACLES: Mapping[Obstacle, str] = {
 
 
 class _Run(NamedTuple):
-    """Placements of equal instances on one slot that follow each other in a plan. `component`: that of the instances;
-    None if the request has no instance of this name. `given`: the resources of each instance.
+    """Placements of equal instances on one slot that follow each other in a plan. `component`: the component of these
+    instances; None if the request has no instance of this name. `given`: the resources of each instance.
     """
 
     slot: str

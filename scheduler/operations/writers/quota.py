@@ -182,8 +182,8 @@ class QuotaWriter:
         self.work.put(msgspec.structs.replace(payer, balance=subtract(payer.balance, cost)))
 
     def _take_back(self, victim: Reservation, decision: Preempt) -> None:
-        """Return a preempted reservation to the queue at once, or, if the decision has a deadline, revoke its leases.
-        From now on its account does not pay for it.
+        """Return a preempted reservation (the victim) to the queue at once, or, if the decision has a deadline, revoke
+        its leases. From now on the victim's account does not pay for it.
         """
         newcomer = self.work.reservations[decision.reservation]
         details = {

@@ -270,11 +270,11 @@ def _is_to_be_replaced(slot: Slot, pool: Pool, reason: SlotReason, now: float) -
 
 
 def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happened: str) -> None:
-    """Count a failed boot of a machine of this pool. After `unhealthy_after` failed boots in a row, pause the pool's
-    launches for `error_cooldown`.
+    """Count a failed boot of a machine of this pool (None: the rules no longer have the pool, so nothing is counted).
+    After `unhealthy_after` failed boots in a row, pause the pool's launches for `error_cooldown`.
 
-    The boot of a slot that was interrupted or is being drained does not count. `what_happened`: the words that follow
-    the name of the slot in the stored subject of the pause.
+    The boot of a slot that was interrupted or is being drained does not count. `what_happened`: how the boot failed.
+    The text is stored in the `subject` of the pause, behind the id of the slot.
     """
     if pool is None or not pool.unhealthy_after or slot.interrupted_at is not None or slot.drain_reason:
         return
