@@ -45,7 +45,9 @@ class InvalidInputError(Exception):
 
 
 def fault(path: str, expected: str, got: object, code: FaultCode | None = None) -> InvalidInputError:
-    """Return the InvalidInputError for an input with a single fault. `got` is shortened for display."""
+    """Return the InvalidInputError for an input with a single fault. `got` is shortened for display. `code` None: the
+    input itself is wrong.
+    """
     return InvalidInputError([Fault(make_visible(path), expected, show(got), code)])
 
 

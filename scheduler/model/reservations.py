@@ -345,8 +345,9 @@ def move_reservation(
 ) -> tuple[Reservation, Event]:
     """Return the reservation after a change of its phase, and the event about the change.
 
-    `details`: further details for the event. `reason` is stored in the row and in the event. `changes` are new values
-    of fields. Raises IllegalMoveError if RESERVATION_MOVES does not permit the change for this cause.
+    `details`: further details for the event. `reason` is stored in the row and, if it is not None, in the event.
+    `changes` are new values of fields. Raises IllegalMoveError if RESERVATION_MOVES does not permit the change for this
+    cause.
     """
     check_move(RESERVATION_MOVES, "reservation", reservation.id, (reservation.phase, to), cause)
     if to in ENDED:

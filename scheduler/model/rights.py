@@ -55,8 +55,8 @@ def find_account_fault(principal: Principal | None, account: str | None) -> Faul
 
 
 def owns(principal: Principal | None, reservation: Reservation) -> bool:
-    """Return whether this principal may act on the reservation: the principal is an operator or submitted the
-    reservation, or the submission was not signed.
+    """Return whether this principal may act on the reservation: the principal is None or an operator, or it submitted
+    the reservation, or the submission was not signed.
     """
     return principal is None or principal.role == "operator" or reservation.principal in {None, principal.name}
 
@@ -92,7 +92,7 @@ def find_host_fault(principal: Principal | None, slot: str) -> Fault | None:
 
 
 def is_key_of(key_hash: str, key: str | None) -> bool:
-    """Return whether `key` is the secret key of a reservation: `key_hash`, which the producer submitted, is the SHA-256
-    of the key in hexadecimal.
+    """Return whether `key` is the secret key of a reservation: the SHA-256 of `key` in hexadecimal is `key_hash`, which
+    the producer submitted. Return False for None.
     """
     return key is not None and hmac.compare_digest(hashlib.sha256(key.encode()).hexdigest(), key_hash)

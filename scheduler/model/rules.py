@@ -241,8 +241,8 @@ class Rules(Document):
         return any(keys.share_cores for keys in (self.scheduler, *self._settings_of_system.values()))
 
     def queue_of(self, pool: str | None, system: str | None) -> str:
-        """Return the name of the queue in which a reservation for this pool or system waits. The name is the system if
-        the system has settings of its own, else "".
+        """Return the name of the queue of reservations for this pool, or for this system if `pool` is None. The name is
+        the system if the system has settings of its own, else "".
         """
         named = self.pools.get(pool) if pool is not None else None
         name = (named.system if named else system) or ""
@@ -267,8 +267,8 @@ class Rules(Document):
         return self._settings_of_system.get(queue, self.scheduler)
 
     def find_route(self, pool: str | None, system: str | None) -> Route:
-        """Return the queue in which a reservation for this pool or system waits, its settings, and the pools that may
-        serve the reservation.
+        """Return the queue of reservations for this pool, or for this system if `pool` is None; the settings of this
+        queue; and the pools that may serve the reservations.
         """
         queue = self.queue_of(pool, system)
         return Route(queue, self.settings_of_queue(queue), self.serving_pools(pool, system))

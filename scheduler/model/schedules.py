@@ -136,7 +136,7 @@ def list_open(schedules: Sequence[Schedule], now: float) -> tuple[tuple[int, ...
 
 
 def _find_last(schedule: Schedule, now: float) -> Window | None:
-    """Return the last window that began at `now` or before."""
+    """Return the last window that began at `now` or before; None if there is none."""
     zone = _zone(schedule)
     start = datetime.fromtimestamp(int(now) + 1, zone)
     if start.fold:

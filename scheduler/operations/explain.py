@@ -101,8 +101,8 @@ def _describe_payer(view: View, rules: Rules, row: Reservation, now: float) -> s
 
 
 def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]:
-    """Return the conditions of all slots and pools, or of those of one pool, as sentences: for example that a slot is
-    cordoned, or that launches are paused.
+    """Return the conditions of slots and pools as sentences: for example that a slot is cordoned, or that launches are
+    paused. `pool`: return only this pool and its slots; None: all.
 
     The result has the keys `slots` and `pools`, each a dict of id -> sentences. Slots and pools without a condition are
     missing.

@@ -99,14 +99,15 @@ class Ports:
     """Whether a tick limits its work for one principal. False in a simulation, where each tick plans everything."""
 
     def rules(self, version: RulesVersion | None = None) -> Rules:
-        """Return the rules as applied, without the changed values of open schedules. `version`: as for
-        `stored_rules`.
+        """Return the rules as applied, without the changed values of open schedules. `version`: the present versions,
+        if the caller has just read them; None: they are read.
         """
         return self.stored_rules(version).rules
 
     def rules_at(self, now: float, version: RulesVersion | None = None) -> InForce:
         """Return the rules with the values that schedules put in force at `now` (cluster time), and the cluster time at
-        which other values may come into force. `version`: as for `stored_rules`.
+        which other values may come into force. `version`: the present versions, if the caller has just read them; None:
+        they are read.
         """
         found = self.in_force.find(self.rules(version), now + self.time_zero)
         return found._replace(until=found.until - self.time_zero)

@@ -119,8 +119,8 @@ def preview_rules(
     store: Store, document: Mapping[str, Any], *, prefix: str = "", images: Mapping[str, str] | None = None
 ) -> Preview:
     """Return what would happen if this document became the rules in force. `images`: the ids of images by their source,
-    where they are to differ from the stored ids. `prefix`: the path of the document, for the messages about faults.
-    Nothing is locked or written. Raises InvalidInputError for an invalid document.
+    where they are to differ from the stored ids (None: nowhere). `prefix`: the path of the document, for the messages
+    about faults. Nothing is locked or written. Raises InvalidInputError for an invalid document.
     """
     rules, stored = _read_resolved(store, document, prefix), _load_stored(store)
     rules = with_images(rules, found := stored.images | dict(images or {}))

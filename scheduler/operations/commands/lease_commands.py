@@ -89,7 +89,7 @@ def _find_with_parts(work: UnitOfWork, document: ReasonDocument) -> tuple[Reserv
 
 def _list_named(current: Reservation, name: str | None) -> list[Lease]:
     """Return the leases of the instance with this name, or of all instances of the component with this name; [] if
-    there are none.
+    there are none, or if `name` is None.
     """
     found = [each for each in current.leases if each.component == name]
     if found or all(each.name != name for each in current.request.components):

@@ -39,9 +39,10 @@ _HIDDEN: Final = "user_data"
 
 def describe_rules(ports: Ports, principal: Principal | None, history: int) -> Answer:
     """Return the rules in force and, with `history` above 0, that many of their newest versions, oldest first.
+    `principal`: the sender; None: the request was not signed.
 
-    The user data of pools may contain secrets for operators only. In the answer to any other principal it is missing,
-    and `hidden` has the paths of the missing values.
+    The user data of pools may contain secrets for operators only. In the answer to a signed request of any other
+    principal it is missing, and `hidden` has the paths of the missing values.
     """
     stored = ports.store.load_rules()
     document, hidden = stored.document, list[str]()
@@ -199,8 +200,11 @@ def _describe_race(error: RulesChangedError, expected: int) -> Fault:
 
 
 def _repeat(ports: Ports, known: StoredAnswer, request: str, sender: str | None) -> Answer:
-    """Return the stored answer to a repeated request, and request a tick. The process that carried the request out
-    first may have ended before it requested one; the tick also publishes the rows that the view lacks.
+    """Return the stored answer to a repeated request, and request a tick. If another principal has sent the first
+    request, return a refusal. `sender`: name of the principal; None: the request was not signed.
+
+    The process that carried the request out first may have ended before it requested a tick; the tick also publishes
+    the rows that the view lacks.
     """
     if known.principal != sender:
         return refuse([Fault("request", "an id that no other principal has used", show(request), "conflict")])

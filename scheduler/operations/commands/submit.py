@@ -212,8 +212,8 @@ def _answer_all(
 
 
 def new_reservation(item: ReservationDocument, rules: Rules, now: float, principal: str | None = None) -> Reservation:
-    """Return the pending reservation that a submitted document describes, created now by this principal. Stores
-    nothing.
+    """Return the pending reservation that a submitted document describes, created now by this principal (None: the
+    request was not signed). Stores nothing.
     """
     request = item.request
     return Reservation(

@@ -74,7 +74,9 @@ def launch_batch(ports: Ports, batch: str) -> str:
 
 
 def is_of_batch(request: dict[str, Any] | None) -> bool:
-    """Return whether this stored launch request asks for the machines of a batch of slots."""
+    """Return whether this stored launch request asks for the machines of a batch of slots. Return False if there is no
+    request (None).
+    """
     return request is not None and SLOTS in request
 
 
@@ -269,9 +271,10 @@ def _clear(work: UnitOfWork, slots: Sequence[Slot], batch: str) -> None:
 
 
 def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine, prices: Mapping[str, float]) -> None:
-    """Store this machine on a slot. The slot gets the resources of the machine's offering, and the price that the
-    offering had when the request was made (`prices`). If `prices` has no price of the offering (as in requests of older
-    versions), the slot gets the present price.
+    """Store this machine on a slot. If the machine has another offering than was planned for the slot, the slot gets
+    the resources of that offering, and the price that the offering had when the request was made (`prices`). If
+    `prices` has no such price (as in requests of older versions), the slot gets the present price. `pool` None: the
+    rules no longer have the pool.
     """
     choice = _find_choice(pool, machine.offering) if machine.offering != slot.offering else None
     changes: dict[str, Any] = {}
@@ -292,7 +295,8 @@ def _refuse(
     work: UnitOfWork, pool: Pool | None, first: Slot, slots: Sequence[Slot], refusals: Sequence[Refusal]
 ) -> None:
     """Move the slots for which a batch got no machine to the state `empty`, or to `error` if the last refusal is a
-    wrong configuration. Stage the pauses of launches that the refusals cause.
+    wrong configuration. Stage the pauses of launches that the refusals cause, if the rules still have the pool (`pool`
+    not None).
 
     `slots`: the slots without a machine. `first`: a slot of the batch, as it was before this transaction changed it;
     its launch decides which pauses are staged. Each of `refusals` counts as one refusal, however many machines it

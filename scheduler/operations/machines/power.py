@@ -190,7 +190,7 @@ def _call_cloud(call: Callable[[Sequence[str]], None], slots: Sequence[Slot]) ->
 
 def _is_meant(current: Slot | None, slot: Slot) -> bool:
     """Return whether `current`, the present row of a slot, still wants the power change that `slot`, an earlier row of
-    the slot, wanted.
+    the slot, wanted. Return False if the slot was deleted (None).
     """
     return current is not None and (current.epoch, current.power) == (slot.epoch, slot.power)
 

@@ -150,7 +150,9 @@ def save_market(store: Store, *, types: Sequence[InstanceType] | None = None, pr
 
 
 def _list_changes(known: StoredMarket, types: Sequence[InstanceType] | None, prices: Iterable[Price]) -> Iterator[str]:
-    """Yield the names of the instance types that are new, gone or changed, or whose prices change."""
+    """Yield the names of the instance types that are new, gone or changed, or whose prices change. `types`: the new
+    catalogue; None: the catalogue stays.
+    """
     amounts = {each.key: each.price for each in known.prices}
     yield from (each.type for each in prices if amounts.get(each.key) != each.price)
     if types is None:

@@ -127,7 +127,8 @@ def name_version(slot: Slot, offline_timeout: float | None) -> str:
     """Return a text that changes whenever the result of `describe_host` for this slot changes.
 
     It contains the slot's epoch (an earlier slot of the same name had another one), the slot's version, which grows
-    with each change of the slot or its leases, and the pool's offline timeout.
+    with each change of the slot or its leases, and the pool's offline timeout (None: the rules no longer have the
+    pool).
     """
     timeout = "-" if offline_timeout is None else f"{offline_timeout:g}"
     return f"{slot.epoch}:{slot.version}:{timeout}"

@@ -144,7 +144,7 @@ def decide(
 ) -> Ticked:
     """Bring the view (the copy of the rows in Redis) up to date and plan on it, outside any transaction. Return the
     plan with the facts that it is based on. `known`: (view, row about the cluster), if the caller has brought the view
-    up to date and then read the row.
+    up to date and then read the row; None: this is done here.
 
     If there was no tick for longer than `leader.patience`, the scheduler had an outage: ttls and offline timeouts that
     ran out during the outage start again, once.

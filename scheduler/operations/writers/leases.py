@@ -390,8 +390,8 @@ class LeaseWriter:
         return msgspec.structs.replace(lease, charged_at=self.now, weight=weight)
 
     def weigh(self, current: Reservation, given: Mapping[str, float], slot: Slot | None) -> float:
-        """Return what a lease of these resources of a slot costs its account per second. Return 1 if the slot or its
-        pool no longer exists.
+        """Return what a lease of these resources of a slot costs its account per second. Return 1 if the slot no longer
+        exists (None), or if its pool does not.
         """
         pool = None if slot is None else self.rules.pools.get(slot.pool)
         settings = self.rules.settings_of(current.request.pool, current.request.system)
