@@ -249,7 +249,7 @@ def list_instances(request: Request, kind: ComponentKind) -> Instances:
 
 
 def name_components(request: Request, kind: ComponentKind) -> dict[str, Component]:
-    """Return a table (name of an instance -> its component) of the instances of all components of one kind."""
+    """Return name of an instance -> its component, for the instances of all components of one kind."""
     return {each.name: each.component for each in list_instances(request, kind)}
 
 

@@ -84,8 +84,8 @@ class Applied(NamedTuple):
         return self.change_set is not None
 
     def announce(self, ports: Ports) -> None:
-        """Announce the changes (publish the rows, send tasks and notices) and request a tick. Call
-        it after the commit.
+        """Announce the changes, and request a tick. To announce them is to publish the rows, and to send tasks and
+        notices. Call it after the commit.
         """
         if self.change_set is not None:
             announce(ports, self.change_set, kick=True)

@@ -23,8 +23,8 @@ _DIGITS: Final = 6
 class SimulatedMarket:
     """EC2's market on a virtual clock: the port MarketSource. All zones have the same prices.
 
-    Prices and shortages depend only on the settings of the market and the time, so that each policy has the same prices
-    and shortages.
+    Prices and shortages depend only on the settings of the market and the time. So they are the same whatever the
+    scheduling rules are, and runs can be compared.
     """
 
     def __init__(self, document: MarketDocument, rules: Rules) -> None:

@@ -1,6 +1,6 @@
 """The ports that a simulation implements itself: dispatcher and view cache.
 
-The dispatcher runs the slow tasks of workers (launches, starts, stops, terminations and checks) on the virtual clock.
+The dispatcher runs the slow tasks of workers on the virtual clock: launches, starts, stops, terminations and checks.
 The view cache has only one copy of the rows, because the same process publishes and reads.
 """
 

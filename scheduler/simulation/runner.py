@@ -67,8 +67,8 @@ def play(scenario: Scenario) -> Iterator[Line]:
 
 
 class Runner:
-    """Runs one scenario step by step. At each time of the virtual clock it runs first the due events, then the timeline
-    actions, then the requested ticks.
+    """Runs one scenario step by step. At each time of the virtual clock it runs first the due callbacks of machines and
+    holders, then the timeline actions, then the requested ticks.
     """
 
     def __init__(self, scenario: Scenario, *, records: bool = False) -> None:
@@ -291,8 +291,8 @@ class Runner:
 
 
 def _restore(cluster: SimulatedCluster, scenario: Scenario) -> None:
-    """Insert the scenario's launch back-offs (holds), and set the fields about the past (such as the number of
-    restarts) that its reservation records contain.
+    """Insert the scenario's launch back-offs (holds). Set the fields about the past that its reservation records
+    contain, such as the number of restarts.
     """
     history = {each.id: found for each in scenario.reservations if (found := list_history(each, RESERVATION_HISTORY))}
     if not (history or scenario.holds):

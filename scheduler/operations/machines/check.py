@@ -147,8 +147,8 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
 
 
 def _mirror_power(work: UnitOfWork, slot: Slot, machine: Machine) -> None:
-    """Compare the slot's power state (stopped, or to be stopped or started) with the state of its machine, and correct
-    what differs.
+    """Compare the slot's power state with the state of its machine, and correct what differs. The power state is:
+    stopped, to be stopped, to be started, or none of these.
 
     A stop that was decided is done when the machine is stopped. If the machine of a stopped slot runs although no start
     was decided, the machine is stopped again. If a machine is stopped although no stop was decided, it counts as
