@@ -45,8 +45,8 @@ class InvalidInputError(Exception):
 
 
 def fault(path: str, expected: str, got: object, code: FaultCode | None = None) -> InvalidInputError:
-    """Return the InvalidInputError for an input with a single fault. `got` is shortened for display. `code` None: the
-    input itself is wrong.
+    """Return the InvalidInputError for an input with a single fault. `expected` describes the accepted values. `got`,
+    the value found, is shortened for display. `code` None: the input itself is wrong.
     """
     return InvalidInputError([Fault(make_visible(path), expected, show(got), code)])
 
@@ -97,8 +97,8 @@ def conflicts(faults: Sequence[Fault]) -> ExpectedError:
 
 
 def format_path(location: Iterable[str | int], prefix: str = "") -> str:
-    """Return the path of a fault as text: `("timeline", 3, "submit")` becomes `timeline[3].submit`; an empty path
-    becomes ".".
+    """Return the path of a fault as text: `("timeline", 3, "submit")` becomes `timeline[3].submit`, behind the path
+    `prefix` if it is given; an empty path becomes ".".
     """
     path = prefix
     for part in location:

@@ -53,7 +53,7 @@ class RecentWrites:
                     group[key] = version
 
     def forget(self, kind: str, key: Key, mark: float) -> None:
-        """Forget a row that was deleted from the view."""
+        """Forget a row that was deleted from the view. `mark`: the row's time of writing, `marked_at`."""
         self._groups.get(kind, {}).get(mark, {}).pop(key, None)
 
     def has_all(self, kind: str, mark: float, keys: Iterable[Key], versions: int) -> bool:

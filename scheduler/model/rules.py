@@ -143,8 +143,8 @@ DEFAULT_PRIORITY: Final = 1.0
 
 
 def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[str, str]:
-    """Return a table (field -> warning) of the values in a request that are not the default and that a queue of the
-    type `queue` does not use.
+    """Return a table (field -> warning) of the fields `priority` and `account` of a request whose values are not the
+    default and that a queue of the type `queue` does not use.
     """
     given = {"priority": priority not in {0.0, DEFAULT_PRIORITY}, "account": account is not None}
     return {
@@ -317,8 +317,8 @@ def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float
 
 
 def list_deadlines_of_lease(terms: Terms, rules: Rules, now: float) -> tuple[float | None, float | None]:
-    """Return two times: when a lease that begins at `now` expires (None: never), and by when its holder has to confirm
-    it (None: no limit).
+    """Return two times for a lease that begins at `now`: when it expires (None: never), and by when its holder has to
+    confirm it (None: no limit). `terms`: the fields of its request that decide this.
     """
     confirm_timeout = rules.settings_of(terms.pool, terms.system).confirm_timeout
     return expiry_of_lease(terms, rules, now), now + confirm_timeout if confirm_timeout else None

@@ -69,8 +69,8 @@ def _override(rules: Rules, opened: _Open) -> Rules:
 
 
 def _override_pool(pool: Pool, indexes: tuple[int, ...]) -> Pool:
-    """Return a pool with the limits of its open schedules. If several set a key, the last one listed counts. A minimum
-    above the maximum counts as the maximum.
+    """Return a pool with the limits of its open schedules. `indexes`: the indexes of these in `pool.schedules`. If
+    several set a key, the last one listed counts. A minimum above the maximum counts as the maximum.
     """
     values: dict[str, Any] = {}
     for index in indexes:

@@ -179,8 +179,8 @@ def _list_a_year(schedule: Schedule, now: float) -> list[Window]:
 
 
 def find_overlap(schedule: Schedule, other: Schedule, now: float) -> float | None:
-    """Return the first instant of the year after `now` at which windows of both schedules are open; None if there is
-    none.
+    """Return the first instant of the year after `now` at which windows of both `schedule` and `other` are open; None
+    if there is none.
     """
     windows = sorted(
         [(each, 0) for each in _list_a_year(schedule, now)] + [(each, 1) for each in _list_a_year(other, now)]

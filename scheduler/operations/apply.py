@@ -147,6 +147,7 @@ def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
 
 def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, rules: Rules) -> None:
     """Change the quota accounts in the database to what their tables (`accounts.NAME`) in the new rules contain.
+    `before`: the rules that were in force.
 
     If the table of an account is new or changed, the account gets the settings of the table. It gets the balance of the
     table only if this balance is new or changed. An account whose table was removed is forgotten (deleted). A setting
@@ -170,8 +171,8 @@ def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, r
 
 
 def fit_leases(work: UnitOfWork, before: Rules, rules: Rules) -> None:
-    """Begin or end the charging of leases of the loaded reservations whose queue the new rules change to `quota`, or
-    from `quota` to another type. The level of a lease stays.
+    """Begin or end the charging of leases of the loaded reservations. Charging begins where the queue type is `quota`
+    under the new rules and was not under the rules `before`, and ends in the opposite case. The level of a lease stays.
 
     Source: qscheduler, whose rules apply under `queue: quota` only.
     """

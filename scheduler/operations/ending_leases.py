@@ -51,7 +51,8 @@ def end_reservation(
 
 def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, **changes: Any) -> Reservation:
     """Return a reservation to the queue at its old position, end its leases and update their slots. Return the new row.
-    The ttl of the reservation starts again, as for a pending reservation. `changes`: other fields of the new row.
+    The ttl of the reservation starts again, as for a pending reservation. `reason`: why the phase changed. `changes`:
+    other fields of the new row.
     """
     changes.setdefault("unconfirmed", current.unconfirmed if current.confirmed_at is None else 0)
     returned = work.move_reservation(
@@ -73,8 +74,8 @@ def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason
 def revoke(
     work: UnitOfWork, current: Reservation, reason: str, by: float, leases: Iterable[Lease], **changes: Any
 ) -> None:
-    """Move a reservation to the phase `revoking`: its holder must give all leases back until the time `by`. `leases`:
-    the reservation's leases with their cost up to now. `changes`: other fields of the new row.
+    """Move a reservation to the phase `revoking`: its holder must give all leases back until the time `by`. `reason`:
+    why. `leases`: the reservation's leases with their cost up to now. `changes`: other fields of the new row.
     """
     revoking = tuple(msgspec.structs.replace(lease, state="revoking", revoke_by=by) for lease in leases)
     work.move_reservation(
@@ -149,8 +150,8 @@ def count_restarts(current: Reservation, died: Iterable[str]) -> Reservation:
 
 
 def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, died: Sequence[str]) -> Reservation:
-    """Move a reservation to the phase `failed`, because its instances `died` (names) were lost. Return its new row. If
-    the restart policy will restart the reservation, their restarts are counted.
+    """Move a reservation to the phase `failed`, because its instances `died` (names) were lost for this `reason`.
+    Return its new row. If the restart policy will restart the reservation, the restarts of these instances are counted.
     """
     details = {"died": list(died)} if died else {}
     if may_restart_again(current, rules):
@@ -159,8 +160,8 @@ def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str
 
 
 def add_instance_event(work: UnitOfWork, name: str, reservation: str, lease: Lease, reason: str) -> None:
-    """Stage the event that the lease of one elastic instance was granted, revoked or ended. `name`: the name of the
-    event.
+    """Stage the event that the lease of one elastic instance was granted, revoked or ended, for this `reason`. `name`:
+    the name of the event.
     """
     detail: dict[str, Any] = {"component": lease.component, "slot": lease.slot, "reason": reason}
     if lease.revoke_by is not None:

@@ -31,7 +31,7 @@ below a client's timeout, so that the client gets an answer.
 
 def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[str, Any]:
     """Return the state of a reservation and why it waits, by the present rows and rules. Return {} for an unknown
-    reservation.
+    reservation. `patience`: seconds after which the search for the smallest change tries no other change.
 
     `waiting`: waiting code and sentence. `position`, `of`: the place of the reservation in the queue, and the length of
     the queue. `served`: whether the next tick places the reservation. `change`: the smallest change that would end the

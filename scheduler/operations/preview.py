@@ -131,7 +131,8 @@ def preview_rules(
 
 def rehearse_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Rehearsal:
     """Return the preview of this document, as `preview_rules` does, together with the two plans that it compares. If
-    the document is in force already, both are the same plan.
+    the document is in force already, both are the same plan. `prefix`: the path of the document, for the messages about
+    faults.
     """
     rules, stored = _read_resolved(store, document, prefix), _load_stored(store)
     if stored.version and stored.document == document:

@@ -168,7 +168,9 @@ def _jump(ports: Ports, remembered: Remembered, machines: Sequence[Machine]) -> 
 
 
 def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: bool) -> list[LostReservation]:
-    """Insert the reservations that Redis has and the database does not have, as pending or as cancelled. Return them.
+    """Insert the reservations that Redis has (`kept`), that have not ended, and that the database does not have. Return
+    them. With `resubmit`, a reservation without leases in Redis becomes pending; every other one is stored as
+    cancelled.
 
     Because these reservations are stored again, programs that wait for one of them get an answer, and its token stays
     known.
@@ -226,9 +228,9 @@ def _describe_lost(row: Reservation, *, is_waiting: bool) -> LostReservation:
 
 
 def _settle_known(ports: Ports, kept: Mapping[str, Reservation]) -> tuple[list[str], list[str], list[str]]:
-    """Correct the active reservations of the database for which Redis has a later state. Return three lists of ids: (1)
-    reservations that were ended, (2) reservations that were returned to the queue, (3) reservations whose holders were
-    notified that their lease is over.
+    """Correct the active reservations of the database for which Redis (`kept`) has a later state. Return three lists of
+    ids: (1) reservations that were ended, (2) reservations that were returned to the queue, (3) reservations whose
+    holders were notified that their lease is over.
     """
     ended: list[str] = []
     requeued: list[str] = []

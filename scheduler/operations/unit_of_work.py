@@ -216,11 +216,11 @@ class UnitOfWork:
         return None if self.principal is None else self.principal.name
 
     def move_slot(self, slot: Slot, to: SlotState, *, cause: Cause | None = None, **changes: Any) -> Slot:
-        """Change the state of a slot; stage its row and the event. Return the new row. A slot that becomes empty loses
-        its machine.
+        """Change the state of a slot to `to`; stage its row and the event. Return the new row. A slot that becomes
+        empty loses its machine.
 
-        `cause`: the cause of the event (default: that of the unit of work). Raises IllegalMoveError if the move is
-        forbidden.
+        `cause`: the cause of the event (default: that of the unit of work). `changes`: other fields of the new row;
+        `reason` goes into the event. Raises IllegalMoveError if the move is forbidden.
         """
         if to == "empty":
             if slot.instance_id is not None:

@@ -342,6 +342,6 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
         """Return the events that match the filter, oldest first."""
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """Delete events, balances, answers and ended reservations that are older than the given times. Return the
-        number of deleted rows.
+        """Delete events and account balances from before `events_before`, answers to requests from before
+        `requests_before`, and reservations that ended before `ended_before`. Return the number of deleted rows.
         """

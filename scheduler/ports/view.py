@@ -93,7 +93,9 @@ class ViewCache(Protocol):
         """Return the Redis keys that any process has renamed and `forget_set_aside` has not removed: the newest 100."""
 
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
-        """Remove these entries from the list of Redis keys that were renamed because their contents were wrong."""
+        """Remove these entries (`SetAside.record`) from the list of Redis keys that were renamed because their contents
+        were wrong.
+        """
 
     def publish_time(self, now: float) -> None:
         """Publish cluster time, for processes that have no database connection."""

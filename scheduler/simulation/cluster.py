@@ -76,7 +76,9 @@ class SimulatedCluster:
 
 
 def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedCluster:
-    """Return a simulated cluster without slots, under the rules `config`, at time 0."""
+    """Return a simulated cluster without slots, under the rules `config`, at time 0. `delays`: the settings of the
+    simulated cloud.
+    """
     event_queue = EventQueue()
     cloud = SimulatedCloud(event_queue, delays)
     dispatcher = SimulatedDispatcher(event_queue, cloud)

@@ -243,7 +243,9 @@ class RunMetrics:
     def sum_up(
         self, *, jobs: int, skipped: int, ticks: int, wall_seconds: float, bill: tuple[BillLine, ...] = ()
     ) -> Summary:
-        """Return the results of the simulation up to the present time of the virtual clock."""
+        """Return the results of the simulation up to the present time of the virtual clock. The parameters are values
+        of the result that are counted elsewhere: see Summary.
+        """
         present = self._machines.values()
         cost = self._cost + sum(each.cost_until(self._now) for each in present)
         return Summary(

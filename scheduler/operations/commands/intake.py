@@ -134,9 +134,7 @@ def accept(
 
 
 def count_results(meter: Meter, principal: Principal | None, answer: Answer) -> None:
-    """Count the accepted and the refused documents of one answered request in the metrics, by
-    sender (None: unsigned).
-    """
+    """Count the accepted and refused documents of an answered request in the metrics by sender (None: unsigned)."""
     # A sender with an unknown name is refused before this, so there are only as many labels as principals.
     results = answer.get("results", [answer])
     accepted = sum(bool(each["ok"]) for each in results)

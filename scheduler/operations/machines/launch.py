@@ -222,7 +222,8 @@ def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, category: Category, erro
 def note_refusal(
     work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *, is_definite: bool = True, refused: int = 1
 ) -> None:
-    """Stage the launch back-off (a row called hold) that pauses launches after EC2 refused one.
+    """Stage the launch back-off (a row called hold) that pauses launches after EC2 refused one with an error of this
+    `category`.
 
     Equal refusals of launches that one tick decided count as one. `is_definite`: whether this launch will not be sent
     again. `refused`: the number of slots whose launch is refused. Any answer except `throttled` deletes the pool's

@@ -179,7 +179,8 @@ def _adopt(
 
 
 def _is_old(machine: Machine, rules: Rules, now: float, orphan_seconds: float) -> bool:
-    """Return whether a machine without a slot is old enough to be terminated. A machine of unknown age is old enough.
+    """Return whether a machine without a slot is at least `orphan_seconds` old, so that it is terminated. A machine of
+    unknown age is old enough.
 
     A machine that `leasehold doctor` has launched must be older by the time that its pool permits for a boot, because
     `leasehold doctor` terminates the machine itself.

@@ -84,7 +84,8 @@ def refresh_on_demand(
 
 def _list_on_demand(rules: Rules, market: StoredMarket, *, all_pools: bool) -> set[str]:
     """Return the instance types whose on-demand price the pools need, because they are launched on demand or because a
-    spot price is compared with it.
+    spot price is compared with it. `all_pools`: also for offerings with a price set by hand, and in pools that do not
+    use the market.
     """
     wanted: set[str] = set()
     for pool in rules.pools.values():

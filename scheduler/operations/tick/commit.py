@@ -87,9 +87,9 @@ def commit(
 
     Yield after each chunk its skipped decisions, its changes, and the number of decisions that are left. If the caller
     stops there, the rest is not written. Each chunk stores `planned_at` as the time of the last tick. `seen`: the slots
-    by id, as the plan saw them. If other rules came into force since the plan, nothing further is written, because the
-    decisions may break them. Raises DeposedError as soon as another process has taken over as leader; chunks that were
-    committed before stay written.
+    by id, as the plan saw them. `new_id`: a function that returns the id of a new launch. If other rules came into
+    force since the plan, nothing further is written, because the decisions may break them. Raises DeposedError as soon
+    as another process has taken over as leader; chunks that were committed before stay written.
     """
     rules, left = planned_under.rules, len(decisions)
     for chunk in _cut(decisions) or ([[]] if charged else []):

@@ -54,7 +54,7 @@ def hear_hosts(ports: Ports) -> int:
 
 
 def find_behind(hosts: Sequence[Slot], heard: Heard, rules: Rules) -> list[Slot]:
-    """Return the slots whose hosts send heartbeats with an old version of the slot.
+    """Return the slots whose hosts send heartbeats (`heard`) with an old version of the slot.
 
     Such a host did not get the hint to read its slot and leases again, or has not reacted to it yet.
     """

@@ -208,7 +208,9 @@ class LeaseWriter:
         return self._object_to_instance(slot, occupied[slot.id], current.request, component)
 
     def _object_to_slot(self, slot: Slot, epoch: int) -> str | None:
-        """Return as text why a slot takes no leases at all, whatever its capacity; None if it takes leases."""
+        """Return as text why a slot in this epoch takes no leases at all, whatever its capacity; None if it takes
+        leases.
+        """
         pool = self.rules.pools.get(slot.pool)
         if pool is None:
             return "the rules have changed since the plan"
@@ -253,8 +255,8 @@ class LeaseWriter:
         return _SlotUsage(usage, count_uses_left(slot, pool, claims) if has_limit else inf)
 
     def _object_to_instance(self, slot: Slot, there: _SlotUsage, asked: Request, component: Component) -> str | None:
-        """Return as text why one more instance of a component cannot be leased on a slot: too little capacity, or other
-        labels than required. Return None if it can.
+        """Return as text why one more instance of a component cannot be leased on a slot beside the use `there`: too
+        little capacity, or other labels than `asked` requires. Return None if it can.
         """
         obstacle = find_obstacle_on(slot, self.rules.pools[slot.pool], component, there.usage, there.uses)
         if obstacle is not None:
