@@ -104,9 +104,9 @@ class LeaseWriter:
         """Return as text why a pending reservation cannot get these placements by the current rows; None if it can.
 
         Claims of the reservation itself do not prevent the placements. `leaving`: ids of reservations whose leases end
-        to make capacity. `parting`: single leases that end to make capacity, as (reservation id, component).
-        `is_claim`: the placements become a claim. It begins when the leases that are being revoked have ended, so they
-        do not count.
+        to make capacity. `parting`: single leases that end for the same purpose, as (reservation id, component).
+        `is_claim`: the placements become a claim. It begins after the leases that are being revoked, so they do not
+        count.
         """
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
@@ -117,8 +117,8 @@ class LeaseWriter:
         claimed = {(each.slot, each.epoch) for each in current.leases}
         occupied: dict[str, _SlotUsage] = {}
         added: dict[str, Mapping[str, float]] = {}
-        """Slot -> the resources of the last instance that was tested on it. Speed: they are added to what is used of
-        the slot only if another run of instances follows on it, which is rare.
+        """Slot -> the resources of the last instance that was tested on it. Speed: they are added to the use of the
+        slot only if another run of instances follows on it, which is rare.
         """
         for run in self._list_runs(current, placements):
             slot = self.work.slots.get(run.slot)
@@ -208,9 +208,7 @@ class LeaseWriter:
         return self._object_to_instance(slot, occupied[slot.id], current.request, component)
 
     def _object_to_slot(self, slot: Slot, epoch: int) -> str | None:
-        """Return as text why a slot in this epoch takes no leases at all, whatever its capacity; None if it takes
-        leases.
-        """
+        """Return as text why this epoch of a slot takes no leases, whatever its capacity; None if it takes leases."""
         pool = self.rules.pools.get(slot.pool)
         if pool is None:
             return "the rules have changed since the plan"
