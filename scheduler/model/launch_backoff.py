@@ -13,13 +13,13 @@ Kind = Literal[Refusal, "unhealthy", "strangers"]
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """A launch back-off: a row that pauses launches in `pool` until the time `until`. `kind` is the reason, and
-    `subject` is what EC2 refused, for example an offering or a market.
+    """A launch back-off: a row that pauses launches of `subject` in `pool` until the time `until`. `kind` is the
+    reason.
 
-    `capacity`, `misconfigured`: `subject` is the key of an offering, or "" in a pool that lists none. `quota`: a
-    market. `throttled`: "", for the whole pool, and `delay` is the length of the pause in seconds. `auth`: `pool` is
-    "*", for all pools. For `quota`, `active` is the number of active slots of the pool at the refusal, without the
-    refused ones; the pause also ends when fewer slots are active. 0: only the time counts.
+    What `subject` is depends on the kind. `capacity`, `misconfigured`: the key of an offering, or "" in a pool that
+    lists none. `quota`: a market. `throttled`: "", the whole pool, and `delay` is the length of the pause in seconds.
+    `auth`: the pool is "*", all pools. For `quota`, `active` is the number of active slots of the pool at the refusal,
+    without the refused ones; the pause also ends when fewer slots are active. 0: only the time counts.
 
     Two kinds depend on more than the time. `unhealthy`: `streak` is the number of failed boots in a row, and `subject`
     describes the last one; launches pause when `streak` reaches the pool's `unhealthy_after`. `strangers`: `active` is
