@@ -72,7 +72,7 @@ class AgedRows:
         rows' values.
 
         Rows that are in order and younger than all others are appended at once. So a view whose rows come in order is
-        not sorted when the first cycle reads it.
+        not sorted when the first tick reads it.
         """
         rows, added = self.columns[0], columns[0]
         is_last = _are_in_order(added) and not (rows and added and _is_older(added[0], rows[-1]))

@@ -279,13 +279,14 @@ class SimulatedCloud:
 
 
 def find_request(slot: Slot) -> str:
-    """Return the name of the request that the launch or start of this slot is a part of: the batch of a gang, else the
-    launch id of a launch or the instance id of a start.
+    """Return the name of the request that the launch or start of this slot is a part of. For a gang it is the id of the
+    batch, because one request launches all machines of a gang; else the launch id of a launch, or the instance id of a
+    start.
     """
     own = slot.instance_id if slot.power else slot.launch_id
     return (slot.batch if is_gang(slot) else own) or ""
 
 
 def is_gang(slot: Slot) -> bool:
-    """Return whether the launch of this slot is a part of the batch of a gang."""
+    """Return whether the machine of this slot is launched for a gang, by one request for all its machines."""
     return slot.gang is not None and slot.batch is not None and slot.power is None

@@ -39,7 +39,9 @@ class SimulatedDispatcher:
         return launch(self.ports, slot_id, launch_id)
 
     def launch_gang(self, batch: str) -> object:
-        """Carry out the launch of the machines of a gang's batch, as a worker does in production."""
+        """Carry out the one request for all machines of a gang, as a worker does in production. `batch`: the id of the
+        request's batch of slots.
+        """
         return launch_batch(self.ports, batch)
 
     def start(self, slot_id: str, epoch: int) -> str:

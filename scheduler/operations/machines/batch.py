@@ -54,8 +54,8 @@ one of these prices, even if the table of prices changes before the answer comes
 
 
 def launch_batch(ports: Ports, batch: str) -> str:
-    """Request the machines of all slots of this batch that still want one. Return the outcome as one word, for logs and
-    metrics.
+    """Request the machines of all slots of this batch that still want one, by one request. Return the outcome as one
+    word, for logs and metrics.
 
     `success`: at least one slot got a machine; for a gang: all slots. Slots without a machine become empty, and the
     next tick plans their launches again.
@@ -81,16 +81,18 @@ def is_of_batch(request: dict[str, Any] | None) -> bool:
 
 
 def find_request(ports: Ports, batch: str) -> dict[str, Any] | None:
-    """Return the stored request of a batch whose answer has not been recorded; None if there is none."""
+    """Return the stored request for the machines of a batch of slots whose answer has not been recorded; None if there
+    is none.
+    """
     stored = (slot.launch_request for slot in ports.store.find_slots(states=["launching", "terminating"]))
     of_batch = (request for request in stored if request is not None and request.get("batch") == batch)
     return next(of_batch, None)
 
 
 def end_batch(ports: Ports, batch: str, *, is_last: bool) -> None:
-    """Request the machines of a batch again, because some of its slots were given up before the answer was recorded.
-    The answer shows which machines the request has launched: each machine is given to a slot that still wants one, or
-    is terminated.
+    """Send the request for the machines of a batch of slots again, because some of the slots were given up before the
+    answer was recorded. The answer shows which machines the request has launched: each machine is given to a slot that
+    still wants one, or is terminated.
 
     `is_last`: this is the last try, and an unknown error counts as proof that there is no machine. Raises CloudError
     while the outcome is unknown.
@@ -192,7 +194,8 @@ def _find_choice(pool: Pool | None, key: str | None) -> Choice | None:
 
 
 def settle_batch(ports: Ports, rules: Rules, batch: str, request: dict[str, Any], answer: BatchAnswer) -> str:
-    """Record the answer to the request of a batch, once. Return the outcome as one word, for logs and metrics.
+    """Record the answer to the one request for the machines of a batch of slots. An answer is recorded only once.
+    Return the outcome as one word, for logs and metrics.
 
     The machines of the answer are given, in its order, to the slots that want one. Slots for which there is no machine
     become empty, and each refusal pauses launches, as the refusal of a single launch does. Slots that were given up
@@ -317,7 +320,7 @@ def _refuse(
 
 @repeated_if_overtaken
 def _settle_error(ports: Ports, rules: Rules, batch: str, names: Sequence[str], error: CloudError) -> str:
-    """Record that the whole request of a batch failed. Return the category of the error.
+    """Record that the one request for the machines of a batch of slots failed. Return the category of the error.
 
     After an unclear outcome the same request is sent again, at most `MOST_ATTEMPTS` times. After a definite refusal the
     slots become empty or `error`, as after the refusal of a single launch.

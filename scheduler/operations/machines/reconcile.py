@@ -104,8 +104,9 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
     """Divide the listed machines that no slot has by what to do with them. The first running machine of a launch
-    belongs to the launch's slot; other machines of the launch are extra. Machines of a batch whose answer is not
-    recorded yet are in no group: the request is sent again, and its answer gives them to slots.
+    belongs to the launch's slot; other machines of the launch are extra. Machines of a batch, which one request
+    launches for several slots, are in no group while the answer is not recorded: the request is sent again, and its
+    answer gives the machines to slots.
     """
     in_place = {slot.instance_id for slot in slots}
     unsettled = {slot.batch for slot in slots if is_of_batch(slot.launch_request)}

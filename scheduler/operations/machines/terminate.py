@@ -20,9 +20,10 @@ def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
     later, when EC2 reports that the machine is gone.
 
     If the slot has no instance id, its launch may be under way, and the machine is searched by its launch id. If none
-    is found (it may be too young to be listed), the stored launch request is sent again, and its answer decides. For a
-    slot of a batch, the answer to the request of the whole batch is recorded first. If EC2 refuses the termination,
-    `recover` repeats it with growing delays and without a limit, because a running machine costs money.
+    is found (it may be too young to be listed), the stored launch request is sent again, and its answer decides. If the
+    slot was launched in a batch, by one request for several slots, the answer to this request is recorded first. If EC2
+    refuses the termination, `recover` repeats it with growing delays and without a limit, because a running machine
+    costs money.
     """
     return next(iter(terminate_all(ports, [(slot_id, epoch)]).values()))
 

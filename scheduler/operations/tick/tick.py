@@ -256,8 +256,8 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
 
 
 class _Announcer:
-    """Announces committed chunks one after the other, in the order of their commits. It is a context manager; when its
-    block ends, all announcements have ended.
+    """Announces the committed chunks of a plan one after the other, in the order of their commits. It is a context
+    manager; when its block ends, all announcements have ended.
 
     Speed: a thread announces a chunk while the caller writes the next one, because both mostly wait for Redis and for
     the database. The last chunk, which is the only one of most plans, needs no thread.
