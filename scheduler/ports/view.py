@@ -146,8 +146,8 @@ class LeaderLock(Protocol):
         """
 
     def release(self) -> bool:
-        """Release the leader lock if this process has it. Return whether another process's `take` has left a mark,
-        which means that one more tick is requested.
+        """Release the leader lock if this process has it. Return whether a refused `take` has left a mark, which means
+        that one more tick is requested.
 
         Only the next `take` that succeeds deletes the mark. So no mark is lost if a release is repeated or its answer
         is lost. If the lock has expired and no process has it, the mark is returned as well. The lock and the mark of

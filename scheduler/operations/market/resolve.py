@@ -76,8 +76,8 @@ def resolve_rules(rules: Rules, market: StoredMarket) -> Rules:
 
 def _resolve_pool(pool: Pool, market: StoredMarket) -> Iterator[Offering]:
     """Yield the resolved offerings of a pool. A requirement that no type meets stays in the pool, because a pool
-    without any offering may launch the type of its launch template. If two requirements give the same offering, the
-    first one counts.
+    without any offering launches the type of its launch template or image. If two requirements give the same offering,
+    the first one counts.
     """
     seen = {each.name for each in pool.offerings if each.require is None}
     for entry in pool.offerings:
