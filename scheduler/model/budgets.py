@@ -70,7 +70,7 @@ class Spent(NamedTuple):
 
 NOTHING_SPENT: Final = Spent()
 NO_SPENDING: Final[Mapping[str, Spent]] = MappingProxyType({})
-"""A table (name of a budget -> what its machines have cost) without entries: no budget has spent anything."""
+"""The empty table of spent amounts (name of a budget -> what its machines have cost): no budget has spent anything."""
 
 
 def find_allowed(budget: Budget, spent: Spent) -> float:

@@ -136,8 +136,9 @@ class ReservationDocument(Document):
 
 
 class ReservationReader:
-    """Reads and checks the reservations of one `submit` request. Speed: reservations that differ only in the fields OWN
-    are checked once, and their documents share the values of all other fields and the stored `request`.
+    """Reads and checks the reservations of one `submit` request. Speed: reservations that differ only in their ids and
+    keys (the fields OWN) are checked once, and their documents share the values of all other fields and the stored
+    `request`.
     """
 
     OWN = ("id", "key_hash")

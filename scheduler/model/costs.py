@@ -85,15 +85,17 @@ def measure(pool: str, meter: Meter, until: float, since: float = 0.0) -> Iterat
 
 
 def add_costs(costs: Iterable[Cost]) -> list[Cost]:
-    """Return the costs with one row for each key, sorted by key. Rows with the same key are added to one row."""
+    """Return the costs with one row for each key (hour, pool, offering, account, kind), sorted by key. Costs with the
+    same key are added to one row.
+    """
     found: dict[CostKey, Cost] = {}
     _add_all(found, costs)
     return [found[key] for key in sorted(found)]
 
 
 def book(ledger: dict[CostKey, Cost], costs: Iterable[Cost]) -> None:
-    """Add the costs of one transaction to the rows of a ledger. Costs with the same key are added to each other first,
-    as in SQL, so that both round equally.
+    """Add the costs of one transaction to the rows of a ledger. Costs with the same key (CostKey) are added to each
+    other first, as in SQL, so that both round equally.
     """
     _add_all(ledger, add_costs(costs))
 
@@ -148,7 +150,7 @@ def find_present_price(slot: Slot) -> float:
 def meter_slots(changed: Iterable[Slot], deleted: Iterable[Slot], now: float) -> tuple[list[Slot], list[Cost]]:
     """Close the ledger's intervals that end because slots were changed or deleted, and open the next ones.
 
-    Return two lists: (1) those of the `changed` slots whose meter is replaced, with the new meter; (2) the costs of the
+    Return two lists: (1) the slots among `changed` whose meter is replaced, with the new meter; (2) the costs of the
     closed intervals.
     """
     metered, closed = [], []
@@ -163,7 +165,8 @@ def meter_slots(changed: Iterable[Slot], deleted: Iterable[Slot], now: float) ->
 
 
 def meter_slot(slot: Slot, now: float) -> tuple[Slot, list[Cost]]:
-    """Return the slot with the meter that fits its present fields, and the costs of the interval that this closes.
+    """Return two things: the slot with the meter that fits its present fields, and the costs of the interval that this
+    closes; [] if it closes none.
 
     No interval is closed if kind, offering, account and price are those of the present meter. An interval never ends
     before it begins, even if the transaction that ends it has an earlier time `now` than the transaction that began it.

@@ -48,7 +48,7 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="requeue"
 
 
 class Restart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="restart", tag_field="do"):
-    """Decision to make a failed reservation pending again, because its restart policy demands a restart."""
+    """Decision to make a failed reservation pending again, because its restart policy requires a restart."""
 
     reservation: str
     reason: str = "restart_due"
@@ -99,7 +99,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="claim", ta
     ended.
 
     No other reservation gets these slots meanwhile. `leasehold simulate` does not print claims; it prints the `Revoke`
-    decisions. `level`: as in `Assign`.
+    decisions. `level`: the level at which the reservation's account pays; None: its queue is not `quota`.
     """
 
     reservation: str
@@ -151,7 +151,8 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="cores", ta
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch", tag_field="do"):
-    """Decision to launch a machine for an empty slot. `account`: the account whose demand causes the launch.
+    """Decision to launch a machine for an empty slot. `account`: the account whose demand causes the launch; None: no
+    account's demand does.
 
     `gang`: the reservation that needs this machine and others at the same time; None: the machine is useful by itself.
     """
@@ -165,8 +166,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch", 
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="start", tag_field="do"):
-    """Decision to start the machine of a stopped slot. `offering`: the offering as which it is started, which may
-    differ from that of the slot. `account`: the account whose demand causes the start.
+    """Decision to start the machine of a stopped slot. `offering`: the offering with which it is started, which may
+    differ from the slot's offering. `account`: the account whose demand causes the start; None: no account's demand
+    does.
     """
 
     slot: str
@@ -179,7 +181,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="start", ta
 class Stop(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="stop", tag_field="do"):
     """Decision to stop the machine of a ready slot without leases, and to keep it in the stopped tier of its pool.
 
-    `idle`: the slot was idle for longer than `idle_scale_down`; `booted`: it was launched for the tier.
+    `reason`: `idle` (the slot was idle for longer than `idle_scale_down`) or `booted` (it was launched for the tier).
     """
 
     slot: str

@@ -129,8 +129,8 @@ class Document:
         return read_document(cls, value)
 
     def check_fields(self) -> None:
-        """Raise ExpectedError, as `expected` or `conflicts` makes it, if fields contradict each other; else do nothing.
-        The reader calls this method after all fields were read. Subclasses override it.
+        """Raise ExpectedError, as `expected` or `conflicts` makes it, if fields contradict each other; else return. The
+        reader calls this method after all fields were read. Subclasses override it.
         """
 
     @property
@@ -154,8 +154,8 @@ class Document:
         exclude_none: bool = False,
     ) -> dict[str, Any]:
         """Return the document as a table. In mode `json`, tuples become lists and secrets are hidden. `include`: only
-        these fields; `exclude`: none of these fields. The last three flags leave out the fields that the input did not
-        contain, that have their default value, or that are None; they hold for nested documents, too.
+        these fields; `exclude`: none of these fields. `exclude_unset`, `exclude_defaults`, `exclude_none`: omit fields
+        that the input did not contain, that have their default value, or that are None; also in nested documents.
         """
         chosen: dict[str, Any] = {
             "exclude_unset": exclude_unset,
@@ -250,8 +250,8 @@ def _read_table(model: type[AnyDocument], value: object) -> AnyDocument:
 
 
 def _list_found(model: type[Document], value: dict[Any, Any]) -> _Refused:
-    """Return the error with all faults of a table that has at least one: first the faults of its fields in order, then
-    the unknown keys.
+    """Return the error with all faults of a table, read as the class `model`, that has at least one fault: first the
+    faults of its fields in order, then the unknown keys.
     """
     fields, found = model.model_fields, list[_Found]()
     for name, field in fields.items():

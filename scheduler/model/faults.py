@@ -18,7 +18,7 @@ _MOST_WORD = 200
 
 FaultCode = Literal["forbidden", "unknown", "conflict"]
 """The kind of a fault that is not in the input itself. `forbidden`: the sender lacks a right or a key. `unknown`: the
-object does not exist, or the sender may not know of it. `conflict`: the state does not permit the change at present.
+object does not exist, or the sender may not see it. `conflict`: the state does not permit the change at present.
 """
 
 
@@ -45,7 +45,9 @@ class InvalidInputError(Exception):
 
 
 def fault(path: str, expected: str, got: object, code: FaultCode | None = None) -> InvalidInputError:
-    """Return the InvalidInputError for an input with a single fault. `got` is shortened for display."""
+    """Return the InvalidInputError for an input with a single fault. `expected` describes the accepted values. `got`,
+    the value found, is shortened for display. `code` None: the input itself is wrong.
+    """
     return InvalidInputError([Fault(make_visible(path), expected, show(got), code)])
 
 
@@ -65,9 +67,9 @@ def show(value: object) -> str:
 class ExpectedError(Exception):
     """Raised by the check of a single value. The reader of the document adds the path and the value to the error.
 
-    `expected` describes the accepted values; it may be a function, which is called only if the fault is reported. In
-    `context`, `key` adds a key to the path, and `got` replaces the value that is shown. `faults` replaces all of these
-    with faults whose paths start at the checked table.
+    `expected` describes the accepted values; it may be a function, which is called only if the fault is reported.
+    `context` may contain `key`, which is added to the path, and `got`, which is shown in place of the value. `faults`,
+    if given, are reported in place of all this; their paths start at the checked table.
     """
 
     def __init__(self, expected: str | Callable[[], str], faults: Sequence[Fault] = (), **context: object) -> None:
@@ -81,8 +83,8 @@ class ExpectedError(Exception):
 
 
 def expected(what: str | Callable[[], str], **context: object) -> ExpectedError:
-    """Return the error for a value that a check does not accept. `what` describes the accepted values. `context` is
-    passed on to ExpectedError.
+    """Return the error for a value that a check does not accept. `what` describes the accepted values. `context`: `key`
+    (added to the path) and `got` (shown in place of the value), as in ExpectedError.
     """
     return ExpectedError(what, (), **context)
 
@@ -95,8 +97,8 @@ def conflicts(faults: Sequence[Fault]) -> ExpectedError:
 
 
 def format_path(location: Iterable[str | int], prefix: str = "") -> str:
-    """Return the path of a fault as text: `("timeline", 3, "submit")` becomes `timeline[3].submit`; an empty path
-    becomes ".".
+    """Return the path of a fault as text: `("timeline", 3, "submit")` becomes `timeline[3].submit`, behind the path
+    `prefix` if it is given; an empty path becomes ".".
     """
     path = prefix
     for part in location:

@@ -25,8 +25,8 @@ def is_source(image: str | None) -> bool:
 
 
 def check_image(value: object) -> object:
-    """Return the value of a key that names an image, unchanged. Raises ExpectedError for a source that is not
-    well-formed.
+    """Return the value of a key that names an image, unchanged. The value is the id of an image, or its source. Raises
+    ExpectedError for a source that is not well-formed.
     """
     if isinstance(value, str) and is_source(value) and (len(value) > _MOST or not _SOURCE.fullmatch(value)):
         raise expected("ssm:/PATH of a parameter, newest:OWNER/NAME of images, or the id of an image")

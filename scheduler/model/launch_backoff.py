@@ -44,5 +44,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hold_id(pool: str, kind: Kind, subject: str = "") -> str:
-    """Return the id of a launch back-off. There is one row for each pool, kind and subject."""
+    """Return the id of a launch back-off. There is one row for each pool, kind and subject. `subject`: what EC2
+    refused, for example the key of an offering or a market; "": the whole pool.
+    """
     return f"{pool}/{kind}/{subject}"

@@ -105,8 +105,8 @@ def find_drift(slot: Slot, digest: str) -> tuple[str, ...]:
     """Return the names of the parts (`image`, `tags` and so on) in which the slot's machine differs from what a pool
     with this launch digest launches now; () if it does not differ.
 
-    A machine without a digest (adopted, or launched by a version that stored none) does not differ. A part that only
-    one of the digests has, because another version made it, does not differ either.
+    A machine without a digest does not differ: it was adopted, or launched by a version that stored no digest. A part
+    that only one of the digests has, because another version made it, does not differ either.
     """
     if slot.launch_digest is None or slot.launch_digest == digest:
         return ()

@@ -76,7 +76,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The key of the row: a later price with the same key replaces this one."""
+        """The key of the row (type, zone, market): a later price with the same key replaces this one."""
         return self.type, self.zone, self.market
 
     def holds_in(self, zone: str) -> bool:
@@ -97,13 +97,13 @@ class PriceChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str, float]:
-        """The key of the row: a later change in the same hour replaces this one."""
+        """The key of the row (type, zone, market, hour): a later change in the same hour replaces this one."""
         return self.type, self.zone, self.market, self.hour
 
 
 class StoredMarket(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The catalogue of instance types and the prices that the database has. `version` grows whenever a fact or an
-    amount changes, and stays if only the times at which they were seen change.
+    amount changes, and stays if only the times change at which the facts and prices were read.
     """
 
     version: int = 0

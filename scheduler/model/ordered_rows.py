@@ -9,7 +9,9 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot, slot_order
 
 MOST_STALE: Final = 1000
-"""When an `ExpiryQueue` has more stale entries than this and than valid ones, all of them are dropped."""
+"""If an `ExpiryQueue` has more stale entries than this number, and more stale entries than valid ones, all stale
+entries are dropped.
+"""
 
 
 class OrderedSlots:

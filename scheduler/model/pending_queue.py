@@ -1,6 +1,6 @@
-"""The pending reservations in order of age, and in groups of equal requests.
+"""The pending reservations of a view in two forms: all in order of age, and in groups of equal requests.
 
-Both are maintained with every row, so that no tick sorts or groups all reservations.
+Both forms are updated with every row, so that no tick sorts or groups all reservations.
 """
 
 from bisect import bisect_left, bisect_right
@@ -24,7 +24,9 @@ MOST_SINGLE_CHANGES: Final = 64
 filtered and sorted once, which takes less time then.
 """
 LARGEST_SHARE: Final = 8
-"""Removed rows are deleted from the columns at the latest when they are more than 1 / LARGEST_SHARE of the rows."""
+"""If removed rows are more than 1 / LARGEST_SHARE of the rows in the columns, they are deleted from the columns. Fewer
+removed rows stay until the columns are read.
+"""
 LEAST_LOG: Final = 10_000
 """The log of a PendingQueue keeps at least this number of changes, and at least one for each pending reservation."""
 
@@ -32,11 +34,11 @@ _age = attrgetter("created_at", "sequence")
 
 
 class AgedRows:
-    """Reservations in order of age (by time of creation, then in order of submission), with values for each of them in
-    further columns.
+    """Reservations in order of age (by time of creation, then in order of submission), stored as columns of equal
+    length. The first column contains the rows of the reservations; each further column contains a value for each row.
 
-    The first column contains the rows of the reservations, and all columns have the same length. A row that is younger
-    than all others is appended at once. Other changes are collected, and made when the columns are read.
+    A row that is younger than all others is appended at once. Other changes are collected, and made when the columns
+    are read.
     """
 
     __slots__ = ("_came", "_gone", "_has_unread", "columns")
@@ -45,7 +47,7 @@ class AgedRows:
         """Begin with these columns, whose rows must be in order of age. The lists belong to this object from now on."""
         self.columns = columns
         self._came: tuple[list[Any], ...] = tuple([] for _ in columns)
-        """Columns of the added rows that are not the youngest, and are not inserted into `columns` yet."""
+        """Added rows, as columns, that are not sorted into `columns` yet."""
         self._gone: list[Reservation] = []
         """Rows that have left and are still in the columns, once for each time that they left."""
 
@@ -66,10 +68,11 @@ class AgedRows:
             column.append(value)
 
     def add_all(self, *columns: Sequence[Any]) -> None:
-        """Add many rows in any order: a sequence of rows, and sequences of their values for the other columns.
+        """Add many rows in any order. `columns`: a sequence of rows, and for each further column a sequence of the
+        rows' values.
 
         Rows that are in order and younger than all others are appended at once. So a view whose rows come in order is
-        not sorted when the first cycle reads it.
+        not sorted when the first tick reads it.
         """
         rows, added = self.columns[0], columns[0]
         is_last = _are_in_order(added) and not (rows and added and _is_older(added[0], rows[-1]))
@@ -146,7 +149,9 @@ class AgedRows:
 
 
 class PendingQueue:
-    """The pending reservations of a view, oldest first, and a log of those that came and left."""
+    """The pending reservations of a view, oldest first, and a log of the reservations that entered
+    and left the queue.
+    """
 
     def __init__(self) -> None:
         self._rows = AgedRows([], [], [])

@@ -1,16 +1,17 @@
-"""The rows that were written lately and that a view has applied, in groups of rows with the same time of writing
+"""Remembers which lately written rows a view has applied, in groups of rows with the same time of writing
 (`marked_at`).
 
-To find changes that never reached the view, the scheduler asks the database for the same groups. A group of which the
-view has all rows costs one comparison. Only of the other groups are the rows read one by one.
+To find changes that never reached the view, the scheduler asks the database for the same groups. If the view has all
+rows of a group, the group costs one comparison. Only the rows of other groups are read one by one.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 KEPT_SECONDS: Final = 60.0
-"""Seconds before the newest write for which written rows are kept (at most twice this). A search for lost changes does
-not go back that far while ticks are on time; the rows of earlier writes are read one by one.
+"""Rows that were written up to this number of seconds before the newest write are kept; rows of twice this age are not.
+While ticks are on time, a search for lost changes does not go back further. If it does, the rows of earlier writes are
+read one by one.
 """
 
 Key = int | str
@@ -52,7 +53,7 @@ class RecentWrites:
                     group[key] = version
 
     def forget(self, kind: str, key: Key, mark: float) -> None:
-        """Forget a row that was deleted from the view."""
+        """Forget a row that was deleted from the view. `mark`: the row's time of writing, `marked_at`."""
         self._groups.get(kind, {}).get(mark, {}).pop(key, None)
 
     def has_all(self, kind: str, mark: float, keys: Iterable[Key], versions: int) -> bool:

@@ -249,12 +249,14 @@ def list_instances(request: Request, kind: ComponentKind) -> Instances:
 
 
 def name_components(request: Request, kind: ComponentKind) -> dict[str, Component]:
-    """Return a table (name of an instance -> its component) of the instances of all components of one kind."""
+    """Return name of an instance -> its component, for the instances of all components of one kind."""
     return {each.name: each.component for each in list_instances(request, kind)}
 
 
 def shape_key(request: Request) -> Hashable:
-    """Return a key for a dict of shapes. It is equal for requests that can be placed on the same slots."""
+    """Return a key by which a dict finds the shape of a request. The keys of two requests are equal if both can be
+    placed on the same slots.
+    """
     components = tuple(
         (each.name, each.count, each.kind, shape_of(each.resources), shape_of(each.labels))
         for each in request.components
@@ -328,7 +330,7 @@ def may_restart(reservation: PublicReservation) -> bool:
 
 
 NO_DETAILS: Final[Mapping[str, Any]] = MappingProxyType({})
-"""No further details of an event."""
+"""An empty table, for an event without further details."""
 
 
 def move_reservation(
@@ -343,8 +345,9 @@ def move_reservation(
 ) -> tuple[Reservation, Event]:
     """Return the reservation after a change of its phase, and the event about the change.
 
-    `details`: further details for the event. `reason` is stored in the row and in the event. `changes` are new values
-    of fields. Raises IllegalMoveError if RESERVATION_MOVES does not permit the change for this cause.
+    `details`: further details for the event. `reason` is stored in the row and, if it is not None, in the event.
+    `changes` are new values of fields. Raises IllegalMoveError if RESERVATION_MOVES does not permit the change for this
+    cause.
     """
     check_move(RESERVATION_MOVES, "reservation", reservation.id, (reservation.phase, to), cause)
     if to in ENDED:

@@ -33,7 +33,7 @@ ROLES_BY_VERB: Final[Mapping[str, frozenset[Role]]] = {
 
 
 def find_role_fault(principal: Principal | None, verb: str) -> Fault | None:
-    """Return a fault if the role of this principal may not use the verb, else None."""
+    """Return a fault if the role of this principal may not use the verb. Return None if it may."""
     return _compare_role(principal, ROLES_BY_VERB.get(verb, _OPERATOR))
 
 
@@ -45,8 +45,8 @@ def _compare_role(principal: Principal | None, roles: frozenset[Role]) -> Fault 
 
 
 def find_account_fault(principal: Principal | None, account: str | None) -> Fault | None:
-    """Return a fault if this principal may not submit reservations for this quota account, else None. A reservation
-    without an account (None) is always allowed.
+    """Return a fault if this principal may not submit reservations for this quota account. Return None if it may, and
+    always for a reservation without an account (None).
     """
     if principal is None or principal.role == "operator" or account is None or account in principal.accounts:
         return None
@@ -55,15 +55,15 @@ def find_account_fault(principal: Principal | None, account: str | None) -> Faul
 
 
 def owns(principal: Principal | None, reservation: Reservation) -> bool:
-    """Return whether this principal may act on the reservation: the principal is an operator or submitted the
-    reservation, or the submission was not signed.
+    """Return whether this principal may act on the reservation: the principal is None or an operator, or it submitted
+    the reservation, or the submission was not signed.
     """
     return principal is None or principal.role == "operator" or reservation.principal in {None, principal.name}
 
 
 def find_owner_fault(principal: Principal | None, name: str, current: Reservation | None) -> Fault | None:
-    """Return a fault if this principal may not act on the reservation `name`, else None. `current`: the row of the
-    reservation, or None if there is none.
+    """Return a fault if this principal may not act on the reservation `name`. Return None if it may. `current`: the row
+    of the reservation, or None if there is none.
     """
     if principal is None or principal.role == "operator" or (current is not None and owns(principal, current)):
         return None
@@ -71,7 +71,7 @@ def find_owner_fault(principal: Principal | None, name: str, current: Reservatio
 
 
 def find_place_fault(principal: Principal | None, current: Reservation, slot: str | None) -> Fault | None:
-    """Return a fault if this principal may not confirm that the reservation runs on the slot, else None.
+    """Return a fault if this principal may not confirm that the reservation runs on the slot. Return None if it may.
 
     A confirmation on a slot where the reservation has no lease ends leases of other reservations. Only an operator may
     send such a confirmation.
@@ -83,8 +83,8 @@ def find_place_fault(principal: Principal | None, current: Reservation, slot: st
 
 
 def find_host_fault(principal: Principal | None, slot: str) -> Fault | None:
-    """Return a fault if this principal may not act for the host of the slot, else None. A host may act for the slot
-    that has the name of its principal.
+    """Return a fault if this principal may not act for the host of the slot. Return None if it may. A host may act for
+    the slot that has the name of its principal.
     """
     if principal is None or principal.role != "host" or slot == principal.name:
         return None
@@ -92,7 +92,7 @@ def find_host_fault(principal: Principal | None, slot: str) -> Fault | None:
 
 
 def is_key_of(key_hash: str, key: str | None) -> bool:
-    """Return whether `key` is the secret key of a reservation: `key_hash`, which the producer submitted, is the SHA-256
-    of the key in hexadecimal.
+    """Return whether `key` is the secret key of a reservation: the SHA-256 of `key` in hexadecimal is `key_hash`, which
+    the producer submitted. Return False for None.
     """
     return key is not None and hmac.compare_digest(hashlib.sha256(key.encode()).hexdigest(), key_hash)

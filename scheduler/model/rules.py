@@ -143,8 +143,8 @@ DEFAULT_PRIORITY: Final = 1.0
 
 
 def find_ignored(queue: str, *, priority: float, account: str | None) -> dict[str, str]:
-    """Return a table (field -> warning) of the values in a request that are not the default and that a queue of the
-    type `queue` does not use.
+    """Return a table (field -> warning) of the fields `priority` and `account` of a request whose values are not the
+    default and that a queue of the type `queue` does not use.
     """
     given = {"priority": priority not in {0.0, DEFAULT_PRIORITY}, "account": account is not None}
     return {
@@ -241,8 +241,8 @@ class Rules(Document):
         return any(keys.share_cores for keys in (self.scheduler, *self._settings_of_system.values()))
 
     def queue_of(self, pool: str | None, system: str | None) -> str:
-        """Return the name of the queue in which a reservation for this pool or system waits. The name is the system if
-        the system has settings of its own, else "".
+        """Return the name of the queue of reservations for this pool, or for this system if `pool` is None. The name is
+        the system if the system has settings of its own, else "".
         """
         named = self.pools.get(pool) if pool is not None else None
         name = (named.system if named else system) or ""
@@ -267,8 +267,8 @@ class Rules(Document):
         return self._settings_of_system.get(queue, self.scheduler)
 
     def find_route(self, pool: str | None, system: str | None) -> Route:
-        """Return the queue in which a reservation for this pool or system waits, its settings, and the pools that may
-        serve the reservation.
+        """Return the queue of reservations for this pool, or for this system if `pool` is None; the settings of this
+        queue; and the pools that may serve the reservations.
         """
         queue = self.queue_of(pool, system)
         return Route(queue, self.settings_of_queue(queue), self.serving_pools(pool, system))
@@ -317,8 +317,8 @@ def expiry_of_lease(request: Request | Terms, rules: Rules, now: float) -> float
 
 
 def list_deadlines_of_lease(terms: Terms, rules: Rules, now: float) -> tuple[float | None, float | None]:
-    """Return two times: when a lease that begins at `now` expires (None: never), and by when its holder has to confirm
-    it (None: no limit).
+    """Return two times for a lease that begins at `now`: when it expires (None: never), and by when its holder has to
+    confirm it (None: no limit). `terms`: the fields of its request that decide this.
     """
     confirm_timeout = rules.settings_of(terms.pool, terms.system).confirm_timeout
     return expiry_of_lease(terms, rules, now), now + confirm_timeout if confirm_timeout else None

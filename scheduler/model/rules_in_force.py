@@ -25,9 +25,9 @@ class InForce(NamedTuple):
 
 
 class RulesInForce:
-    """Finds the rules in force, and keeps them while no window opens or closes.
+    """Finds the rules in force, and keeps the result until a window of a schedule opens or closes.
 
-    Equal values give the same object, so that a plan cache stays valid.
+    Rules with equal values are returned as the same object, so that a plan cache stays valid.
     """
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ def _override(rules: Rules, opened: _Open) -> Rules:
 
 
 def _override_pool(pool: Pool, indexes: tuple[int, ...]) -> Pool:
-    """Return a pool with the limits of its open schedules. If several set a key, the last one listed counts. A minimum
-    above the maximum counts as the maximum.
+    """Return a pool with the limits of its open schedules. `indexes`: the indexes of these in `pool.schedules`. If
+    several set a key, the last one listed counts. A minimum above the maximum counts as the maximum.
     """
     values: dict[str, Any] = {}
     for index in indexes:

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 _FIELDS: Final = 5
 _FIRST: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""An instant after which a cron expression must fire at least once; else it is refused."""
+"""An instant after which a cron expression must fire at least once. An expression that never fires
+after it is refused.
+"""
 _A_CRON: Final = 'a cron expression of five fields that fires, like "0 8 * * MON-FRI"'
 _MOST_WINDOWS: Final = 1500
 """Maximum number of windows of one schedule that are examined for overlaps and changes of the clock."""
 _LOOK_AHEAD: Final = timedelta(days=366)
 _FOLD: Final = timedelta(hours=3)
-"""More than the length of the hour that a change of the clock repeats."""
+"""A duration that is longer than the period that a change of the clock repeats (an hour in most zones)."""
 OVERRIDES: Final = ("min_slots", "target_warm_slots", "max_slots", "disruption_budget")
 """The keys of a pool that a schedule may set."""
 
@@ -112,9 +114,10 @@ class Window(NamedTuple):
 
 
 def find_window(schedule: Schedule, now: float) -> Window | None:
-    """Return the window of a schedule that is open at `now`, else the next window, else None.
+    """Return the window of a schedule that is open at `now`, else the next window; None if neither exists.
 
-    Windows that overlap or touch each other are open without a break; each ends at its own end.
+    If windows overlap or touch each other, the schedule is open without a break, and each window still ends at its own
+    end. At `now`, the window that began last is returned.
     """
     last = _find_last(schedule, now)
     if last is not None and now < last.end:
@@ -133,7 +136,7 @@ def list_open(schedules: Sequence[Schedule], now: float) -> tuple[tuple[int, ...
 
 
 def _find_last(schedule: Schedule, now: float) -> Window | None:
-    """Return the last window that began at `now` or before."""
+    """Return the last window that began at `now` or before; None if there is none."""
     zone = _zone(schedule)
     start = datetime.fromtimestamp(int(now) + 1, zone)
     if start.fold:
@@ -176,8 +179,8 @@ def _list_a_year(schedule: Schedule, now: float) -> list[Window]:
 
 
 def find_overlap(schedule: Schedule, other: Schedule, now: float) -> float | None:
-    """Return the first instant of the year after `now` at which windows of both schedules are open; None if there is
-    none.
+    """Return the first instant of the year after `now` at which windows of both `schedule` and `other` are open; None
+    if there is none.
     """
     windows = sorted(
         [(each, 0) for each in _list_a_year(schedule, now)] + [(each, 1) for each in _list_a_year(other, now)]

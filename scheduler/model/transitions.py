@@ -39,7 +39,7 @@ INACTIVE: Final = frozenset[SlotState]({"empty", "error"})
 UNPAID: Final = INACTIVE | frozenset[SlotState]({"stopped"})
 """States in which a slot has no machine that is paid by the hour."""
 WITH_MACHINE: Final = frozenset[SlotState]({"booting", "binding", "ready", "draining"})
-"""States in which a slot is assumed to have a running machine."""
+"""States in which a slot is assumed to have a running machine, whether or not the machine is ready."""
 HOLDING: Final = frozenset[SlotState]({"ready", "draining"})
 """States in which a slot may have leases."""
 ENDED: Final = frozenset[Phase]({"released", "cancelled", "expired", "failed"})

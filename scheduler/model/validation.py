@@ -102,8 +102,8 @@ def _signed(value: object) -> float:
 
 
 def _five(value: object, check: Callable[[object], float], what: str) -> list[float]:
-    """Return a list of five checked numbers, one for each paid level; missing numbers are 0. `what` describes the
-    numbers in the error message.
+    """Return a list of five numbers, one for each paid level, each checked by `check`; missing numbers are 0. `what`
+    describes the numbers in the error message.
     """
     if not isinstance(value, list | tuple) or len(value) > _LEVELS or not all(is_number(each) for each in value):
         raise expected(f"a list of at most {_LEVELS} {what}")
@@ -145,7 +145,7 @@ def _key_hash(value: object) -> str:
 def check_unicode(text: str, **context: object) -> str:
     """Return the text unchanged. Raises ExpectedError if UTF-8 or a database cannot store the text.
 
-    The error message shows `got` in `context` in place of the text.
+    `context`: as in `expected`; the error message shows `got` in place of the text.
     """
     if not _is_storable(text):
         raise expected("a text of whole characters, without NUL", **context)
@@ -162,8 +162,8 @@ def _is_storable(text: str) -> bool:
 
 
 def _few(value: object) -> object:
-    """Return the value, but refuse a table with too many entries. This check runs before the entries are checked, so
-    that a huge table gives one fault instead of one for each entry.
+    """Return the value unchanged. Raises ExpectedError for a table with too many entries. This check runs before the
+    entries are checked, so that a huge table gives one fault instead of one for each entry.
     """
     if isinstance(value, dict) and len(value) > MOST_ENTRIES:
         raise expected(f"at most {MOST_ENTRIES} entries")

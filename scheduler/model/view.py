@@ -20,8 +20,8 @@ from scheduler.model.transitions import ENDED, PHASES, Phase
 
 _ENCODE = msgspec.msgpack.Encoder().encode
 UNUSED_SHAPES = 10_000
-"""A view forgets shapes that are no longer in use when it has more than two for each of its reservations and this
-number.
+"""If a view has more encoded requests than twice the number of its reservations plus this number, it forgets the shapes
+that are no longer in use.
 """
 Row = Slot | Reservation | Hold | Account
 Kind = str
@@ -43,10 +43,10 @@ Change = Row | Gone
 
 
 def is_newer(row: Row, known: Row | None) -> bool:
-    """Return whether `row` is newer than the known copy: it has a greater version, or an equal version and a later time
-    stamp.
+    """Return whether `row` is newer than the known copy: it has a greater version, or an equal version and a later
+    `marked_at`. None: there is no copy, so `row` is newer.
 
-    If version and time stamp are both equal but the content differs, the row that arrives later counts as newer.
+    If version and `marked_at` are both equal but the content differs, the row that arrives later counts as newer.
     """
     if known is None or row.version > known.version:
         return True
@@ -219,7 +219,7 @@ class View:
             self._take_phase(phase, {name: row for name, row in rows.items() if row.phase == phase})
 
     def _take_phase(self, phase: Phase, rows: dict[str, Reservation]) -> None:
-        """Take new reservations of one phase, by id."""
+        """Add new reservations of one phase to the tables of the view. `rows`: by id."""
         if phase in ENDED:
             rows = {name: row for name, row in rows.items() if not is_over(row)}
         found = list(rows.values())
@@ -300,7 +300,9 @@ class View:
         return shape
 
     def _drop_unused_shapes(self) -> None:
-        """Forget the shapes that are no longer in use, if there are many: a process may lead for months."""
+        """Forget the shapes that are no longer in use, if there are many. Otherwise a process that leads for months
+        would need more and more memory.
+        """
         if len(self._encoded) >= 2 * len(self.reservations) + UNUSED_SHAPES:
             self._encoded.clear()
             rows = self.reservations

@@ -13,8 +13,8 @@ Reason = tuple[str, str]
 MOST_NAMES: Final = 128
 """The most reservations in one block."""
 MOST_MISSES: Final = 32
-"""If more than this number of known blocks in a row are not found in the queue, the rest of the queue is cut into new
-blocks.
+"""If more than this number of blocks of an earlier plan in a row are not found in the queue, the rest of the queue is
+cut into new blocks.
 """
 
 
@@ -30,15 +30,16 @@ class WaitBlock:
     """A part of the waiting reservations: at most MOST_NAMES, in queue order. A block never changes, so that a reader
     may keep what it computed for a block while the object is the same.
 
-    If few reservations leave a block, the new block shares the names and reasons of the old one, and marks those that
-    stay. Speed: to copy 128 names, and to free the copy, writes into the memory of each name.
+    If few reservations leave a block, the new block shares the names and reasons of the old one, and marks the
+    reservations that stay. Speed: a copy of 128 names would be slower, because making and freeing it writes into the
+    memory of each name.
     """
 
     __slots__ = ("_names", "_reasons", "_stays")
 
     def __init__(self, names: Sequence[str], reasons: Sequence[Reason], stays: bytes | None = None) -> None:
-        """`stays`: one byte for each of `names`, which is 0 if the reservation is not in the block; None: all are in
-        it.
+        """Make a block of these reservations and their reasons. `stays`: one byte for each of `names`, which is 0 if
+        the reservation is not in the block; None: all are in the block.
         """
         self._names, self._reasons, self._stays = tuple(names), tuple(reasons), stays
 
@@ -112,8 +113,8 @@ class Waits:
         return zip(self.names, self.reasons, strict=True)
 
     def cut(self, known: Sequence[WaitBlock] = ()) -> tuple[WaitBlock, ...]:
-        """Return the waiting reservations as blocks. `known`: blocks of an earlier plan; blocks whose reservations
-        still wait unchanged are used again.
+        """Return the waiting reservations as blocks. `known`: the blocks of an earlier plan. Those of them whose
+        reservations still wait for the same reasons are used again.
 
         The queue is cut once; later calls return the same blocks and do not use `known`.
 

@@ -29,7 +29,7 @@ _NONE: Final = Pending()
 FULL_SECONDS: Final = 1.0
 """Seconds for which a count of pending reservations is used again after it led to a refusal."""
 MOST_KNOWN: Final = 10_000
-"""The most principals and accounts for which one process keeps a count of pending reservations, and the most kinds of
+"""The most principals and accounts for which one process keeps a count of pending reservations. Also the most kinds of
 requests for which it remembers that they fit on a slot.
 """
 
@@ -86,8 +86,8 @@ class _Count:
     """Reservations that this process has inserted after `sequence`."""
 
     def bound(self, sequence: int) -> Pending:
-        """Return an upper bound of the pending reservations and instances. `sequence`: the number of the newest
-        reservation.
+        """Return an upper bound of the pending reservations and instances of this principal or account. `sequence`: the
+        number of the newest reservation.
 
         Reservations that other processes have inserted after `self.sequence` may belong to this principal or account.
         So each of them is counted, with the maximum number of instances.
@@ -231,7 +231,7 @@ def _fits(limits: Pending, pending: Pending, wanted: Pending) -> bool:
 
 def _find_fault(limits: LimitRules, payer: Payer, pending: Pending, wanted: Pending) -> Fault | None:
     """Return a fault if a principal or account that has `pending` reservations would exceed one of its limits with
-    `wanted` additional ones. Return None if it would not.
+    `wanted` additional reservations. Return None if it would not.
     """
     most = payer.limits(limits)
     if not _fits(Pending(most.reservations), pending, wanted):
@@ -247,7 +247,7 @@ def _find_fault(limits: LimitRules, payer: Payer, pending: Pending, wanted: Pend
 
 def find_excess(word: ReservationDocument, limits: LimitRules) -> Fault | None:
     """Return a fault if a submitted reservation has more instances, components or labels than the limits allow for a
-    single one. Return None if it has not.
+    single reservation. Return None if it exceeds no limit.
     """
     components = word.components
     instances = sum(each.count for each in components)
@@ -271,17 +271,20 @@ that a request fits on no slot always uses slots that are read for it.
 
 @dataclass
 class KnownSlots:
-    """The slots that this process has read last, to decide whether a request fits on any slot. Only one slot of each
-    kind is kept, because equal slots give equal answers.
+    """The slots that this process has read last, to decide whether a request fits on any slot. Of slots with equal
+    pool, offering, resources and labels, only one active and one inactive slot are kept, because equal slots give equal
+    answers.
     """
 
     slots: Sequence[Slot] = ()
     read_at: float | None = None
     _fitting: set[Hashable] = field(default_factory=set)
-    """Kinds of requests that were found to fit."""
+    """Kinds of requests that were found to fit on a slot or an offering. Requests that differ in nothing that decides
+    about the fit are one kind.
+    """
     _found_with: tuple[Rules | None, float | None] = None, None
-    """The rules with which, and the time of the slots on which, the kinds in `_fitting` were found to fit. The time is
-    None if the rules alone showed it; then it stays valid.
+    """Two values under which the kinds in `_fitting` were found to fit: the rules, and the time at which the slots were
+    read. The time is None if the rules alone showed that the kinds fit; then the result stays valid.
     """
 
     def fitting(self, rules: Rules) -> set[Hashable]:
@@ -296,8 +299,8 @@ class KnownSlots:
         return self._fitting
 
     def read(self, store: Store) -> None:
-        """Read the slots from the database again. Of slots with equal pool, offering, resources and labels, only one is
-        kept.
+        """Read the slots from the database again. Of slots with equal pool, offering, resources and labels, only one
+        active and one inactive slot are kept.
         """
         self.read_at = monotonic()
         self.slots = list({_kind_of(slot): slot for slot in store.find_slots()}.values())

@@ -52,7 +52,7 @@ def apply_rules(
     images: Mapping[str, str] | None = None,
 ) -> tuple[int, bool]:
     """Check a document of rules, store it as the rules in force, and create, change or delete the slots and accounts
-    that it concerns. Return (version, whether anything changed).
+    that it concerns. Return two things: the version of the rules, and whether anything changed.
 
     Applying the same document again changes nothing. `prefix`: the path of the document, for the messages about faults.
     `source`: the name of the sender or file that applies the rules, for the history. `expected`: the version that must
@@ -84,7 +84,9 @@ class Applied(NamedTuple):
         return self.change_set is not None
 
     def announce(self, ports: Ports) -> None:
-        """Announce the changes and request a tick. Call it after the commit."""
+        """Announce the changes, and request a tick. To announce them is to publish the rows, and to send tasks and
+        notices. Call it after the commit.
+        """
         if self.change_set is not None:
             announce(ports, self.change_set, kick=True)
 
@@ -144,12 +146,13 @@ def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
 
 
 def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, rules: Rules) -> None:
-    """Change the quota accounts to what their tables in the new rules contain.
+    """Change the quota accounts in the database to what their tables (`accounts.NAME`) in the new rules contain.
+    `before`: the rules that were in force.
 
     If the table of an account is new or changed, the account gets the settings of the table. It gets the balance of the
-    table only if that is new or changed. An account whose table was removed is forgotten (deleted). A setting that an
-    operator changed by a command stays until the table changes. When quota scheduling is switched on, accounts earn
-    from now on.
+    table only if this balance is new or changed. An account whose table was removed is forgotten (deleted). A setting
+    that an operator changed by a command stays until the table changes. When quota scheduling is switched on, accounts
+    earn from now on.
     """
     work.accounts.update((account.id, account) for account in accounts)
     if rules.has_quota and not before.has_quota:
@@ -168,8 +171,8 @@ def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, r
 
 
 def fit_leases(work: UnitOfWork, before: Rules, rules: Rules) -> None:
-    """Begin or end the charging of leases of the loaded reservations, where the new rules change the queue of a
-    reservation to `quota` or from `quota`. The level of a lease stays.
+    """Begin or end the charging of leases of the loaded reservations. Charging begins where the queue type is `quota`
+    under the new rules and was not under the rules `before`, and ends in the opposite case. The level of a lease stays.
 
     Source: qscheduler, whose rules apply under `queue: quota` only.
     """
@@ -185,8 +188,8 @@ def fit_leases(work: UnitOfWork, before: Rules, rules: Rules) -> None:
 
 
 def _list_quota_systems(rules: Rules) -> tuple[bool, set[str]]:
-    """Return two things: whether `quota` is the common queue type (`scheduler.queue`), and the names of the exceptions.
-    These are the systems that have `quota` although it is not the common type, or another type although it is.
+    """Return two things: (1) whether `quota` is the common queue type (`scheduler.queue`); (2) the names of the systems
+    that are exceptions, which have `quota` although it is not the common type, or another type although it is.
     """
     is_common = rules.scheduler.queue == "quota"
     own = {name: rules.settings_of(None, name).queue == "quota" for name in rules.scheduler.system}

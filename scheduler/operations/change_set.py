@@ -17,7 +17,9 @@ STOP_DONE: Final = "slot_stop_done"
 
 @dataclass
 class ChangeSet:
-    """What a transaction changed: the new rows, the deleted rows, the events, and the callbacks to send."""
+    """What a transaction changed: the new rows, the deleted rows (`gone`), the events, and the callbacks (tasks for
+    producers) to send (`outgoing`).
+    """
 
     rows: list[Row] = field(default_factory=list)
     gone: list[Gone] = field(default_factory=list)

@@ -51,7 +51,8 @@ def end_reservation(
 
 def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, **changes: Any) -> Reservation:
     """Return a reservation to the queue at its old position, end its leases and update their slots. Return the new row.
-    The ttl of the reservation starts again, as for a pending reservation. `changes`: other fields of the new row.
+    The ttl of the reservation starts again, as for a pending reservation. `reason`: why the phase changed. `changes`:
+    other fields of the new row.
     """
     changes.setdefault("unconfirmed", current.unconfirmed if current.confirmed_at is None else 0)
     returned = work.move_reservation(
@@ -73,8 +74,8 @@ def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason
 def revoke(
     work: UnitOfWork, current: Reservation, reason: str, by: float, leases: Iterable[Lease], **changes: Any
 ) -> None:
-    """Move a reservation to the phase `revoking`: its holder must give all leases back until the time `by`. `leases`:
-    the reservation's leases with their cost up to now. `changes`: other fields of the new row.
+    """Move a reservation to the phase `revoking`: its holder must give all leases back until the time `by`. `reason`:
+    why. `leases`: the reservation's leases with their cost up to now. `changes`: other fields of the new row.
     """
     revoking = tuple(msgspec.structs.replace(lease, state="revoking", revoke_by=by) for lease in leases)
     work.move_reservation(
@@ -102,14 +103,14 @@ def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:
 
 
 def held_of(current: Reservation) -> list[Lease]:
-    """Return the leases of a reservation without its claims (slots that are only promised to it)."""
+    """Return the leases of a reservation, without its claims (slots that are only promised to it)."""
     return [lease for lease in current.leases if lease.state != "claimed"]
 
 
 def _without_declined_instances(current: Reservation) -> Reservation:
-    """Return a leased or revoking reservation without its list `declined`: there the list names instances of the
-    present lease and does not apply to the next one. Return a reservation in any other state unchanged: there the list
-    names slots that its next lease must not use.
+    """Return the reservation without its list `declined`, if it is leased or revoking: the list then names instances of
+    the present lease and does not apply to the next one. In any other phase the list names slots that the next lease
+    must not use, so the reservation is returned unchanged.
     """
     is_of_lease = current.declined and current.phase in {"leased", "revoking"}
     return msgspec.structs.replace(current, declined=()) if is_of_lease else current
@@ -149,8 +150,8 @@ def count_restarts(current: Reservation, died: Iterable[str]) -> Reservation:
 
 
 def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, died: Sequence[str]) -> Reservation:
-    """Move a reservation to the phase `failed`, because its instances `died` (names) were lost. Return its new row. If
-    the restart policy will restart the reservation, their restarts are counted.
+    """Move a reservation to the phase `failed`, because its instances `died` (names) were lost for this `reason`.
+    Return its new row. If the restart policy will restart the reservation, the restarts of these instances are counted.
     """
     details = {"died": list(died)} if died else {}
     if may_restart_again(current, rules):
@@ -159,8 +160,8 @@ def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str
 
 
 def add_instance_event(work: UnitOfWork, name: str, reservation: str, lease: Lease, reason: str) -> None:
-    """Stage the event that the lease of one elastic instance was granted, revoked or ended. `name`: the name of the
-    event.
+    """Stage the event that the lease of one elastic instance was granted, revoked or ended, for this `reason`. `name`:
+    the name of the event.
     """
     detail: dict[str, Any] = {"component": lease.component, "slot": lease.slot, "reason": reason}
     if lease.revoke_by is not None:
@@ -178,8 +179,8 @@ def _free_slots(work: UnitOfWork, rules: Rules, current: Reservation, *, clean: 
 
 
 def note_unclean(work: UnitOfWork, rules: Rules, lease: Lease) -> None:
-    """Mark the slot of a lease to be drained, because the holder did not clean it up. Do nothing if the rule
-    `recycle_unclean` of its pool is not set.
+    """Mark the slot of a lease to be drained, because the holder did not clean it up. If the rule `recycle_unclean` of
+    the slot's pool is not set, change nothing.
     """
     slot, pool = work.slots.get(lease.slot), None
     if slot is not None and slot.epoch == lease.epoch and slot.state == "ready":

@@ -24,14 +24,14 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
 SEARCH_SECONDS: Final = 1.5
-"""Seconds after which the search for the smallest change that would end a wait tries no other change. A client's
-timeout is longer.
+"""Seconds after which the search for the smallest change that would end a wait tries no other change. The limit is
+below a client's timeout, so that the client gets an answer.
 """
 
 
 def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[str, Any]:
     """Return the state of a reservation and why it waits, by the present rows and rules. Return {} for an unknown
-    reservation.
+    reservation. `patience`: seconds after which the search for the smallest change tries no other change.
 
     `waiting`: waiting code and sentence. `position`, `of`: the place of the reservation in the queue, and the length of
     the queue. `served`: whether the next tick places the reservation. `change`: the smallest change that would end the
@@ -101,8 +101,8 @@ def _describe_payer(view: View, rules: Rules, row: Reservation, now: float) -> s
 
 
 def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]:
-    """Return the conditions of all slots and pools, or of those of one pool, as sentences: for example that a slot is
-    cordoned, or that launches are paused.
+    """Return the conditions of slots and pools as sentences: for example that a slot is cordoned, or that launches are
+    paused. `pool`: return only this pool and its slots; None: all.
 
     The result has the keys `slots` and `pools`, each a dict of id -> sentences. Slots and pools without a condition are
     missing.

@@ -26,8 +26,8 @@ REFUSED = "leasehold_heartbeats_refused_total"
 
 @dataclass
 class HostKeys:
-    """The principals of hosts with their keys, as this process has read them last. `mode`: if it is `signed`, unsigned
-    heartbeats do not count. `version`: the version of the principals that were read.
+    """The principals of hosts with their keys, as this process has read them last. `mode`: the access mode of the
+    cluster; in `signed`, unsigned heartbeats do not count. `version`: the version of the principals that were read.
     """
 
     mode: AccessMode = "open"

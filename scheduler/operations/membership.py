@@ -45,9 +45,9 @@ class MembershipCheck:
         self.compare(ports.store, ports.record)
 
     def compare(self, store: ClusterSource[ClusterNumbers], record: ClusterRecord | None) -> None:
-        """Check that database and Redis belong to one cluster, unless a check has just succeeded. For processes that
-        have no Ports, such as the metrics process. `record` None: there is no Redis to compare. Raises the errors of
-        `ensure`.
+        """Check that database and Redis belong to one cluster, unless a check has just succeeded. Processes that have
+        no Ports, such as the metrics process, call it in place of `ensure`. `record` None: there is no Redis to
+        compare. Raises the errors of `ensure`.
         """
         if self._checked_at is not None and 0 <= self._clock() - self._checked_at < CHECK_SECONDS:
             return

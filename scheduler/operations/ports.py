@@ -92,19 +92,22 @@ class Ports:
     until its end. Then all are sent in their order, in one round trip.
     """
     is_observed: bool = True
-    """Whether anything reads notices, hints to hosts and metrics. False in a simulation, which makes none of them."""
+    """Whether anything reads notices, hints to hosts and metrics. False in a simulation, in which operations make none
+    of these.
+    """
     is_bounded: bool = True
     """Whether a tick limits its work for one principal. False in a simulation, where each tick plans everything."""
 
     def rules(self, version: RulesVersion | None = None) -> Rules:
-        """Return the rules as applied, without the changed values of open schedules. `version`: as for
-        `stored_rules`.
+        """Return the rules as applied, without the changed values of open schedules. `version`: the present versions,
+        if the caller has just read them; None: they are read.
         """
         return self.stored_rules(version).rules
 
     def rules_at(self, now: float, version: RulesVersion | None = None) -> InForce:
         """Return the rules with the values that schedules put in force at `now` (cluster time), and the cluster time at
-        which other values may come into force. `version`: as for `stored_rules`.
+        which other values may come into force. `version`: the present versions, if the caller has just read them; None:
+        they are read.
         """
         found = self.in_force.find(self.rules(version), now + self.time_zero)
         return found._replace(until=found.until - self.time_zero)
@@ -193,15 +196,15 @@ def _send_notices(ports: Ports, change_set: ChangeSet) -> None:
 
 
 def hint_to_hosts(ports: Ports, slots: Iterable[Slot]) -> None:
-    """Send a hint to the host of each of these slots, so that the host asks for its leases."""
+    """Send a hint to the host of each of these slots, so that the host reads its slot and leases again."""
     hints = {slot.id: {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned} for slot in slots}
     if hints:
         ports.notifier.push(hints)
 
 
 def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:
-    """Send callbacks to the producers' queues. Delete each callback that the broker accepted from the outbox; the
-    periodic task `recover` sends the others again.
+    """Send callbacks (Celery tasks) to the producers' queues. Delete each callback that the broker accepted from the
+    outbox; the periodic task `recover` sends the other callbacks again.
     """
     taken = []
     for each in outgoing:

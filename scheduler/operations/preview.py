@@ -119,8 +119,8 @@ def preview_rules(
     store: Store, document: Mapping[str, Any], *, prefix: str = "", images: Mapping[str, str] | None = None
 ) -> Preview:
     """Return what would happen if this document became the rules in force. `images`: the ids of images by their source,
-    where they are to differ from the stored ids. `prefix`: the path of the document, for the messages about faults.
-    Nothing is locked or written. Raises InvalidInputError for an invalid document.
+    where they are to differ from the stored ids (None: nowhere). `prefix`: the path of the document, for the messages
+    about faults. Nothing is locked or written. Raises InvalidInputError for an invalid document.
     """
     rules, stored = _read_resolved(store, document, prefix), _load_stored(store)
     rules = with_images(rules, found := stored.images | dict(images or {}))
@@ -131,7 +131,8 @@ def preview_rules(
 
 def rehearse_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Rehearsal:
     """Return the preview of this document, as `preview_rules` does, together with the two plans that it compares. If
-    the document is in force already, both are the same plan.
+    the document is in force already, both are the same plan. `prefix`: the path of the document, for the messages about
+    faults.
     """
     rules, stored = _read_resolved(store, document, prefix), _load_stored(store)
     if stored.version and stored.document == document:

@@ -99,8 +99,8 @@ def find_jump(known: Iterable[int], now: float) -> int:
 
 
 def list_machines(ports: Ports) -> tuple[list[Machine], str | None]:
-    """Return (the EC2 machines with the cluster's tags, None). If they cannot be listed, return ([], the text of the
-    error).
+    """List the EC2 machines with the cluster's tags. Return two things: the machines and None; or, if EC2 cannot list
+    them, [] and the text of the error.
     """
     try:
         return list(ports.fleet.sweep()), None
@@ -168,9 +168,12 @@ def _jump(ports: Ports, remembered: Remembered, machines: Sequence[Machine]) -> 
 
 
 def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: bool) -> list[LostReservation]:
-    """Insert the reservations that Redis has and the database does not have, as pending or as cancelled. Return them.
+    """Insert the reservations that Redis has (`kept`), that have not ended, and that the database does not have. Return
+    them. With `resubmit`, a reservation without leases in Redis becomes pending; every other one is stored as
+    cancelled.
 
-    Then the programs that wait for such a reservation get an answer, and its token stays known.
+    Because these reservations are stored again, programs that wait for one of them get an answer, and its token stays
+    known.
     """
     alive = sorted((row for row in kept.values() if not is_over(row)), key=lambda row: row.sequence)
     found: list[LostReservation] = []
@@ -225,9 +228,9 @@ def _describe_lost(row: Reservation, *, is_waiting: bool) -> LostReservation:
 
 
 def _settle_known(ports: Ports, kept: Mapping[str, Reservation]) -> tuple[list[str], list[str], list[str]]:
-    """Correct the active reservations of the database for which Redis has a later state. Return three lists of ids: (1)
-    reservations that were ended, (2) reservations that were returned to the queue, (3) reservations whose holders were
-    notified that their lease is over.
+    """Correct the active reservations of the database for which Redis (`kept`) has a later state. Return three lists of
+    ids: (1) reservations that were ended, (2) reservations that were returned to the queue, (3) reservations whose
+    holders were notified that their lease is over.
     """
     ended: list[str] = []
     requeued: list[str] = []
@@ -277,7 +280,8 @@ def _settle_one(
 
 def _settle_machines(ports: Ports, fault: str | None) -> tuple[Reconciled | None, str | None]:
     """Empty the slots whose EC2 machines are gone. Adopt or terminate the machines that no slot has, whatever their
-    age. Return (what was done, the text of the error); each is None if there is none.
+    age. Return two things: the numbers of what was done (None: an error prevented it), and the text of the error (None:
+    there was none).
 
     `fault`: why EC2 cannot be reached; then nothing is done. None: it can be reached.
     """

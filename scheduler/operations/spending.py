@@ -100,7 +100,8 @@ class SpendingReader:
     def follow(
         self, store: Store, rules: Rules, slots: Collection[Slot], now: float
     ) -> tuple[Rules, list[BudgetStatus]]:
-        """Return (the rules with the spent amounts, the budgets that were exceeded since the last call).
+        """Return two things: the rules with the spent amounts, and the budgets that have exceeded a limit since the
+        last call.
 
         The amounts are read again after REFRESH_SECONDS, on a new day, and for new rules. If the amounts have not
         changed, the rules are the same object, so that plans that are kept for this object stay valid.

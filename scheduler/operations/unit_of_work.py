@@ -86,10 +86,10 @@ class UnitOfWork:
         """Lock and read rows by id: these reservations, the slots of their leases, these slots, and these accounts.
         Also read all leases on the slots.
 
-        `parts`: reservations of which only the leases on `slots` change; the leases of other reservations on their
-        other slots are read only when they are needed. `payers`: load the accounts of all these reservations (default:
-        only of reservations with charged leases). `holders`: also load the reservations that have leases on `slots`.
-        `whole`: load all slots and all accounts.
+        `parts`: reservations of which only the leases on `slots` change. The slots of their other leases are locked
+        too, but the leases of other reservations on them are read only when they are needed. `payers`: load the
+        accounts of all these reservations (default: only of reservations with charged leases). `holders`: also load the
+        reservations that have leases on `slots`. `whole`: load all slots and all accounts.
 
         Call it once in a transaction, because all transactions lock reservations before slots, and slots before
         accounts. Raises ConflictError if another transaction gave a lease on one of `slots` meanwhile.
@@ -216,11 +216,11 @@ class UnitOfWork:
         return None if self.principal is None else self.principal.name
 
     def move_slot(self, slot: Slot, to: SlotState, *, cause: Cause | None = None, **changes: Any) -> Slot:
-        """Change the state of a slot; stage its row and the event. Return the new row. A slot that becomes empty loses
-        its machine.
+        """Change the state of a slot to `to`; stage its row and the event. Return the new row. A slot that becomes
+        empty loses its machine.
 
-        `cause`: the cause of the event (default: that of the unit of work). Raises IllegalMoveError if the move is
-        forbidden.
+        `cause`: the cause of the event (default: that of the unit of work). `changes`: other fields of the new row;
+        `reason` goes into the event. Raises IllegalMoveError if the move is forbidden.
         """
         if to == "empty":
             if slot.instance_id is not None:

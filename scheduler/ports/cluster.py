@@ -18,8 +18,8 @@ class NotPermittedError(StoreUnavailableError):
 
 
 class ForeignClusterError(StoreUnavailableError):
-    """Raised when database, Redis and machines belong to different clusters. The message names both; nothing was
-    changed.
+    """Raised when database, Redis and machines belong to different clusters. The message names both clusters; nothing
+    was changed.
     """
 
 
@@ -57,8 +57,8 @@ class ClusterNumbers(msgspec.Struct, frozen=True, kw_only=True):
     token: int
     """The highest fencing token that was given to a lease."""
     restores: int
-    """The number of restores of a backup: those that replaced the contents of this database, and those after which
-    `term` and `token` were set to higher numbers.
+    """A count that every restore of a backup increases: when the contents of this database are replaced, and when
+    `term` and `token` are set to higher numbers afterwards.
     """
 
     def refuse_older(self, term: int, token: int, source: str) -> None:
@@ -92,14 +92,14 @@ Row_co = TypeVar("Row_co", bound=ClusterNumbers, covariant=True)
 
 
 class ClusterSource(Protocol[Row_co]):
-    """The methods of a database with which a process checks that the database belongs to its cluster and is no older
-    state of it. Every Store has these methods; a process that only makes this check needs no Store.
+    """The methods with which a process checks that the database belongs to its cluster and has not gone back to an
+    older state. Every Store has these methods; a process that only makes this check needs no Store.
     """
 
     def read_cluster(self) -> Row_co:
         """Return the row about the cluster. Raises the errors of `Store.read_cluster`."""
 
     def accept_restores(self, restores: int) -> None:
-        """Note that the caller has checked the database when it had this number of restores. A Store then lets
-        transactions write until the number changes.
+        """Note that the caller has checked the database when it had this number of restores (`ClusterRow.restores`). A
+        Store then lets transactions write until the number changes.
         """

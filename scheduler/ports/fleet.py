@@ -12,8 +12,8 @@ from scheduler.model.slots import Machine, Slot
 
 Category = Literal["capacity", "quota", "throttled", "transient", "auth", "misconfigured", "not_found", "unknown"]
 UNHEARD: Final[frozenset[Category]] = frozenset({"throttled", "auth"})
-"""The categories of errors that EC2 returns before it looks at the request. If a repeated request gets such an error,
-it is still unknown whether the first request was carried out.
+"""The categories of errors that EC2 returns before it looks at the request. If a request is sent again and gets such an
+error, it is still unknown whether EC2 carried out the first one.
 """
 
 
@@ -38,7 +38,7 @@ class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
     launch_id: str
     generation: int
     """The slot's epoch. It increases only after the cloud definitely refused the slot's earlier launch request. Each
-    value gives a new client token, so that EC2 takes the request for a new one.
+    value gives a new client token, so that EC2 does not treat the request as a repetition of an earlier one.
     """
     offering: str | None
     """Key of the offering (instance type, market and price) to launch; None in a pool that lists no offerings."""
@@ -72,8 +72,8 @@ class BatchOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason for which the cloud launched fewer machines than a batch asked for. `category` and `code`: those of the
-    cloud's error, as in CloudError.
+    """A reason for which the cloud launched fewer machines than a batch asked for. `category` and `code`: the category
+    and the code of the cloud's error, as in CloudError.
     """
 
     offering: str | None
@@ -128,7 +128,7 @@ class Fleet(Protocol):
         """
 
     def find_launch(self, launch_id: str) -> list[Machine]:
-        """Return the machines whose tag names this launch, except terminated ones."""
+        """Return the machines that have the tag with this launch id, except terminated ones."""
 
     def sweep(self) -> Iterator[Machine]:
         """Yield every machine with the cluster's tags, except terminated ones. The cloud is read page by page."""
@@ -177,13 +177,14 @@ INTERRUPTION_SECONDS = 120.0
 
 
 NoticeKind = Literal["interruption", "rebalance", "maintenance", "state"]
-"""What a notice announces. interruption: the machine will be interrupted. rebalance: its risk of interruption has
-risen. maintenance: the cloud will stop, restart or retire it at a known time. state: it changed its state.
+"""What the cloud announces about a machine. interruption: it will take the spot machine back. rebalance: the risk of an
+interruption has risen. maintenance: it will stop, restart or retire the machine at a known time. state: the machine
+changed its state.
 """
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """A notice of the cloud about one machine."""
+    """What the cloud announces about one machine. The notices on the channels of reservations are other messages."""
 
     machine: str
     kind: NoticeKind
@@ -209,7 +210,8 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One message of the queue of notices: its notices, and the receipt with which the message is deleted.
+    """One message from the queue in which the cloud's notices arrive: the notices in it, and the receipt with which the
+    message is deleted.
 
     `notices` is empty if the scheduler does not handle this kind of message.
     """

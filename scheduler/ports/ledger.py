@@ -21,7 +21,8 @@ class CostWriter(Protocol):
 
     def book(self, costs: Sequence[Cost]) -> None:
         """Add these costs to the ledger. Costs with the same hour, pool, offering, account and kind are added to one
-        row. The rows are locked at the end of the transaction, in the order of their keys, before events are numbered.
+        row. To avoid deadlocks, the rows are locked only at the end of the transaction, in the order of their keys,
+        before events are numbered.
         """
 
     def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
@@ -29,8 +30,9 @@ class CostWriter(Protocol):
         booked until now. The caller books the costs of this interval in the same transaction, so that no interval is
         booked twice.
 
-        `born`: machine -> begin of its life, which is the result for a machine that was not stored before. Call this
-        method after the rows of other kinds were locked. A machine's row stays locked until the end of the transaction.
+        `born`: id of a machine -> the time at which its costs begin. This time is returned for a machine that was not
+        stored before. Call this method after the rows of other kinds were locked. A machine's row stays locked until
+        the end of the transaction.
         """
 
 
@@ -38,10 +40,11 @@ class CostLedger(Protocol):
     """The methods of a store that read the cost ledger."""
 
     def read_costs(self, since: float = 0.0) -> list[Cost]:
-        """Return the costs of the hour that contains `since` and of all later hours, sorted by key, one for each key.
+        """Return the costs of the hour that contains `since` and of all later hours. The result has one cost for each
+        hour, pool, offering, account and kind, sorted by these five.
 
-        A cost is the sum of what is booked, and of what the machines of slots have cost from their last booking until
-        now. Both parts are of one moment. Locks nothing.
+        A cost is the sum of two parts: what is booked, and what the machines of slots have cost from their last booking
+        until now. Both parts are of one moment. Locks nothing.
         """
 
     def sum_costs(self, since: float) -> list[PoolCost]:
@@ -51,6 +54,6 @@ class CostLedger(Protocol):
         """Delete the costs of hours that began before `before`. Return the number of deleted rows."""
 
     def prune_booked_machines(self, before: float) -> int:
-        """Delete the stored times until which machines without a slot are booked, if such a time is before `before`.
-        Return the number of deleted rows.
+        """Delete the stored booking times of machines without a slot whose costs are booked until a time before
+        `before`. Return the number of deleted rows.
         """

@@ -10,9 +10,9 @@ from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarke
 
 
 class RulesVersion(msgspec.Struct, frozen=True):
-    """The versions of what the rules in force are made from. `document`: the version of the document that was applied.
-    `market`: the version of the catalogue and prices, from which offerings with requirements get their instance types
-    and prices.
+    """The two versions that determine the rules in force. `document`: the version of the rules document that was
+    applied. `market`: the version of the catalogue and prices, from which offerings with requirements get their
+    instance types and prices.
     """
 
     document: int
@@ -20,7 +20,9 @@ class RulesVersion(msgspec.Struct, frozen=True):
 
 
 class MarketWrites(Protocol):
-    """The writes of a transaction to the catalogue of instance types and to the prices. They lock no other row."""
+    """The methods of a transaction that write the catalogue of instance types and the prices. They
+    lock no other row.
+    """
 
     def save_types(self, types: Sequence[InstanceType]) -> None:
         """Insert or replace instance types in the catalogue, by name."""
@@ -29,10 +31,14 @@ class MarketWrites(Protocol):
         """Delete the instance types with these names from the catalogue. Unknown names are ignored."""
 
     def save_prices(self, prices: Sequence[Price]) -> None:
-        """Insert or replace prices, by `Price.key`. Of several prices with one key the last one counts."""
+        """Insert or replace prices, one for each instance type, zone and market (`Price.key`). Of several prices with
+        equal keys the last one counts.
+        """
 
     def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
-        """Insert or replace changes of prices, by `PriceChange.key`."""
+        """Insert or replace changes of prices, one for each instance type, zone, market and hour
+        (`PriceChange.key`).
+        """
 
     def count_market_change(self) -> None:
         """Increase the version of the market by one, because an instance type or the amount of a price changed. No
@@ -49,7 +55,9 @@ class MarketReads(Protocol):
         """Return the version of the scheduling rules in force and the version of the market, by one cheap query."""
 
     def load_market(self) -> StoredMarket:
-        """Return the catalogue of instance types, sorted by name, and all prices, sorted by key, of one moment."""
+        """Return the catalogue of instance types, sorted by name, and all prices, sorted by instance type, zone and
+        market. Both are of one moment.
+        """
 
     def find_holds(self) -> list[Hold]:
         """Return every launch back-off (hold), sorted by id."""
@@ -61,7 +69,7 @@ class PriceHistory(Protocol):
     """
 
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
-        """Return the stored price changes of these instance types, sorted by key."""
+        """Return the stored price changes of these instance types, sorted by instance type, zone, market and hour."""
 
     def prune_price_changes(self, before: float) -> int:
         """Delete the price changes of hours that began before `before`. Return the number of deleted rows."""

@@ -113,12 +113,12 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Count the pending reservations of this principal, and their instances. None: those that unsigned requests
-        have submitted. Locks nothing.
+        """Count the pending reservations that this principal has submitted, and their instances. None: the reservations
+        that unsigned requests have submitted. Locks nothing.
         """
 
     def count_pending_of_account(self, account: str) -> Pending:
-        """Count the pending reservations of this account, and their instances. Locks nothing."""
+        """Count the pending reservations of this quota account, and their instances. Locks nothing."""
 
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
         """Count the reservations whose `sequence` is above `after` and at most `upto`, in whatever phase they are.
@@ -184,7 +184,7 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """Append these events to the stored history, in this order."""
 
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
-        """Return the stored answers to the requests with these ids, by request id. Requests without an answer are
+        """Return the stored answers to the requests with these ids, by request id. Requests without a stored answer are
         missing.
         """
 
@@ -192,19 +192,27 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """Store answers to requests. Raises StaleWriteError if one of the requests has an answer already."""
 
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
-        """Insert or replace callbacks in the outbox, from which they are sent to the broker."""
+        """Insert or replace callbacks (Celery tasks for producers) in the outbox, from which they are sent to the
+        broker.
+        """
 
     def delete_outgoing(self, ids: Iterable[str]) -> None:
-        """Delete the callbacks with these ids from the outbox, because the broker accepted them."""
+        """Delete the callbacks (Celery tasks for producers) with these ids from the outbox, because the broker accepted
+        them.
+        """
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
         """Lock and return every principal, by name. Call it before any other row is locked."""
 
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
-        """Insert or replace principals, and increase `ClusterRow.principals_version`. Call `load_principals` first."""
+        """Insert or replace principals, and increase `ClusterRow.principals_version`, so that other processes read the
+        principals again. Call `load_principals` first.
+        """
 
     def delete_principals(self, names: Iterable[str]) -> None:
-        """Delete principals, and increase `ClusterRow.principals_version`. Call `load_principals` first."""
+        """Delete principals, and increase `ClusterRow.principals_version`, so that other processes read the principals
+        again. Call `load_principals` first.
+        """
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
         """Store samples of account balances for the history. A sample replaces an earlier one of the same account and
@@ -212,8 +220,8 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """
 
     def load_rules(self) -> StoredRules:
-        """Return the scheduling rules in force, as this transaction sees them. Until it ends, no other transaction
-        passes `note_tick`, so no tick writes decisions. Call it before any row is locked.
+        """Return the scheduling rules in force, as this transaction sees them. Until this transaction ends, no other
+        one passes `note_tick`, so no tick writes decisions. Call it before any row is locked.
         """
 
     def save_rules(self, document: Mapping[str, Any], version: int, images: Mapping[str, str] | None = None) -> int:
@@ -250,8 +258,8 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
 
     def accept_restores(self, restores: int) -> None:
         """Permit this process to write into a database with this number of restores (`ClusterRow.restores`). A process
-        calls this when it has checked that the database belongs to its cluster, and a restore when it has increased the
-        number.
+        calls this when it has checked that the database belongs to its cluster. A restore calls it when it has
+        increased the number.
 
         A transaction in a database with another number raises DatabaseWentBackError, because a restore may not be
         complete. Before the first call, the number that the first transaction finds is permitted.
@@ -265,7 +273,7 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
         """Return the newest `limit` entries of the history of the rules, oldest first. `version`: return only the entry
-        with this version.
+        with this version; None: all versions.
         """
 
     def find_principals(self) -> list[StoredPrincipal]:
@@ -290,15 +298,16 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
         """Return the versions of all rows that were written at or after `since`, also of ended reservations. Locks
         nothing.
 
-        `known`: the rows that a view has applied lately, where the view is not newer than the database. A row whose
-        present version is among them may be missing in the result.
+        `known`: the rows that the caller's view has applied lately; None: no row is known. A known row whose version in
+        the database is still the same may be missing in the result, which saves reading it. The view must not have a
+        newer version of any row than the database.
         """
 
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """Return up to `limit` reservations that match all given conditions, in order of submission, without locking. A
-        condition that is None is not given.
+        """Return up to `limit` reservations that match all given conditions, in order of submission, without locking.
+        None for `ids` or `phases`: reservations with any id, or in any phase.
         """
 
     def find_slots(
@@ -308,8 +317,8 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
         states: Sequence[str] | None = None,
         pools: Sequence[str] | None = None,
     ) -> list[Slot]:
-        """Return the slots that match all given conditions, in any order, without locking. A condition that is None is
-        not given.
+        """Return the slots that match all given conditions, in any order, without locking. A parameter that is None is
+        no condition.
         """
 
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
@@ -322,7 +331,9 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
         """Return the stored balances of this account at or after `since`, oldest first."""
 
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        """Return up to `limit` callbacks in the outbox that were not sent since `sent_before`."""
+        """Return up to `limit` callbacks (Celery tasks for producers) in the outbox that were last sent before
+        `sent_before`, or never.
+        """
 
     def count_phases(self) -> dict[str, int]:
         """Return the number of reservations in each phase; 0 for a phase without any."""
@@ -331,6 +342,6 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
         """Return the events that match the filter, oldest first."""
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """Delete events, balances, answers and ended reservations that are older than the given times. Return the
-        number of deleted rows.
+        """Delete events and account balances from before `events_before`, answers to requests from before
+        `requests_before`, and reservations that ended before `ended_before`. Return the number of deleted rows.
         """

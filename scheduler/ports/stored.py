@@ -34,9 +34,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A callback (Celery task of a producer) in the outbox. It is sent to the broker again until the
-    broker accepts it.
-    """
+    """A callback (Celery task for a producer) in the outbox. It is sent again and again until the broker accepts it."""
 
     id: str
     callback: Callback
@@ -88,8 +86,9 @@ class RowVersion(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredRules(msgspec.Struct, frozen=True):
-    """The rules in force. `version` counts their changes; 0: none were applied. `document`: what was applied. `rules`:
-    the same, parsed. `images`: the ids of the images that the document names by a source, as source -> id.
+    """The rules in force. `version` counts their changes; 0: none were applied. `document`: the document that was
+    applied. `rules`: this document, parsed. `images`: the ids of the images that the document names by a source, as
+    source -> id.
     """
 
     version: int
@@ -110,8 +109,8 @@ class AppliedRules(msgspec.Struct, frozen=True):
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions for the events to read; an event must match all that are given. `after`: only events with a higher
-    number.
+    """Conditions for the events to read. An event must match all conditions that are given. `after`: only events with a
+    higher number than this.
     """
 
     after: int = 0

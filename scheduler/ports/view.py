@@ -59,7 +59,9 @@ class ViewCache(Protocol):
         """
 
     def load(self) -> View | None:
-        """Read the whole view and keep it as this process's own copy. Return None if the view is not valid."""
+        """Read the whole view and keep it as this process's own copy. Return the copy, or None if the view is not
+        valid.
+        """
 
     def read_kept(self) -> dict[str, Reservation]:
         """Return all reservations stored in the view, ended ones too, even if the view is not valid. Rows that cannot
@@ -69,10 +71,10 @@ class ViewCache(Protocol):
     def rebuild(self, rows: Iterable[Row]) -> View:
         """Replace the contents of the view by `rows`, which come from the database. Return this process's new copy.
 
-        The generation, the id whose presence makes the view valid, is written last. The first row is requested after
-        the old view was made invalid; so with lazy rows (`Store.read_rows()`) no change is missed. Changes that are
-        published meanwhile are merged by version. Raises ViewUnavailableError if another process began a later rebuild,
-        which then completes.
+        The view is valid while Redis has its generation, an id that is written last. The first of `rows` is requested
+        after the old view was made invalid; so with lazy rows (`Store.read_rows()`) no change is missed. Changes that
+        are published meanwhile are merged by version. Raises ViewUnavailableError if another process began a later
+        rebuild, which then completes.
         """
 
     def matches_copy(self) -> bool:
@@ -91,7 +93,9 @@ class ViewCache(Protocol):
         """Return the Redis keys that any process has renamed and `forget_set_aside` has not removed: the newest 100."""
 
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
-        """Remove these entries from the list of Redis keys that were renamed because their contents were wrong."""
+        """Remove these entries (`SetAside.record`) from the list of Redis keys that were renamed because their contents
+        were wrong.
+        """
 
     def publish_time(self, now: float) -> None:
         """Publish cluster time, for processes that have no database connection."""
@@ -128,8 +132,8 @@ class LeaderLock(Protocol):
     """
 
     def take(self) -> bool:
-        """Take the leader lock for its full duration. Return False if a process has it already; then a mark, the key
-        `again`, is stored.
+        """Take the leader lock for its full duration, and return True. If a process has the lock already, return False
+        and store a mark, the key `again`.
 
         The process that has the lock finds the mark when it releases the lock, and runs one more tick. A `take` that
         succeeds deletes the mark, because the tick that begins now is the requested one. For the same reason it records
@@ -137,11 +141,13 @@ class LeaderLock(Protocol):
         """
 
     def renew(self) -> bool:
-        """Extend the leader lock to its full duration. Return False if this process has lost the lock."""
+        """Extend the leader lock to its full duration, and return True. If this process has lost the lock, return
+        False.
+        """
 
     def release(self) -> bool:
-        """Release the leader lock if this process has it. Return whether another `take` has left a mark: then run one
-        more tick.
+        """Release the leader lock if this process has it. Return whether a refused `take` has left a mark, which means
+        that one more tick is requested.
 
         Only the next `take` that succeeds deletes the mark. So no mark is lost if a release is repeated or its answer
         is lost. If the lock has expired and no process has it, the mark is returned as well. The lock and the mark of
@@ -217,8 +223,8 @@ class Notifier(Protocol):
     def kick(self) -> None:
         """Request a tick. The first call sends a message; calls within the next two seconds send none.
 
-        Raises the error if the message cannot be sent; then the next call sends one. If the sent message is lost, the
-        calls that sent none because of it have no effect: the next periodic tick serves them.
+        If the message cannot be sent, the error is raised, and the next call sends a message. If the sent message is
+        lost, the calls that sent none because of it have no effect: the next periodic tick serves them.
         """
 
     def hear(self) -> None:
@@ -231,7 +237,7 @@ class Notifier(Protocol):
 
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
         """Send a hint to the host of each of these slots (slot id -> hint), because the slot has changed. The host then
-        asks for the slot. A hint may be lost.
+        reads the slot and its leases again. A hint may be lost.
         """
 
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
@@ -248,10 +254,10 @@ class Notifier(Protocol):
 class Heard(msgspec.Struct, frozen=True):
     """The heartbeats of static hosts that one call of `Heartbeats.listen` has read.
 
-    `ages`: slot -> seconds since the last heartbeat; slots without a heartbeat are missing. `kept_for`: seconds for
-    which the storage has kept heartbeats, which is short after Redis was flushed. `versions`: slot -> the version of
+    `ages`: slot id -> seconds since the last heartbeat; slots without a heartbeat are missing. `kept_for`: seconds for
+    which the storage has kept heartbeats, which is short after Redis was flushed. `versions`: slot id -> the version of
     the slot that its host knows (`heartbeat_intake.name_version`); hosts that sent no version are missing. `signed`:
-    slot -> a heartbeat with a counter and a MAC, which `operations.heartbeats` verifies.
+    slot id -> its heartbeat, if it has a counter and a MAC, which `operations.heartbeats` verifies.
     """
 
     ages: dict[str, float]
@@ -261,8 +267,8 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class Heartbeats(Protocol):
-    """The port to the heartbeats of static hosts, which do not pass through a queue. The loss of all stored heartbeats
-    never fails a host.
+    """The port to the heartbeats of static hosts, which do not pass through a queue. If all stored heartbeats are lost,
+    no host counts as offline because of the loss.
     """
 
     def listen(self, hosts: Mapping[str, str]) -> Heard:
@@ -282,8 +288,8 @@ it has no reply address. address: its reply address. signature: it is missing, n
 does not allow the task.
 """
 MOST_REFUSED: Final = 10
-"""The most refused messages with the same defect that all processes together keep within REFUSED_SECONDS. Further ones
-are only counted.
+"""The most refused messages with the same defect that all processes together keep within REFUSED_SECONDS. Further
+messages are only counted.
 """
 REFUSED_SECONDS: Final = 60
 MOST_KEPT: Final = 1000
@@ -320,8 +326,8 @@ class Meter(Protocol):
         """Add one observation to the histogram with this name and these labels."""
 
     def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
-        """Add each of these values to the histogram with this name and these labels. Nothing is written if there are
-        none.
+        """Add each of these values to the histogram with this name and these labels. If there are no values, write
+        nothing.
         """
 
     def note_probes(self, slots: Sequence[str], at: float) -> None:
@@ -344,8 +350,8 @@ class Meter(Protocol):
 
 
 class Dispatcher(Protocol):
-    """The port that sends slow work (calls of the cloud, checks, callbacks) as tasks to Celery queues after a commit.
-    The task `recover` sends lost messages again.
+    """The port that sends slow work as tasks to Celery queues after a commit: calls of the cloud, checks of machines,
+    and callbacks to producers. The periodic task `recover` sends lost messages again.
     """
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
@@ -357,19 +363,19 @@ class Dispatcher(Protocol):
         """
 
     def send_power(self, slots: Sequence[Slot]) -> None:
-        """For each of these slots, send a task that starts the slot's machine (`power` of the slot is `start`) to the
-        launch queue, or one that stops it (`stop`) to the terminate queue. Slots without `power` are ignored.
+        """For each of these slots, send a task that starts or stops the slot's machine, as the slot's `power` states:
+        `start` to the launch queue, `stop` to the terminate queue. Slots without `power` are ignored.
         """
 
     def send_checks(self, slots: Sequence[str]) -> None:
         """Send tasks to the health queue that check the machines of these slots."""
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """Send a callback from the outbox to the producer's queue. Raises ConnectionError if the broker does not accept
-        it.
+        """Send a callback from the outbox, a Celery task, to its queue, which a producer reads. Raises ConnectionError
+        if the broker does not accept it.
         """
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """Schedule a tick for the time `due`, in place of the one that the previous call scheduled. None: no tick is
+        """Schedule a tick for the time `due`, in place of the tick that the previous call scheduled. None: no tick is
         scheduled.
         """

@@ -101,8 +101,8 @@ ACTIONS: dict[str, type[Document] | None] = {
     "drain": None,
     "outage": OutageDocument,
 }
-"""The name of each timeline action -> the document that checks its value. None: the value is an id, or StepReader has a
-method for this action.
+"""The name of each timeline action -> the document that checks its value. None: the value is an id, or a method of
+StepReader checks the value.
 """
 
 

@@ -15,8 +15,8 @@ _DIGITS: Final = 6
 
 
 class BillLine(msgspec.Struct, frozen=True):
-    """One line of a bill: the hours of all machines of one offering, and their cost at the price of each moment in the
-    simulated market. A machine whose type has no price there costs the price at which it was launched.
+    """One line of a bill: the hours of all machines of one offering, and what they cost at the price of each moment in
+    the simulated market. If the market has no price for the type of a machine, the price at its launch counts.
     """
 
     pool: str
@@ -38,7 +38,7 @@ class Bill:
         self._sums: dict[tuple[str, str, str], tuple[float, float]] = {}
 
     def note_slot(self, slot: Slot | None, name: str) -> None:
-        """Update the bill after a slot changed; `slot` is None if the slot was deleted."""
+        """Update the bill after the slot with the id `name` changed; `slot` is None if the slot was deleted."""
         now = self._cluster.event_queue.now
         known = self._open.get(name)
         has_machine = slot is not None and slot.state in WITH_MACHINE and slot.instance_id is not None

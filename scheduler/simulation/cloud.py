@@ -73,9 +73,11 @@ class SimulatedCloud:
         """Launch id -> the machine that this launch created."""
         self._strangers = count(1)
         self.verdicts: dict[str, Category] = {}
-        """Request under way (see `find_request`) -> the reason for which the simulated cloud will refuse it."""
+        """Name of a request under way (see `find_request`) -> the reason for which the simulated
+        cloud will refuse it.
+        """
         self._gangs: dict[str, list[Slot]] = {}
-        """Batch of a gang whose launch is under way -> its slots as they were planned."""
+        """Id of a gang's batch whose launch is under way -> the slots of the batch as they were planned."""
         self.outages: list[OutageDocument] = list(delays.outages)
         self.calls = 0
         self.market: SimulatedMarket | None = None
@@ -105,8 +107,8 @@ class SimulatedCloud:
                 self._gangs[name] = [slot, *others]
 
     def forget_request(self, name: str) -> None:
-        """Forget what `judge` has decided about a request, because the request was answered or is not wanted any
-        more.
+        """Forget what `judge` has decided about a request with this name, because the request was answered or is not
+        wanted any more.
         """
         self.verdicts.pop(name, None)
         self._gangs.pop(name, None)
@@ -180,8 +182,8 @@ class SimulatedCloud:
         machine.pool, machine.offering = pool, offering
 
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:  # noqa: ARG002 - of the port
-        """Return the machines with these ids. Unknown ids are missing in the result. Simulated machines have no status
-        checks. See Fleet.
+        """Return the machines with these ids. Unknown ids are missing in the result. `checked` has no effect, because
+        simulated machines have no status checks. See Fleet.
         """
         return {name: self._describe(name) for name in machines if name in self._machines}
 
@@ -210,7 +212,9 @@ class SimulatedCloud:
         return (found for name in self._machines if (found := self._describe(name)).state != "terminated")
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> None:
-        """Do nothing: a simulation has one cluster, so machines need no tag with its identity. See Fleet."""
+        """Tag machines with the identity of the cluster. Here: do nothing, because a simulation has only one cluster.
+        See Fleet.
+        """
 
     def terminate(self, machines: Sequence[str]) -> None:
         """Terminate these machines after the simulated delay. Unknown ids are ignored. See Fleet."""
@@ -241,7 +245,9 @@ class SimulatedCloud:
                 machine.serves_at = machine.runs_at + self.delays.bind
 
     def resize(self, machine: str, instance_type: str) -> None:
-        """Do nothing: simulated machines have no instance type. See Fleet."""
+        """Change the instance type of a stopped machine. Here: do nothing, because simulated machines have no instance
+        type. See Fleet.
+        """
 
     def end(self, name: str, gone_at: float) -> None:
         """End the machine at the time `gone_at`, unless it ends earlier anyway."""
@@ -273,13 +279,14 @@ class SimulatedCloud:
 
 
 def find_request(slot: Slot) -> str:
-    """Return the name of the request that the launch or start of this slot is a part of: the batch of a gang, else the
-    launch id of a launch or the instance id of a start.
+    """Return the name of the request that the launch or start of this slot is a part of. For a gang it is the id of the
+    batch, because one request launches all machines of a gang; else the launch id of a launch, or the instance id of a
+    start.
     """
     own = slot.instance_id if slot.power else slot.launch_id
     return (slot.batch if is_gang(slot) else own) or ""
 
 
 def is_gang(slot: Slot) -> bool:
-    """Return whether the launch of this slot is a part of the batch of a gang."""
+    """Return whether the machine of this slot is launched for a gang, by one request for all its machines."""
     return slot.gang is not None and slot.batch is not None and slot.power is None

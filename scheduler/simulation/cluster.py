@@ -59,11 +59,11 @@ class SimulatedCluster:
         *,
         kick_for_marks: bool = False,
     ) -> ChangeSet:
-        """Run `apply`, which carries out a command as an operator, on the rows that `load` loads. Publish and return
-        the changed rows.
+        """Run `apply`, which carries out a command as an operator, on the rows that `load` loads. Publish the changed
+        rows, and return all changes.
 
-        A refused command changes nothing. If a change only moves times of rows (a renewal, a heartbeat), a tick is
-        requested only with `kick_for_marks`.
+        A refused command changes nothing. A change that moves only times of rows (a renewal, a heartbeat) requests a
+        tick only with `kick_for_marks`; any other change requests a tick.
         """
         with self.store.transaction() as transaction:
             work = UnitOfWork(transaction, "operator")
@@ -76,7 +76,9 @@ class SimulatedCluster:
 
 
 def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedCluster:
-    """Return a simulated cluster without slots, under the rules `config`, at time 0."""
+    """Return a simulated cluster without slots, under the rules `config`, at time 0. `delays`: the settings of the
+    simulated cloud.
+    """
     event_queue = EventQueue()
     cloud = SimulatedCloud(event_queue, delays)
     dispatcher = SimulatedDispatcher(event_queue, cloud)
@@ -198,9 +200,11 @@ def put_absent_host(cluster: SimulatedCluster, name: str) -> None:
 
 
 def _find_epoch(work: UnitOfWork, given: SlotRecord, known: Slot | None) -> int:
-    """Return the epoch of the slot after a slot record is applied. `given`: the record; `known`: the slot before it;
-    None: there is none. If the record has another machine, or if leases of a removed slot or lost machine remain, the
-    epoch is a new one, so that earlier leases are not on the slot.
+    """Return the epoch that a slot gets from the slot record `given`. `known`: the present row of the slot; None: there
+    is no such slot.
+
+    The epoch is a new one in two cases: the record has another machine than the slot, or leases of a removed slot or
+    lost machine remain. So earlier leases do not count as leases on the present machine.
     """
     has_left = (known is None or known.state == "empty") and bool(work.leases.list_all(given.id))
     if known is None:

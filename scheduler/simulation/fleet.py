@@ -26,7 +26,7 @@ heartbeats in a trace.
 
 @dataclass(frozen=True)
 class Fleet:
-    """The rules for a workload trace. `document`: the rules as they were read; `rules`: the same, checked. `system`:
+    """The rules for a workload trace. `document`: the rules as they were read; `rules`: these rules, checked. `system`:
     the system that the jobs request. `cloud`: the settings of the simulated cloud.
     """
 
@@ -129,8 +129,8 @@ def count_processors_at_most(pool: Pool) -> int:
 
 
 def count_processors(pool: Pool, resources: Resources | None) -> int:
-    """Return how many processors of jobs fit on a slot with these resources. None: the slot limits only the number of
-    leases.
+    """Return how many processors of jobs fit on a slot with these resources. None: the slot has no resources, and only
+    its number of leases is limited.
     """
     most: float = pool.lease_limit
     if resources is not None:

@@ -12,8 +12,9 @@ from scheduler.simulation.cluster import SimulatedCluster
 
 @dataclass
 class _Work:
-    """The work of one reservation. `left`: instance-seconds that were left at the time `since`; `rate`: instances that
-    work since then; `ends_at`: when the work ends at this rate; `token`: the fencing token of its lease.
+    """The work of one reservation. `left`: instance-seconds of work that were left at the time `since`; `rate`: number
+    of instances that work since then; `ends_at`: when the work ends at this rate; `token`: the fencing token of the
+    reservation's lease.
     """
 
     left: float
@@ -24,10 +25,11 @@ class _Work:
 
 
 class Holders:
-    """Simulated holders of all reservations with a `runtime`: each works on the leased slots, then releases them.
+    """Simulated holders of all reservations with a `runtime`: each holder works on the leased slots, then releases
+    them.
 
-    The work of a reservation is `runtime` seconds of all its instances. While the essential instances are leased, each
-    leased instance does one second of it in a second.
+    The work of a reservation is `runtime` seconds for each of its instances. While the essential instances are leased,
+    each leased instance does one second of this work in each second.
     """
 
     def __init__(self, cluster: SimulatedCluster, *, confirm_needlessly: bool = True) -> None:

@@ -131,12 +131,16 @@ RESERVATION_HISTORY: Final = tuple(
     for name in ReservationRecord.model_fields
     if name not in ReservationDocument.model_fields and name not in {"phase", "created_at"}
 )
-"""The fields about a reservation's past that its record in a scenario may contain, named as in the database row."""
+"""The fields about a reservation's past that its record in a scenario may contain. They have the names of the
+reservation's row in the database.
+"""
 SLOT_HISTORY: Final = (
     *("resources", "last_seen", "drain_reason", "error", "interrupted_at", "interrupted_by", "uses"),
     *("unconfirmed", "failed_probes", "stranger", "noted_at", "launched_for", "launched_at"),
 )
-"""The fields about a slot's past that its record in a scenario may contain, named as in the database row."""
+"""The fields about a slot's past that its record in a scenario may contain. They have the names of the slot's row in
+the database.
+"""
 
 
 def list_history(record: Document, names: Iterable[str]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Lanes: the lives of single slots in a simulation, as their states and loads over the virtual clock. The memory has a
-bound.
+"""Lanes: the histories of single slots in a simulation, as their states and loads over the virtual clock. The memory
+for all lanes is limited by the constants below.
 """
 
 from array import array
@@ -12,10 +12,10 @@ from scheduler.model.slots import slot_order
 from scheduler.model.transitions import SLOT_STATES
 
 MOST_LANES: Final = 96
-"""The most slots whose lives are recorded. The slots that are used first are chosen."""
+"""The most slots whose histories are recorded. The slots that are used first are chosen."""
 MOST_STEPS: Final = 4000
-"""The most changes of all recorded slots that are kept one by one. After more changes, only the cells describe the
-lives.
+"""The most changes of all recorded slots that are kept one by one. After more changes, the histories are kept only as
+cells.
 """
 MOST_CELLS: Final = 512
 """The most cells of one slot. A cell is a period of the virtual clock; all periods of all slots have the same
@@ -42,12 +42,12 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """The life of one slot. `steps` has a step for each period without a change; it is empty if there were more than
+    """The history of one slot. `steps` has a step for each period without a change; it is empty if there were more than
     MOST_STEPS changes.
 
-    `states` and `loads` describe the whole life in cells (periods of equal length) by one digit each. A digit of
-    `states` is the index in SLOT_STATES of the state that lasted longest. A digit of `loads` is the mean load in this
-    state, from 0 (nothing is used) to 9 (all).
+    `states` and `loads` describe the whole history in cells (periods of equal length) by one digit each. A digit of
+    `states` is the index in SLOT_STATES of the state that lasted longest in the cell. A digit of `loads` is the mean
+    load in this state, from 0 (nothing is used) to 9 (all).
     """
 
     slot: str
@@ -58,9 +58,9 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 class Lanes(msgspec.Struct, frozen=True):
-    """The lives of slots. `width`: seconds of a cell. `used`: the number of slots that were ever used; if it is more
-    than the number of lanes, the slots that were used later were not recorded. `is_exact`: whether the lanes have their
-    steps, not only cells.
+    """The histories of slots. `width`: seconds of a cell. `used`: the number of slots that were ever used; if it is
+    more than the number of lanes, the slots that were used later were not recorded. `is_exact`: whether the lanes have
+    their steps, not only cells.
     """
 
     lanes: tuple[Lane, ...]
@@ -70,7 +70,7 @@ class Lanes(msgspec.Struct, frozen=True):
 
 
 class _Life:
-    """The life of one slot so far. Its present state began at the time `since` and is not in the cells yet."""
+    """The history of one slot so far. Its present state began at the time `since` and is not in the cells yet."""
 
     __slots__ = ("holders", "load", "loads", "pool", "seconds", "since", "state", "steps")
 
@@ -120,7 +120,9 @@ class _Life:
 
 
 class LaneRecorder:
-    """Records the lives of the slots that are used first. Times are seconds on the virtual clock and never decrease."""
+    """Records the histories of the slots that are used first. Times are seconds on the virtual clock and never
+    decrease.
+    """
 
     def __init__(self, most_lanes: int = MOST_LANES, most_steps: int = MOST_STEPS, width: float = 0.25) -> None:
         self._most_lanes, self._left, self._width = most_lanes, most_steps, width
@@ -128,7 +130,9 @@ class LaneRecorder:
         self._used: set[str] = set()
 
     def note(self, slot: str, pool: str, state: str, load: float, holders: Iterable[str], now: float) -> None:
-        """Record that the slot is in this state with this load from now on."""
+        """Record that the slot is in this state with this load from now on. `load`: the used share of the slot, from 0
+        to 1. `holders`: ids of the reservations with leases on the slot.
+        """
         if state != ABSENT:
             self._used.add(slot)
         life = self._lives.get(slot)
@@ -154,7 +158,7 @@ class LaneRecorder:
             life.steps.append(Step(life.since, now, life.state, life.load, life.holders))
 
     def finish(self, now: float, pools: Sequence[str] = ()) -> Lanes:
-        """Return the recorded lives up to now, sorted by pool (in the order of `pools`) and number of the slot."""
+        """Return the recorded histories up to now, sorted by pool (in the order of `pools`) and number of the slot."""
         for life in self._lives.values():
             self._close(life, now)
             life.since = now

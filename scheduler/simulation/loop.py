@@ -1,4 +1,6 @@
-"""The event loop of a simulation: it advances the virtual clock, and runs due events and requested ticks."""
+"""The loop of a simulation: it advances the virtual clock, and runs the callbacks and ticks that are due. Callbacks are
+what machines and holders do at a time.
+"""
 
 from collections.abc import Callable
 from math import inf
@@ -15,11 +17,11 @@ is raised.
 
 
 class EventLoop:
-    """Runs due events and ticks on one simulated cluster.
+    """Runs the callbacks and ticks that are due on one simulated cluster.
 
-    `process_events`: a function that handles new events and returns whether there were any. `on_tick`: a function that
-    is called with the result of each tick, before the events that its writes caused are handled. `kicks`: whether
-    requested ticks run; `wakes`: whether ticks run that are scheduled for a time.
+    `process_events`: a function that handles the new events of the history and returns whether there were any.
+    `on_tick`: a function that is called with the result of each tick, before the events that the tick's writes caused
+    are handled. `kicks`: whether requested ticks run; `wakes`: whether ticks run that are scheduled for a time.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class EventLoop:
         """
 
     def next_instant(self) -> float:
-        """Return the virtual time of the next event or scheduled tick; infinity when there is none."""
+        """Return the virtual time of the next callback or scheduled tick; infinity when there is none."""
         wake = self._cluster.dispatcher.due if self._wakes else None
         return min(self._cluster.event_queue.next_at, inf if wake is None else wake)
 
     def run_due(self) -> None:
-        """Run the callbacks that are due now (machines, holders) and handle their events, until nothing is due."""
+        """Run the callbacks of machines and holders that are due now, and handle the events that they cause, until no
+        callback is due.
+        """
         self._cluster.event_queue.run_due()
         while self._process_events():
             self._cluster.event_queue.run_due()

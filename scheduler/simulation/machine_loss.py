@@ -67,7 +67,7 @@ class Interruptions:
     """Interrupts spot machines at random, on average `interruption_rate` times per hour of a machine. The rate of
     `[cloud]` counts in traces only; the rate of `[cloud.market]` counts in scenarios, too.
 
-    The same seed gives the same interruptions under every policy.
+    The same seed gives the same interruptions, whatever the scheduling rules are.
     """
 
     def __init__(self, cluster: SimulatedCluster, *, is_trace: bool = True) -> None:

@@ -23,8 +23,8 @@ _DIGITS: Final = 6
 class SimulatedMarket:
     """EC2's market on a virtual clock: the port MarketSource. All zones have the same prices.
 
-    Prices and shortages depend only on the settings of the market and the time, so that all policies meet the same
-    ones.
+    Prices and shortages depend only on the settings of the market and the time. So they are the same whatever the
+    scheduling rules are, and runs can be compared.
     """
 
     def __init__(self, document: MarketDocument, rules: Rules) -> None:
@@ -116,7 +116,9 @@ class SimulatedMarket:
         return list(self._list_prices(types, "spot", zones or self._zones, seen_at))
 
     def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
-        """Return the present on-demand prices of these instance types. See MarketSource."""
+        """Return the present on-demand prices of these instance types. `seen_at`: the present virtual time. See
+        MarketSource.
+        """
         return list(self._list_prices(types, "on-demand", self._zones, seen_at))
 
     def _list_prices(self, types: Sequence[str], market: Market, zones: Sequence[str], now: float) -> Iterator[Price]:

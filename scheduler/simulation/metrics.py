@@ -225,7 +225,7 @@ class RunMetrics:
         self.ended_at = max(self.ended_at, finished_at)
 
     def note_slot(self, slot: Slot | None, name: str) -> None:
-        """Update the metrics after a slot changed; `slot` is None if the slot was deleted."""
+        """Update the metrics after the slot with the id `name` changed; `slot` is None if the slot was deleted."""
         known = self._machines.get(name)
         pool = self._rules.pools.get(slot.pool) if slot is not None else None
         if slot is None or pool is None or slot.state not in WITH_MACHINE:
@@ -243,7 +243,9 @@ class RunMetrics:
     def sum_up(
         self, *, jobs: int, skipped: int, ticks: int, wall_seconds: float, bill: tuple[BillLine, ...] = ()
     ) -> Summary:
-        """Return the results of the simulation up to the present time of the virtual clock."""
+        """Return the results of the simulation up to the present time of the virtual clock. The parameters are values
+        of the result that are counted elsewhere: see Summary.
+        """
         present = self._machines.values()
         cost = self._cost + sum(each.cost_until(self._now) for each in present)
         return Summary(

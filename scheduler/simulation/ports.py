@@ -1,6 +1,6 @@
 """The ports that a simulation implements itself: dispatcher and view cache.
 
-The dispatcher runs the slow tasks of workers (launches, starts, stops, terminations and checks) on the virtual clock.
+The dispatcher runs the slow tasks of workers on the virtual clock: launches, starts, stops, terminations and checks.
 The view cache has only one copy of the rows, because the same process publishes and reads.
 """
 
@@ -39,12 +39,14 @@ class SimulatedDispatcher:
         return launch(self.ports, slot_id, launch_id)
 
     def launch_gang(self, batch: str) -> object:
-        """Carry out the launch of the machines of a gang's batch, as a worker does in production."""
+        """Carry out the one request for all machines of a gang, as a worker does in production. `batch`: the id of the
+        request's batch of slots.
+        """
         return launch_batch(self.ports, batch)
 
     def start(self, slot_id: str, epoch: int) -> str:
-        """Start the stopped machine of this slot, as a worker does in production. Return a word for the outcome of the
-        start.
+        """Start the stopped machine of this slot, as a worker does in production. Return the outcome of the start as
+        one word, as `start_all` does.
         """
         return start_all(self.ports, [(slot_id, epoch)])[slot_id]
 
@@ -69,7 +71,7 @@ class SimulatedDispatcher:
 
     def _judge(self, slots: Sequence[Slot]) -> Sequence[Slot]:
         """Let the simulated cloud decide which launches or starts of these slots it refuses, by the number of machines
-        that exist. The rows of `slots` count among them already, so their number is subtracted. Return `slots`.
+        that exist. The stored rows of `slots` count as machines already, so they are subtracted. Return `slots`.
         """
         if slots:
             rules = self.ports.rules()
@@ -129,10 +131,12 @@ class SimulatedDispatcher:
             self._event_queue.note(at, partial(check, self.ports, [slot.id]))
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """Do nothing: a simulation has no receivers of callbacks. See Dispatcher."""
+        """Send a callback to a producer. Here: do nothing, because a simulation has no producers that receive
+        callbacks. See Dispatcher.
+        """
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """Schedule a tick for the virtual time `due` (None: no scheduled tick). See Dispatcher."""
+        """Schedule a tick for the virtual time `due`. None: no tick is scheduled. See Dispatcher."""
         self.due = None if due is None else max(due, now)
 
 
@@ -164,8 +168,8 @@ class SimulatedViewCache(MemoryViewCache):
         return self._view
 
     def load(self) -> View | None:
-        """Return the view with all published changes; None if there is no view yet. The view is stored nowhere else
-        from which it could be read. See ViewCache.
+        """Return the view with all published changes; None if there is no view yet. Unlike with Redis, the view of this
+        object is the only copy, so nothing is read. See ViewCache.
         """
         return self.catch_up()
 
@@ -176,8 +180,8 @@ class SimulatedViewCache(MemoryViewCache):
         return self._view
 
     def matches_copy(self) -> bool:
-        """Return whether there is a view. There is no second copy of the view that could differ from it. See
-        ViewCache.
+        """Return whether the view agrees with the process's own copy. Here both are the same object, so the result is
+        whether there is a view. See ViewCache.
         """
         return self._view is not None
 

@@ -67,8 +67,8 @@ def play(scenario: Scenario) -> Iterator[Line]:
 
 
 class Runner:
-    """Runs one scenario step by step. At each time of the virtual clock it runs first the due events, then the timeline
-    actions, then the requested ticks.
+    """Runs one scenario step by step. At each time of the virtual clock it runs first the due callbacks of machines and
+    holders, then the timeline actions, then the requested ticks.
     """
 
     def __init__(self, scenario: Scenario, *, records: bool = False) -> None:
@@ -241,7 +241,7 @@ class Runner:
 
     def _command(self, verb: str, document: Document) -> None:
         """Carry out a command of the timeline as an operator, as workers do in production. A refused command changes
-        nothing.
+        nothing. `verb`: the name of the command, such as `release`.
         """
         rules = self.cluster.ports.rules()
         self.cluster.change(
@@ -291,8 +291,8 @@ class Runner:
 
 
 def _restore(cluster: SimulatedCluster, scenario: Scenario) -> None:
-    """Insert the scenario's launch back-offs (holds), and set the fields about the past (such as the number of
-    restarts) that its reservation records contain.
+    """Insert the scenario's launch back-offs (holds). Set the fields about the past that its reservation records
+    contain, such as the number of restarts.
     """
     history = {each.id: found for each in scenario.reservations if (found := list_history(each, RESERVATION_HISTORY))}
     if not (history or scenario.holds):
@@ -370,8 +370,9 @@ def _describe_reservation(row: Reservation) -> Line:
 
 
 def _without_claims(lines: Iterable[Line], leases: Iterable[Lease]) -> Line:
-    """Return {"leases": lines, "claims": lines}: each of `lines` describes the lease at the same position in `leases`.
-    Lines of claims are under `claims`, which is missing if there are none.
+    """Return {"leases": lines, "claims": lines}. Each of `lines` describes the lease at the same position in `leases`.
+    Lines of claims are under `claims`, and all others under `leases`. If there are no claims, the key `claims` is
+    missing.
     """
     pairs = list(zip(lines, leases, strict=True))
     claims = [line for line, lease in pairs if lease.state == "claimed"]

@@ -64,8 +64,8 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A checked scenario. `config`: the rules as a document, into which the timeline's partial changes of the rules are
-    merged. `rules`: the same, checked.
+    """A checked scenario. `config`: the rules at its start, as a document. `rules`: these rules, checked. A step with
+    the action `rules` has the whole rules that are in force after it.
     """
 
     name: str
@@ -172,8 +172,8 @@ def _read_scenario(document: object) -> Scenario:
 
 
 class StepReader:
-    """Reads the steps of a timeline in order. It records the ids of the slots, reservations and accounts that were
-    declared.
+    """Reads the steps of a timeline in order. It records the ids of declared slots, reservations and accounts, because
+    a step may only name what was declared before it.
     """
 
     def __init__(self, rules: Rules, config: dict[str, Any]) -> None:

@@ -22,8 +22,8 @@ strictly after 180 s, because programs compare the lines with another run.
 
 
 def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
-    """Run a scenario file and print its decisions to `out`. Return 0, the exit status. Raises InvalidInputError if the
-    file has any fault.
+    """Run a scenario file and print its decisions to `out`, as JSON lines or as sentences. Return 0, the exit status.
+    Raises InvalidInputError if the file has any fault.
     """
     run_file(path, json_lines=json_lines, out=out)
     return 0

@@ -24,8 +24,8 @@ _OF_HOLDS: Final = ("pool", "kind", "subject", "delay", "active", "streak")
 _OF_REQUESTS: Final = tuple(name for name in PublicRequest.__struct_fields__ if name != "components")
 _OF_ACCOUNTS: Final = (*AccountKeys.model_fields, "balance")
 _OF_MACHINES: Final = ("market", "price")
-"""The fields of a slot's row that describe its machine as it was launched. The snapshot contains them, because the
-rules of the offering may have changed since.
+"""The fields of a slot's row that describe its machine as it was launched. The snapshot contains these fields, because
+the rules of the slot's offering may have changed since the launch.
 """
 _UNSEEN: Final = ("ec2", "probe")
 """The keys of a pool in the rules that a simulation does not read. A snapshot does not contain these keys, because
@@ -36,8 +36,8 @@ their values may be confidential.
 def make_snapshot(
     rows: Iterable[Row], document: Mapping[str, Any], rules: Rules, cloud: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """Return a scenario that starts with these database rows and rules (`document` as it was applied), and whose time 0
-    is `now`.
+    """Return a scenario that starts with these database rows and rules, and whose time 0 is `now`. `document`: the
+    rules as they were applied; `rules`: these rules, checked. `cloud`: the settings of the simulated cloud.
 
     Ended reservations, callbacks and fencing tokens are not in the scenario. Empty slots of elastic pools are not in it
     either, unless they are cordoned.
@@ -94,7 +94,7 @@ def _describe_slot(view: View, slot: Slot, pool: Pool, now: float) -> dict[str, 
 
 def _describe_quota(lease: Lease, now: float) -> dict[str, Any]:
     """Return the fields of a lease's record that concern accounts: level, cost and start. If the lease is being revoked
-    or claimed, add its state and deadline.
+    or is a claim, also return its state and the deadline of the revoke (`revoke_by`).
     """
     state = {"state": lease.state, "revoke_by": _since(lease.revoke_by, now)} if lease.state != "held" else {}
     cost = list(settle(lease, now).cost)
@@ -102,8 +102,8 @@ def _describe_quota(lease: Lease, now: float) -> dict[str, Any]:
 
 
 def _describe_accounts(view: View, rules: Rules, now: float) -> dict[str, Any]:
-    """Return the `accounts` of the snapshot's rules: the settings of the accounts in the database, with their balances
-    charged up to now. They replace the accounts of the rules that were applied.
+    """Return the table `accounts` of the snapshot's rules: the settings of the accounts in the database, with their
+    balances charged up to now. This table replaces the accounts of the rules that were applied.
     """
     tables = {}
     for account in sorted(view.accounts.values(), key=lambda each: each.id):

@@ -73,8 +73,8 @@ def read_jobs(
 ) -> Iterator[Job]:
     """Yield the jobs of a log in the order of its lines (by submit time in a correct log).
 
-    The number of a job's processors is that of the allocated ones, else that of the requested ones. A job that was
-    cancelled before it ran is skipped, and ``when_left_out`` is called with the number of its line. TraceError is
+    A job has as many processors as were allocated to it; if this number is unknown, as many as it requested. A job that
+    was cancelled before it ran is skipped, and ``when_left_out`` is called with the number of its line. TraceError is
     raised at the first line that is no job or whose job has more than ``most_processors``, and at the end if there was
     no job. If ``when_broken`` is given, it is called with the error of a line instead, and the next line is read.
     """

@@ -1,5 +1,5 @@
 """Records what a simulation did over its virtual time: slots by state, the queue, loads, costs, and the longest waits.
-The time of an update does not grow with the simulation, and the memory has a bound.
+The time of an update does not grow with the length of the simulation, and the memory has an upper limit.
 """
 
 from array import array
@@ -64,7 +64,7 @@ class Waits(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """The course of a simulation. Times are seconds on the virtual clock.
+    """What a simulation did over its virtual time. Times are seconds on the virtual clock.
 
     `curves` has by name: the number of slots by use (USES), `waiting` reservations, `load` (sum of the used shares of
     all machines), `machines`, `launches` so far, and the `price` per hour of all machines. `waits`: the waits of the
@@ -87,7 +87,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class _Known:
-    """What the recorder knows of one slot: its row, and the leases on it as (reservation, component) -> resources."""
+    """The last known state of one slot: its row, and the leases on it as (reservation, component) -> resources."""
 
     __slots__ = ("leases", "load", "price", "row", "use")
 
@@ -100,8 +100,8 @@ class _Known:
 
 
 class TimelineRecorder:
-    """Records the course of a simulation on a cluster from now on. A reservation that is leased at the start has no
-    wait.
+    """Records what a simulation does on a cluster from now on. A reservation that is leased at the
+    start has no wait.
     """
 
     def __init__(self, cluster: SimulatedCluster) -> None:
@@ -160,11 +160,13 @@ class TimelineRecorder:
         self._events[event.name] += 1
 
     def note_codes(self, codes: Mapping[str, str]) -> None:
-        """Keep the waiting code of each reservation that the last tick left pending."""
+        """Keep the waiting code of each reservation that the last tick left pending. `codes`: reservation id -> waiting
+        code.
+        """
         self._codes = codes
 
     def note_slot(self, slot: Slot | None, name: str) -> None:
-        """Update the record after a slot changed; `slot` is None if the slot was deleted."""
+        """Update the record after the slot with the id `name` changed; `slot` is None if the slot was deleted."""
         known = self._slots.setdefault(name, _Known())
         before = known.row
         known.row = slot
@@ -255,7 +257,7 @@ class TimelineRecorder:
         return min(max(shares), 1.0)
 
     def finish(self) -> Timeline:
-        """Return the record up to the present virtual time."""
+        """Return what was recorded up to the present virtual time."""
         self.advance(self._cluster.event_queue.now)
         longest = list(self._longest)
         for row in self._waiting.values():

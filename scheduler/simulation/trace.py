@@ -48,7 +48,8 @@ more than a month of refused launches.
 
 
 class Setbacks:
-    """Counts how often the jobs of a trace lose their leases, and raises InvalidInputError when this happens too often.
+    """Counts how often the jobs of a trace lose their leases (a setback), and raises InvalidInputError when this
+    happens too often.
 
     Without this limit, a run in which jobs lose their machines again and again, or get none, would never end.
     """
@@ -165,7 +166,9 @@ class TracePlay:
             self._wall_seconds += monotonic() - began
 
     def _next_instant(self) -> float:
-        """Return the virtual time of the next event. Raises InvalidInputError if there is none although jobs wait."""
+        """Return the virtual time of the next submit, callback or scheduled tick. Raises InvalidInputError if there is
+        none although jobs wait.
+        """
         found = min(self._next[0] if self._next else inf, self._loop.next_instant())
         if found >= FOREVER:
             row = next(iter(self.cluster.store.find_reservations(phases=["pending", "leased"], limit=1)))

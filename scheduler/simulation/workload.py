@@ -61,8 +61,8 @@ def list_submissions(
 ) -> Iterator[tuple[float, ReservationDocument]]:
     """Yield for each job its submit time, in seconds from the first job's submit, and its reservation document.
 
-    `elastic_share`: the share of a job's processors that become an elastic component. Their number is rounded down, and
-    at least one processor stays essential.
+    `elastic_share`: the share of a job's processors that become an elastic component. The number of elastic processors
+    is rounded down, and at least one processor stays essential.
     """
     for number, job in enumerate(workload.jobs, start=1):
         yield job.submit_seconds - workload.begins_at, make_reservation(job, f"job-{number}", system, elastic_share)

@@ -24,8 +24,9 @@ from scheduler.operations.ports import Ports
 from scheduler.ports import ConflictError, StaleWriteError
 
 SEPARATE_SECONDS: Final = 5.0
-"""After a joint transaction has failed, its requests are tried one by one until this number of seconds after its begin.
-This bounds the work on a database that does not answer. Senders repeat the requests that remain.
+"""Number of seconds after the begin of a joint transaction. If that transaction fails, its requests are tried one by
+one until then. The limit bounds the work on a database that does not answer. Senders repeat the requests that were not
+tried.
 """
 MOST_TRIES: Final = 3
 """How many times a request is tried if another transaction changes its rows first."""
@@ -33,7 +34,9 @@ MOST_TRIES: Final = 3
 
 @dataclass(frozen=True)
 class Message:
-    """A request as it arrived: the verb, the document, and the verified sender; None: it was not signed."""
+    """A request as it arrived: the verb, the document, and the verified sender. The sender is None if the request was
+    not signed.
+    """
 
     verb: str
     document: object

@@ -134,7 +134,7 @@ def accept(
 
 
 def count_results(meter: Meter, principal: Principal | None, answer: Answer) -> None:
-    """Count the accepted and the refused documents of one answered request in the metrics, by sender."""
+    """Count the accepted and refused documents of an answered request in the metrics by sender (None: unsigned)."""
     # A sender with an unknown name is refused before this, so there are only as many labels as principals.
     results = answer.get("results", [answer])
     accepted = sum(bool(each["ok"]) for each in results)
@@ -242,8 +242,8 @@ def _answer_again(request: Request, stored: StoredAnswer) -> Answer:
 
 
 def _command_all(work: UnitOfWork, rules: Rules, requests: Sequence[Request]) -> tuple[list[list[Answer]], ChangeSet]:
-    """Carry out the commands of all these requests. Return (the answers to the documents of each request, the
-    changes).
+    """Carry out the commands of all these requests. Return two things: for each request the answers to its documents,
+    and the changes.
     """
     load_rows(work, rules, [(r.verb, item) for r in requests for item in r.items if isinstance(item, Document)])
     results = []
@@ -370,7 +370,7 @@ def check_question(principal: Principal | None, verb: str, *, slot: str | None =
 
 
 def _refuse_for(fault: Fault | None) -> None:
-    """Raise CommandRefused for a fault. None: do nothing."""
+    """Raise CommandRefused for a fault. If `fault` is None, return."""
     if fault is not None:
         raise CommandRefused.of(fault)
 

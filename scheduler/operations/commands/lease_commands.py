@@ -1,7 +1,7 @@
 """Handlers of commands about reservations. Their senders are producers, holders and operators.
 
 Each handler changes rows in a unit of work. If a command cannot be carried out, its handler raises `CommandRefused`
-(the field, what was expected and what was found) before it has changed anything.
+before it has changed anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ from scheduler.policy.lifecycle.timers import may_restart_again
 
 
 class CommandRefused(Exception):  # noqa: N818 (a refused request is not an error of the scheduler)
-    """Raised when a command is not carried out. `fault` (the field, what was expected, what was found) is returned to
-    the sender.
+    """Raised when a command is not carried out. `fault` is returned to the sender. It has the field, what was expected
+    and what was found.
     """
 
     def __init__(self, path: str, wanted: str, got: object, code: FaultCode | None = None) -> None:
@@ -89,7 +89,7 @@ def _find_with_parts(work: UnitOfWork, document: ReasonDocument) -> tuple[Reserv
 
 def _list_named(current: Reservation, name: str | None) -> list[Lease]:
     """Return the leases of the instance with this name, or of all instances of the component with this name; [] if
-    there are none.
+    there are none, or if `name` is None.
     """
     found = [each for each in current.leases if each.component == name]
     if found or all(each.name != name for each in current.request.components):

@@ -82,7 +82,8 @@ def _known_since(current: Reservation) -> float:
     """Return the time of the newest information about a reservation: its last change of phase, or its last
     confirmation. Reports from before that time are ignored.
 
-    If a report with a date began the lease, that is the date of the report, which counts as the confirmation.
+    If the lease began because of a report, the result is the time that the report gives, which is stored as the time of
+    the confirmation.
     """
     if current.confirmed_at is None:
         return current.changed_at

@@ -33,15 +33,16 @@ MOST_VERSIONS: Final = 100
 MOST_SHOWN: Final = 200
 """The most entries of each list of a preview or of a version's changes in one answer."""
 MOST_INNER: Final = 100
-"""The most entries of a list inside such an entry, for example the leases of one decision."""
+"""The most entries of a list inside an entry of another list, for example the leases of one decision."""
 _HIDDEN: Final = "user_data"
 
 
 def describe_rules(ports: Ports, principal: Principal | None, history: int) -> Answer:
     """Return the rules in force and, with `history` above 0, that many of their newest versions, oldest first.
+    `principal`: the sender; None: the request was not signed.
 
-    The user data of pools may contain secrets for operators only. In the answer to any other principal it is missing,
-    and `hidden` has the paths of the missing values.
+    The user data of pools may contain secrets for operators only. In the answer to a signed request of any other
+    principal it is missing, and `hidden` has the paths of the missing values.
     """
     stored = ports.store.load_rules()
     document, hidden = stored.document, list[str]()
@@ -100,8 +101,8 @@ def _count_codes(planned: Plan) -> dict[str, int]:
 
 
 def _cut_lists(table: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return `table` with its lists cut to at most `most` entries. If a list was longer, `lengths` in the result has
-    its name -> whole length. Lists inside an entry are cut to MOST_INNER.
+    """Return `table` with its lists cut to at most `most` entries. If a list was longer, the result also has the table
+    `lengths`: name of the list -> its whole length. Lists inside an entry are cut to MOST_INNER.
     """
     lists = {name: value for name, value in table.items() if isinstance(value, list | tuple)}
     lengths = {name: len(value) for name, value in lists.items() if len(value) > most}
@@ -173,8 +174,8 @@ def _apply(ports: Ports, asked: ApplyDocument, rules: Rules, principal: Principa
 def _write(
     transaction: Transaction, asked: ApplyDocument, rules: Rules, principal: Principal | None
 ) -> tuple[Applied | None, Answer]:
-    """Write the rules in a transaction. Return (what was applied, the answer). If another version is in force than the
-    request expects, return (None, the refusal).
+    """Write the rules in a transaction. Return two things: what was applied, and the answer to the request. If another
+    version is in force than the request expects, write nothing and return None and the answer that refuses the request.
     """
     source = asked.source or ("a request" if principal is None else f"a request of {principal.name}")
     try:
@@ -199,8 +200,11 @@ def _describe_race(error: RulesChangedError, expected: int) -> Fault:
 
 
 def _repeat(ports: Ports, known: StoredAnswer, request: str, sender: str | None) -> Answer:
-    """Return the stored answer to a repeated request, and request a tick. The process that carried the request out
-    first may have ended before it requested one; the tick also publishes the rows that the view lacks.
+    """Return the stored answer to a repeated request, and request a tick. If another principal has sent the first
+    request, return a refusal. `sender`: name of the principal; None: the request was not signed.
+
+    The process that carried the request out first may have ended before it requested a tick; the tick also publishes
+    the rows that the view lacks.
     """
     if known.principal != sender:
         return refuse([Fault("request", "an id that no other principal has used", show(request), "conflict")])

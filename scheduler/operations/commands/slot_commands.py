@@ -1,4 +1,5 @@
-"""Handlers of commands and notices about slots. Their senders are operators, hosts and the cloud.
+"""Handlers of commands about slots and of EC2's notices about machines. Their senders are operators, hosts and the
+cloud.
 
 Each handler changes rows in a unit of work, and returns the new row of the slot. If a command cannot be carried out,
 its handler raises `CommandRefused` before it has changed anything.
@@ -80,8 +81,8 @@ def interrupt(work: UnitOfWork, name: str, gone_at: float) -> Slot:
 
 
 def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
-    """Handle EC2's recommendation to replace the machine of a slot: drain the slot. If the rules of the pool ignore
-    such recommendations, do nothing.
+    """Handle EC2's recommendation to replace the machine of a slot: drain the slot, unless the rules of the pool ignore
+    such recommendations. Return the slot's row.
 
     A second recommendation changes nothing.
     """
@@ -93,11 +94,11 @@ def rebalance(work: UnitOfWork, rules: Rules, name: str) -> Slot:
 
 
 def maintain(work: UnitOfWork, rules: Rules, name: str, code: str, begins_at: float | None) -> Slot:
-    """Handle EC2's announcement that it will stop, restart or retire the machine of a slot: drain the slot. If the
-    rules of the pool ignore such announcements, do nothing.
+    """Handle EC2's announcement that it will stop, restart or retire the machine of a slot: drain the slot, unless the
+    rules of the pool ignore such announcements. Return the slot's row.
 
-    A second announcement changes nothing. `code`: EC2's name of the maintenance, for the event. `begins_at`: when it
-    begins; None: unknown.
+    A second announcement changes nothing. `code`: EC2's name of the maintenance, for the event. `begins_at`: when the
+    maintenance begins; None: unknown.
     """
     slot = find_slot(work, name)
     if (pool := rules.pools.get(slot.pool)) is None or pool.maintenance == "ignore":

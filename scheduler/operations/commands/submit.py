@@ -1,6 +1,7 @@
-"""Submissions: check the documents of new reservations, store the reservations, and make the answers.
+"""Submissions: check the documents of new reservations, store the reservations, and make the answers. A document is the
+request for one reservation.
 
-An answer also has notes about fields of the request that have no effect.
+An answer also has notes about fields of the document that have no effect.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -87,8 +88,8 @@ def foresee(store: Store, known: KnownSlots, rules: Rules, items: Sequence[Item]
 
 @dataclass(frozen=True)
 class Submission:
-    """One request that submits reservations: its documents, the cause for events, and the verified sender (None: the
-    request was not signed).
+    """One request that submits reservations: its documents (one for each reservation), the cause for events, and the
+    verified sender (None: the request was not signed).
     """
 
     items: Sequence[Item]
@@ -119,12 +120,13 @@ def submit(
     misfits: Mapping[str, Reason] | None = None,
     admission: Admission | None = None,
 ) -> tuple[list[list[Answer]], ChangeSet]:
-    """Store new reservations. Return (for each submission the answers to its documents, the changes).
+    """Store new reservations. Return two things: (1) for each submission the answers to its documents, in their order
+    (a document is the request for one reservation); (2) the changes.
 
-    No two submissions may name the same reservation. A document whose id exists already changes nothing, in whatever
-    phase the stored reservation is. `misfits`: by id, the reason why no slot could hold a reservation at present; such
-    reservations are stored as well, and their answers contain the reason. `admission` refuses reservations that exceed
-    a limit on pending ones; None: no limit applies.
+    No two submissions may name the same reservation. If the id of a document exists already, nothing is changed,
+    whatever the phase of the stored reservation is. `misfits`: by id, the reason why no slot could hold a reservation
+    at present; such reservations are stored as well, and their answers contain the reason. `admission` refuses
+    reservations that exceed a limit on pending ones; None: no limit applies.
     """
     rows: dict[str, Reservation] = {}
     causes: dict[str, Cause] = {}
@@ -178,8 +180,8 @@ def _answer_all(
     results: list[Answer] = []
     answered: set[str] = set()
     noted: dict[int, dict[str, str]] = {}
-    """Identity of a request object that documents share -> the notes about its fields that have no effect in its
-    queue.
+    """Identity (`id()`) of a request object, which several documents may share -> notes about the fields of the request
+    that have no effect in its queue.
     """
     for index, item in enumerate(submission.items):
         if not isinstance(item, ReservationDocument) or item.id in refused:
@@ -210,8 +212,8 @@ def _answer_all(
 
 
 def new_reservation(item: ReservationDocument, rules: Rules, now: float, principal: str | None = None) -> Reservation:
-    """Return the pending reservation that a submitted document describes, created now by this principal. Stores
-    nothing.
+    """Return the pending reservation that a submitted document describes, created now by this principal (None: the
+    request was not signed). Stores nothing.
     """
     request = item.request
     return Reservation(
@@ -280,8 +282,8 @@ def _show(value: object) -> str:
 
 
 def describe_answer(row: Reservation | Slot | Account | UnknownReservation) -> Answer:
-    """Return the answer to a command that was carried out. `row`: the reservation, slot or account after the command,
-    or the UnknownReservation of a report.
+    """Return the answer to a command that was carried out. `row`: the reservation, slot or account after the command.
+    It is an UnknownReservation if a report named a reservation that the database does not have.
     """
     if isinstance(row, Account):
         return {"ok": True, "account": row.id, "balance": row.balance}

@@ -40,19 +40,22 @@ from scheduler.ports import UNHEARD, BatchAnswer, BatchOrder, CloudError, Cluste
 SHORT = "UnfulfillableCapacity"
 """Error code for a request that got fewer machines than it asked for, if EC2 names no error. Source: CreateFleet."""
 GANG = "gang"
-"""Key of the stored request of a batch whose machines are of use only together: the id of the gang."""
+"""Key in the stored request of a batch. It is present if the machines are of use only together; its value is the id of
+the gang.
+"""
 SLOTS = "slots"
-"""Key of the stored request of a batch: the ids of the slots for which it asks machines. A request that lacks this key
-is not of a batch.
+"""Key in the stored request of a batch. Its value is the ids of the slots for which the request asks machines. A
+request without this key asks for the machine of one slot.
 """
 PRICES = "prices"
-"""Key of the stored request of a batch: the price of each offering when the request was made. A slot gets one of these
-prices, even if the table of prices changes before the answer comes.
+"""Key in the stored request of a batch. Its value is the price of each offering when the request was made. A slot gets
+one of these prices, even if the table of prices changes before the answer comes.
 """
 
 
 def launch_batch(ports: Ports, batch: str) -> str:
-    """Request the machines of all slots of this batch that still want one. Return a word for the outcome.
+    """Request the machines of all slots of this batch that still want one, by one request. Return the outcome as one
+    word, for logs and metrics.
 
     `success`: at least one slot got a machine; for a gang: all slots. Slots without a machine become empty, and the
     next tick plans their launches again.
@@ -71,21 +74,25 @@ def launch_batch(ports: Ports, batch: str) -> str:
 
 
 def is_of_batch(request: dict[str, Any] | None) -> bool:
-    """Return whether this stored launch request asks for the machines of a batch of slots."""
+    """Return whether this stored launch request asks for the machines of a batch of slots. Return False if there is no
+    request (None).
+    """
     return request is not None and SLOTS in request
 
 
 def find_request(ports: Ports, batch: str) -> dict[str, Any] | None:
-    """Return the stored request of a batch whose answer has not been recorded; None if there is none."""
+    """Return the stored request for the machines of a batch of slots whose answer has not been recorded; None if there
+    is none.
+    """
     stored = (slot.launch_request for slot in ports.store.find_slots(states=["launching", "terminating"]))
     of_batch = (request for request in stored if request is not None and request.get("batch") == batch)
     return next(of_batch, None)
 
 
 def end_batch(ports: Ports, batch: str, *, is_last: bool) -> None:
-    """Request the machines of a batch again, because some of its slots were given up before the answer was recorded.
-    The answer shows which machines the request has launched: each machine is given to a slot that still wants one, or
-    is terminated.
+    """Send the request for the machines of a batch of slots again, because some of the slots were given up before the
+    answer was recorded. The answer shows which machines the request has launched: each machine is given to a slot that
+    still wants one, or is terminated.
 
     `is_last`: this is the last try, and an unknown error counts as proof that there is no machine. Raises CloudError
     while the outcome is unknown.
@@ -187,13 +194,15 @@ def _find_choice(pool: Pool | None, key: str | None) -> Choice | None:
 
 
 def settle_batch(ports: Ports, rules: Rules, batch: str, request: dict[str, Any], answer: BatchAnswer) -> str:
-    """Record the answer to the request of a batch, once. Return a word for the outcome.
+    """Record the answer to the one request for the machines of a batch of slots. An answer is recorded only once.
+    Return the outcome as one word, for logs and metrics.
 
     The machines of the answer are given, in its order, to the slots that want one. Slots for which there is no machine
     become empty, and each refusal pauses launches, as the refusal of a single launch does. Slots that were given up
-    meanwhile become empty. Machines that no slot wants are terminated. If EC2 refuses that, CloudError is raised; the
-    sweep for machines without a slot terminates them later. If a gang lacks a machine, the slots of its other machines
-    are terminated at once: the machines would cost money and serve nothing until the gang is complete.
+    meanwhile become empty. Machines that no slot wants are terminated. If EC2 refuses a termination, CloudError is
+    raised; the sweep for machines without a slot terminates these machines later. If a gang lacks a machine, the slots
+    of its other machines are terminated at once: the machines would cost money and serve nothing until the gang is
+    complete.
     """
     bound, left, change_set = _record(ports, rules, batch, request, answer)
     if change_set is None:
@@ -225,8 +234,8 @@ def is_partial(request: dict[str, Any], answer: BatchAnswer) -> bool:
 def _record(
     ports: Ports, rules: Rules, batch: str, request: dict[str, Any], answer: BatchAnswer
 ) -> tuple[list[tuple[str, Machine]], list[Machine], ChangeSet | None]:
-    """Write the answer to the request of a batch. Return (the slots that got a machine, each with its machine; the
-    machines that no slot wants; the changes). The changes are None if the answer was recorded before.
+    """Write the answer to the request of a batch. Return three things: (1) the slots that got a machine, each with its
+    machine; (2) the machines that no slot wants; (3) the changes, or None if the answer was recorded before.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -258,16 +267,17 @@ def _record(
 
 
 def _clear(work: UnitOfWork, slots: Sequence[Slot], batch: str) -> None:
-    """Make those slots of a batch empty that were given up before its answer was recorded."""
+    """Make those slots empty that were given up before the answer to the request of their batch was recorded."""
     for slot in slots:
         if slot.state == "terminating" and slot.batch == batch and slot.instance_id is None:
             work.move_slot(slot, "empty", reason="never_launched")
 
 
 def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine, prices: Mapping[str, float]) -> None:
-    """Store this machine on a slot. The slot gets the resources of the machine's offering, and the price that the
-    offering had when the request was made (`prices`). If `prices` lacks it (older requests), the slot gets the present
-    price.
+    """Store this machine on a slot. If the machine has another offering than was planned for the slot, the slot gets
+    the resources of that offering, and the price that the offering had when the request was made (`prices`). If
+    `prices` has no such price (as in requests of older versions), the slot gets the present price. `pool` None: the
+    rules no longer have the pool.
     """
     choice = _find_choice(pool, machine.offering) if machine.offering != slot.offering else None
     changes: dict[str, Any] = {}
@@ -288,7 +298,8 @@ def _refuse(
     work: UnitOfWork, pool: Pool | None, first: Slot, slots: Sequence[Slot], refusals: Sequence[Refusal]
 ) -> None:
     """Move the slots for which a batch got no machine to the state `empty`, or to `error` if the last refusal is a
-    wrong configuration. Stage the pauses of launches that the refusals cause.
+    wrong configuration. Stage the pauses of launches that the refusals cause, if the rules still have the pool (`pool`
+    not None).
 
     `slots`: the slots without a machine. `first`: a slot of the batch, as it was before this transaction changed it;
     its launch decides which pauses are staged. Each of `refusals` counts as one refusal, however many machines it
@@ -309,7 +320,7 @@ def _refuse(
 
 @repeated_if_overtaken
 def _settle_error(ports: Ports, rules: Rules, batch: str, names: Sequence[str], error: CloudError) -> str:
-    """Record that the whole request of a batch failed. Return the category of the error.
+    """Record that the one request for the machines of a batch of slots failed. Return the category of the error.
 
     After an unclear outcome the same request is sent again, at most `MOST_ATTEMPTS` times. After a definite refusal the
     slots become empty or `error`, as after the refusal of a single launch.

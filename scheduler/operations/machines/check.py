@@ -22,9 +22,9 @@ from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_g
 from scheduler.ports import RefusedMessage, StoreUnavailableError
 
 BATCH = 500
-"""The most slots in one message that starts checks."""
+"""The most slots whose machines one task checks."""
 PROBES_AT_ONCE = 25
-"""How many machines of one message are probed at the same time. Each probe may last until its timeout."""
+"""How many machines one task probes at the same time. Each probe may last until its timeout."""
 YOUNG_SECONDS = 300.0
 MOST_MISSES = 3
 """After this number of checks in a row that did not find a machine in EC2, the machine counts as gone, if it was
@@ -80,8 +80,8 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
 
 
 def _needs_status(slot: Slot, rules: Rules) -> bool:
-    """Return whether the cloud's status checks decide about this slot. They do if its pool has no probe or is
-    unknown.
+    """Return whether the cloud's status checks decide if the machine of this slot is healthy. They do if the pool of
+    the slot has no probe or is unknown, and the slot is booting, binding or ready.
     """
     pool = rules.pools.get(slot.pool)
     return slot.state in {"booting", "binding", "ready"} and (pool is None or pool.probe.kind == "none")
@@ -109,8 +109,8 @@ def _fails(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules)
 
 
 def _note_probe(work: UnitOfWork, name: str, *, failed: bool) -> None:
-    """Add a failed probe of a ready slot's machine to the count of failed probes in a row. A successful probe sets the
-    count to 0.
+    """Record the result of a probe of a ready slot's machine. A failed probe increases the count of failed probes in a
+    row by one; a successful probe sets it to 0.
     """
     slot = work.slots.get(name)
     count = slot.failed_probes + 1 if slot and failed else 0
@@ -147,8 +147,8 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
 
 
 def _mirror_power(work: UnitOfWork, slot: Slot, machine: Machine) -> None:
-    """Compare the slot's power state (stopped, or to be stopped or started) with the state of its machine, and correct
-    what differs.
+    """Compare the slot's power state with the state of its machine, and correct what differs. The power state is:
+    stopped, to be stopped, to be started, or none of these.
 
     A stop that was decided is done when the machine is stopped. If the machine of a stopped slot runs although no start
     was decided, the machine is stopped again. If a machine is stopped although no stop was decided, it counts as
@@ -250,7 +250,7 @@ def _claim(ports: Ports, due: Sequence[Slot], now: float) -> list[Slot]:
 
 
 def sweep(ports: Ports, *, all_machines: bool = False) -> int:
-    """Send messages that start checks of slots, in batches. Return the number of slots.
+    """Send tasks that check the machines of slots, each task for a batch of slots. Return the number of slots.
 
     Checked are slots that boot, bind or terminate, slots whose stop is not confirmed, and slots that drain because of
     an interruption. `all_machines`: check every slot that has a machine.
@@ -263,8 +263,8 @@ def sweep(ports: Ports, *, all_machines: bool = False) -> int:
 
 
 def send_checks(ports: Ports, slots: Sequence[Slot]) -> int:
-    """Send messages that start checks, each for `BATCH` slots. Slots without a machine are skipped. Return the number
-    of slots.
+    """Send tasks that check the machines of these slots, each task for up to `BATCH` slots. Slots without a machine are
+    skipped. Return the number of slots.
     """
     names = iter(sorted(slot.id for slot in slots if slot.instance_id))
     sent = 0

@@ -1,8 +1,8 @@
-"""Handles EC2's events about machines: records on the slot of a machine that EC2 will take back, replace or maintain
-the machine, and checks the slots of machines whose state changed.
+"""Handles EC2's notices about machines. If EC2 will take back, replace or maintain a machine, this is recorded on the
+machine's slot. If the state of a machine changed, its slot is checked.
 
-A message is deleted from the queue only after its effect is committed, or its check was sent. So a message may arrive
-twice, and two processes may read the queue at once.
+A message is deleted from the queue only after its effect is committed, or after the task that checks the slot was sent.
+So a message may arrive twice, and two processes may read the queue at once.
 """
 
 import time
@@ -27,8 +27,9 @@ ENDING: Final = frozenset({"stopping", "stopped", "shutting-down"})
 
 @dataclass
 class HandledNotices:
-    """The result of reading EC2's events. `changed`: number of notices that changed a slot. `checked`: number of slots
-    for which a check was sent. `left`: number of messages that stay in the queue.
+    """The result of reading EC2's notices about machines. `changed`: number of notices that changed a slot. `checked`:
+    number of slots for which a task that checks the machine was sent. `left`: number of messages that stay in the
+    queue.
     """
 
     changed: int = 0
@@ -37,8 +38,8 @@ class HandledNotices:
 
 
 class _Meant(NamedTuple):
-    """A notice, and the slot whose machine it is about. `launch_id`: the launch by which the slot was found, if the row
-    of the slot has no machine id yet; else None.
+    """One of EC2's notices, and the slot whose machine it is about. `launch_id`: the launch by which the slot was
+    found, if the row of the slot has no machine id yet; else None.
     """
 
     notice: Notice
@@ -48,9 +49,9 @@ class _Meant(NamedTuple):
 
 @dataclass
 class _Sorted:
-    """The notices of a batch of messages. `meant`: the notices whose slot is known. `unplaced`: the receipts of
-    messages with a notice whose slot cannot be found yet; these messages stay in the queue. `error`: the error of EC2
-    because of which slots could not be found.
+    """EC2's notices in a batch of messages, sorted by whether their slot is known. `meant`: the notices whose slot is
+    known. `unplaced`: the receipts of messages with a notice whose slot cannot be found yet; these messages stay in the
+    queue. `error`: the error of EC2 because of which slots could not be found.
     """
 
     meant: list[_Meant] = field(default_factory=list)
@@ -61,8 +62,8 @@ class _Sorted:
 
 @dataclass
 class _Changes:
-    """Notices about changed states of machines that were received and not handled yet. `states`: machine -> its new
-    states. `receipts`: the receipts of their messages.
+    """EC2's notices that report new states of machines and were not handled yet. `states`: machine id -> its new
+    states. `receipts`: the receipts of the messages with these notices.
     """
 
     states: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -72,13 +73,14 @@ class _Changes:
 def handle_notices(
     ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0, clock: Callable[[], float] = time.monotonic
 ) -> HandledNotices:
-    """Read EC2's events from `feed` until it is empty and `wait_seconds` are over. Record notices on the slots of their
-    machines, and send checks for the slots of machines whose state changed. Return the numbers of what was done.
+    """Read EC2's notices about machines from `feed` until it is empty and `wait_seconds` are over. Record them on the
+    slots of the machines, and send tasks that check the machines whose state changed. Return the numbers of what was
+    done.
 
-    Changes of state are gathered while messages are waiting, so that a burst of them causes one message for up to
-    `BATCH` checks. A check does not rely on the state in the event, but reads it from EC2. Raises CloudError if the
-    feed cannot be read, or if EC2 cannot be asked about an unknown machine. Messages that were not handled are
-    delivered again. `clock`: a monotonic clock.
+    Changes of state are gathered while messages are waiting, so that a burst of them causes one task for up to `BATCH`
+    slots. The task does not rely on the state in the notice, but reads it from EC2. Raises CloudError if the feed
+    cannot be read, or if EC2 cannot be asked about an unknown machine. Messages that were not handled are delivered
+    again. `clock`: a monotonic clock.
     """
     handled, changes, end = HandledNotices(), _Changes(), clock() + wait_seconds
     for _ in range(MOST_BATCHES):
@@ -100,8 +102,8 @@ def _handle_batch(
     ports: Ports, feed: NoticeFeed, batch: Sequence[Message], handled: HandledNotices, changes: _Changes
 ) -> CloudError | None:
     """Handle a batch of messages: record their notices on the slots, and delete these messages. Changes of state are
-    added to `changes`, and their messages stay until `_check`. Return the error of EC2 if a machine could not be looked
-    up, else None.
+    added to `changes`, and the messages about them stay until `_check`. Return the error of EC2 if a machine could not
+    be looked up, else None.
     """
     for message in batch:
         states = [(notice.machine, notice.state) for notice in message.notices if notice.kind == "state"]
@@ -119,9 +121,9 @@ def _handle_batch(
 
 
 def _check(ports: Ports, feed: NoticeFeed, changes: _Changes) -> int:
-    """Send checks for the slots whose machines changed their state in a way that matters, and delete the messages.
-    Return the number of slots. Machines without a slot are ignored: when the answer to their launch is recorded, their
-    slot is checked anyway.
+    """Send tasks that check the slots whose machines changed their state in a way that matters, and delete the
+    messages. Return the number of slots. Machines without a slot are ignored: when the answer to their launch is
+    recorded, their slot is checked anyway.
     """
     if not changes.receipts:
         return 0
@@ -180,8 +182,8 @@ def _sort_by_launch(
     `batches`: the batches whose launches are under way.
 
     A machine that EC2 does not list yet may belong to a launching slot, and a machine of one of `batches` has no slot
-    before the answer to the launch is recorded. Their messages stay in the queue until the time of the interruption,
-    and are delivered again.
+    before the answer to the launch is recorded. The messages about both stay in the queue and are delivered again,
+    until two minutes after the notice (`Notice.gone_at`).
     """
     notices = list(notices)
     try:
@@ -217,8 +219,8 @@ def _handle(ports: Ports, meant: Sequence[_Meant]) -> int:
 
 
 def _write(work: UnitOfWork, rules: Rules, meant: _Meant) -> bool:
-    """Stage a notice on the row of its slot. Return whether the slot changed. It does not change if the slot was
-    deleted or has another machine now.
+    """Stage the effect of one of EC2's notices on the row of its slot. Return whether the slot changed. It does not
+    change if the slot was deleted or has another machine now.
     """
     current, notice = work.slots.get(meant.slot), meant.notice
     if current is None or not (

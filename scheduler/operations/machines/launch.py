@@ -37,8 +37,8 @@ not counted in the metrics.
 
 
 def launch(ports: Ports, slot_id: str, launch_id: str) -> str:
-    """Request the machine of this slot's launch from EC2 and store the machine on the slot. Return a word for the
-    outcome, for logs and metrics.
+    """Request the machine of this slot's launch from EC2 and store the machine on the slot. Return the outcome as one
+    word, for logs and metrics.
     """
     rules = ports.rules()
     slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
@@ -101,7 +101,7 @@ def find_delay(attempts: int) -> float:
 
 def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
     """Return the order from which the request to launch this slot's machine is built. `cluster`: the cluster whose
-    identity the machine gets as a tag.
+    identity the machine gets as a tag; None: the machine gets no such tag.
     """
     return LaunchOrder(
         slot=slot.id,
@@ -126,7 +126,7 @@ def describe_machine(machine: Machine) -> dict[str, Any]:
 
 def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
     """Store a launched machine on its slot, which is then booting. If the launch is no longer wanted, terminate the
-    machine. Return a word for the outcome.
+    machine. Return the outcome as one word, for logs and metrics.
 
     If the slot has this machine already (from another copy of the task, or from the sweep for lost answers), nothing
     changes. If EC2 refuses the termination, CloudError is raised; the sweep for machines without a slot terminates the
@@ -222,7 +222,8 @@ def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, category: Category, erro
 def note_refusal(
     work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *, is_definite: bool = True, refused: int = 1
 ) -> None:
-    """Stage the launch back-off (a row called hold) that pauses launches after EC2 refused one.
+    """Stage the launch back-off (a row called hold) that pauses launches after EC2 refused one with an error of this
+    `category`.
 
     Equal refusals of launches that one tick decided count as one. `is_definite`: whether this launch will not be sent
     again. `refused`: the number of slots whose launch is refused. Any answer except `throttled` deletes the pool's
@@ -253,8 +254,8 @@ def note_refusal(
 
 
 def _find_subject(slot: Slot, category: Category) -> str:
-    """Return the subject of a pause of launches after a refusal of this category: the key of an offering, a market, or
-    "" for the whole pool.
+    """Return what is paused after a refusal of this category: the key of an offering, a market, or "" for the whole
+    pool. This is the `subject` of the launch back-off.
     """
     subjects = {"capacity": slot.offering, "misconfigured": slot.offering, "quota": slot.market}
     return subjects.get(category) or ""
@@ -303,7 +304,7 @@ def list_quota_holds_of(rules: Rules, pools: Iterable[str]) -> list[str]:
 
 def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
     """End each launch back-off for an EC2 quota whose pool has fewer active slots now than when EC2 refused the launch.
-    Call it before other slots of the transaction become active, because they would hide this.
+    Call it before other slots of the transaction become active, because these would hide the lower number.
     """
     lasting = [hold for hold in holds.values() if hold.kind == "quota" and hold.active and work.now < hold.until]
     active = {name: work.transaction.count_active(name) for name in {hold.pool for hold in lasting}}
@@ -313,11 +314,12 @@ def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
 
 
 def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collection[Hold], count: int = 1) -> None:
-    """Subtract `count` refused launches, of which `refused` is one, from the numbers of active slots that are stored in
-    quota back-offs which began at the same time.
+    """Lower the numbers of active slots that are stored in those quota back-offs which began at the same time as this
+    refusal. `count`: the number of slots whose launch is refused now; `refused` is one of them.
 
-    The slot of a refused launch is no longer active. Without the subtraction that would look like freed EC2 quota, and
-    end these back-offs. `own`: the id of the back-off that this refusal caused, which does not change.
+    The slot of a refused launch is no longer active. Without the correction, a later count would be lower than the
+    stored number, which would look like freed EC2 quota and end these back-offs. `own`: the id of the back-off that
+    this refusal caused, which does not change.
     """
     others = [hold for hold in holds if hold.kind == "quota" and hold.id != own]
     # Back-offs that began at the same time: refused at this instant, or for launches that the same tick decided.
@@ -329,15 +331,15 @@ def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collectio
 
 
 def count_others(work: UnitOfWork, refused: Slot, count: int = 1) -> int:
-    """Return the number of active slots in the pool of the slot `refused`, without `count` slots whose launch is
-    refused, too.
+    """Return the number of active slots in the pool of the slot `refused`, without the slots whose launch is refused
+    now. `count`: the number of these slots; `refused` is one of them.
     """
     active = work.transaction.count_active(refused.pool)
     return active - (count if refused.state not in INACTIVE else 0)
 
 
 def is_probe(hold: Hold, slot: Slot) -> bool:
-    """Return whether a launch back-off was over when the launch of the slot was decided. Only the success of such a
-    launch shows that EC2 allows more machines again.
+    """Return whether a launch back-off was over when the launch of the slot was decided. Such a launch tests whether
+    EC2 accepts launches again, so only its success shows that EC2 does.
     """
     return hold.until <= slot.since

@@ -35,14 +35,14 @@ _SHARED: Final[frozenset[Category]] = frozenset({"capacity", "quota"})
 
 
 def start_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Start the machines of these slots, given as (slot, epoch), by one call for each offering and zone. Return a word
-    for the outcome of each slot.
+    """Start the machines of these slots, given as (slot, epoch), by one call for each offering and zone. Return for
+    each slot the outcome as one word, for logs and metrics.
 
     If the type of a machine differs from the type of the slot's offering, the machine gets this type before the start.
-    After a refusal for capacity, quota, throttling or permissions the slot is stopped again, launches and starts of the
-    offering, market or pool are paused as after a refused launch, and a tick plans the demand again. A machine that
-    cannot be started for another reason is terminated. After an unclear error the call is repeated; `boot_timeout`
-    limits the time.
+    After a refusal for capacity, quota, throttling or permissions three things happen: the slot is stopped again;
+    launches and starts of the offering, market or pool are paused as after a refused launch; a tick plans the demand
+    again. A machine that cannot be started for another reason is terminated. After an unclear error the call is
+    repeated; `boot_timeout` limits the time.
     """
     rules = ports.rules()
     slots, outcomes = _list_due(ports, wanted, "start")
@@ -66,8 +66,8 @@ def start_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]
 
 
 def stop_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Stop the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return a word for the
-    outcome of each slot.
+    """Stop the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return for each slot the
+    outcome as one word, for logs and metrics.
 
     A machine that the cloud refuses to stop is terminated. After an unclear error the call is repeated with growing
     delays; `terminating_timeout` limits the time.
@@ -92,8 +92,8 @@ def _is_pause(error: CloudError) -> bool:
 
 
 def _start(ports: Ports, rules: Rules, slots: Sequence[Slot]) -> tuple[list[Slot], Refused]:
-    """Start the machines of these slots, which have the same offering. Return (the slots whose machines were started,
-    the refusals).
+    """Start the machines of these slots, which have the same offering. Return two things: the slots whose machines were
+    started, and the refusals by slot id.
     """
     pool = rules.pools.get(slots[0].pool)
     offering = pool.offering_by_key.get(slots[0].offering or "") if pool is not None else None
@@ -144,8 +144,8 @@ def _count(ports: Ports, slots: Sequence[Slot], outcomes: dict[str, str]) -> Non
 
 
 def _list_due(ports: Ports, wanted: Sequence[tuple[str, int]], power: str) -> tuple[list[Slot], dict[str, str]]:
-    """Return (due, outcomes). `due`: the slots that still want this power change and whose call is due. `outcomes`:
-    slot id -> `not_wanted` or `not_due`, for every other slot.
+    """Return two things: (1) the slots that still want this power change and whose call is due; (2) for every other
+    slot, slot id -> `not_wanted` or `not_due`.
 
     `wanted`: pairs of slot id and epoch. `power`: `start` or `stop`, as in the row of a slot.
     """
@@ -164,7 +164,7 @@ def _list_due(ports: Ports, wanted: Sequence[tuple[str, int]], power: str) -> tu
 
 def _call_cloud(call: Callable[[Sequence[str]], None], slots: Sequence[Slot]) -> tuple[list[Slot], Refused]:
     """Call the cloud for the machines of these slots. If it refuses, call it for each half of them, and so on. Return
-    (the slots whose call succeeded, the refusals).
+    two things: the slots whose call succeeded, and the refusals by slot id.
 
     If the first half is refused as a whole for capacity or quota, the other half is not tried: it would be refused too.
     """
@@ -190,14 +190,14 @@ def _call_cloud(call: Callable[[Sequence[str]], None], slots: Sequence[Slot]) ->
 
 def _is_meant(current: Slot | None, slot: Slot) -> bool:
     """Return whether `current`, the present row of a slot, still wants the power change that `slot`, an earlier row of
-    the slot, wanted.
+    the slot, wanted. Return False if the slot was deleted (None).
     """
     return current is not None and (current.epoch, current.power) == (slot.epoch, slot.power)
 
 
 @repeated_if_overtaken
 def _note_called(ports: Ports, slots: Sequence[Slot]) -> None:
-    """Note that the cloud accepted the calls for these slots, so that they are repeated only after a minute. The
+    """Note that the cloud accepted the calls for these slots, so that a call is repeated only after a minute. The
     success of a start ends pauses of launches, as the success of a launch does.
     """
     if not slots:

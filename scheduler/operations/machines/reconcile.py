@@ -104,8 +104,9 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
     """Divide the listed machines that no slot has by what to do with them. The first running machine of a launch
-    belongs to the launch's slot; other machines of the launch are extra. Machines of a batch whose answer is not
-    recorded yet are in no group: the request is sent again, and its answer gives them to slots.
+    belongs to the launch's slot; other machines of the launch are extra. Machines of a batch, which one request
+    launches for several slots, are in no group while the answer is not recorded: the request is sent again, and its
+    answer gives the machines to slots.
     """
     in_place = {slot.instance_id for slot in slots}
     unsettled = {slot.batch for slot in slots if is_of_batch(slot.launch_request)}
@@ -143,8 +144,9 @@ def _adopt(
     ports: Ports, rules: Rules, strangers: Sequence[Machine], accounts: Mapping[str, str], orphan_seconds: float
 ) -> tuple[int, list[Machine], list[Machine]]:
     """In one transaction: let empty slots adopt the machines that are tagged with their ids or were launched in a
-    batch, book the time in which the machines had no slot, and store how many machines have no slot. Return (number of
-    adopted machines, machines without a slot, the old ones of these, which are terminated).
+    batch, book the time in which the machines had no slot, and store how many machines have no slot. Return three
+    things: (1) the number of adopted machines; (2) the machines without a slot; (3) those of (2) that are old enough to
+    be terminated.
     """
     market = load_prices(ports, rules, strangers)
     with ports.store.transaction() as transaction:
@@ -178,10 +180,11 @@ def _adopt(
 
 
 def _is_old(machine: Machine, rules: Rules, now: float, orphan_seconds: float) -> bool:
-    """Return whether a machine without a slot is old enough to be terminated. A machine of unknown age is old enough.
+    """Return whether a machine without a slot is at least `orphan_seconds` old, so that it is terminated. A machine of
+    unknown age is old enough.
 
-    `leasehold doctor` ends its machine itself. Its machine is terminated only after it has had the time of a boot, as
-    its pool permits.
+    A machine that `leasehold doctor` has launched must be older by the time that its pool permits for a boot, because
+    `leasehold doctor` terminates the machine itself.
     """
     if machine.launched_at is None:
         return True
@@ -191,8 +194,8 @@ def _is_old(machine: Machine, rules: Rules, now: float, orphan_seconds: float) -
 
 
 def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
-    """Put a machine on the slot that it is tagged with, if the slot is empty. Put a machine of a batch on the first
-    empty slot of its pool. Return whether the machine is on the slot now.
+    """Put a machine on the slot that it is tagged with, if the slot is empty. Put a machine of a batch, which has no
+    tag with a slot, on the first empty slot of its pool. Return whether the machine is on a slot now.
     """
     if machine.batch is not None:
         empty = (slot for slot in work.slots.values() if slot.state == "empty" and slot.pool == machine.pool)
@@ -220,8 +223,8 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
 
 
 def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
-    """Return the field values that a slot gets when it adopts this machine: those of the machine's offering. If the
-    rules no longer list the offering, resources and labels are those of the pool.
+    """Return the field values that a slot gets from the offering of the machine that it adopts. If the rules no longer
+    list the offering, resources and labels are those of the pool.
     """
     key = find_offering(pool, machine)
     choice = next((each for each in list_configured(pool) if each.key == key), None)

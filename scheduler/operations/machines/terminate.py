@@ -16,20 +16,21 @@ from scheduler.ports import CloudError
 
 
 def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
-    """Terminate the machine of a slot. Return a word for the outcome. The slot becomes empty later, when EC2 reports
-    that the machine is gone.
+    """Terminate the machine of a slot. Return the outcome as one word, for logs and metrics. The slot becomes empty
+    later, when EC2 reports that the machine is gone.
 
     If the slot has no instance id, its launch may be under way, and the machine is searched by its launch id. If none
-    is found (it may be too young to be listed), the stored launch request is sent again, and its answer decides. For a
-    slot of a batch, the answer to the request of the whole batch is recorded first. If EC2 refuses the termination,
-    `recover` repeats it with growing delays and without a limit, because a running machine costs money.
+    is found (it may be too young to be listed), the stored launch request is sent again, and its answer decides. If the
+    slot was launched in a batch, by one request for several slots, the answer to this request is recorded first. If EC2
+    refuses the termination, `recover` repeats it with growing delays and without a limit, because a running machine
+    costs money.
     """
     return next(iter(terminate_all(ports, [(slot_id, epoch)]).values()))
 
 
 def terminate_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Terminate the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return a word for the
-    outcome of each slot. Each slot is treated as by `terminate`.
+    """Terminate the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return for each slot
+    the outcome as one word, for logs and metrics. Each slot is treated as by `terminate`.
 
     Machines whose instance ids are known are terminated by one call. If the cloud refuses the call, all of them are
     tried again later.
@@ -108,9 +109,9 @@ def _find_launched(ports: Ports, slot: Slot) -> str | None:
     """Return the instance id of the machine that the launch of a slot made. Return None if it made none, or if no
     machine of its batch was given to this slot. Raises CloudError while this is unknown.
 
-    EC2 may answer a repeated request with an unknown error, because its client token was used for another request. Then
-    the request is sent at most `MOST_ATTEMPTS` times. After that, None is returned. If a machine appears later, the
-    sweep for machines without a slot terminates it.
+    EC2 may answer a repeated request with an error of the category `unknown`, because its client token was used for
+    another request. Then the request is sent at most `MOST_ATTEMPTS` times. After that, None is returned. If a machine
+    appears later, the sweep for machines without a slot terminates it.
     """
     is_last = slot.attempts >= MOST_ATTEMPTS
     if slot.batch is not None:

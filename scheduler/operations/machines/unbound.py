@@ -50,8 +50,8 @@ def end_unbound(ports: Ports, rules: Rules, machines: Sequence[Machine], account
 
 
 def find_accounts(slots: Iterable[Slot]) -> dict[str, str]:
-    """Return launch or batch id -> the account for whose demand its slots were launched. Missing are batches for
-    several accounts, and launches for no account.
+    """Return launch or batch id -> the account for whose demand its slots were launched. If the slots of a batch were
+    launched for several accounts, or those of a launch for no account, its id is missing.
     """
     found: dict[str, set[str]] = {}
     for slot in slots:
@@ -75,16 +75,17 @@ def find_offering(pool: Pool, machine: Machine) -> str | None:
 
 
 def load_prices(ports: Ports, rules: Rules, machines: Iterable[Machine]) -> StoredMarket:
-    """Return the table of prices. If the rules have a price for the offering of each of these machines, the result has
-    no prices, because the table is large. Call it before the transaction if the machines are known by then.
+    """Return the table of prices that `book_unbound` needs. If the rules have a price for the offering of each of these
+    machines, the table, which is large, is not read, and the result has no prices. Call it before the transaction if
+    the machines are known by then.
     """
     needs_table = any(not _find_offering_price(rules, machine)[1] for machine in machines)
     return ports.store.load_market() if needs_table else StoredMarket()
 
 
 def _find_price(rules: Rules, market: StoredMarket, machine: Machine) -> tuple[str, float | None]:
-    """Return (key of the machine's offering, price). The price is that of the offering, else that of the machine's
-    type, market and zone in the table of prices, else None.
+    """Return two things: the key of the machine's offering, and a price. The price is that of the offering in the
+    rules; else that of the machine's type, market and zone in the table of prices; else None.
     """
     key, price = _find_offering_price(rules, machine)
     if not price and machine.type and machine.market:
@@ -94,7 +95,9 @@ def _find_price(rules: Rules, market: StoredMarket, machine: Machine) -> tuple[s
 
 
 def _find_offering_price(rules: Rules, machine: Machine) -> tuple[str, float]:
-    """Return (key of the machine's offering, its price in the rules). The price is 0.0 if the rules have none."""
+    """Return two things: the key of the machine's offering, and the price of this offering in the rules (0.0 if the
+    rules have none).
+    """
     pool = rules.pools.get(machine.pool or "")
     key = (find_offering(pool, machine) if pool else machine.offering or machine.type) or ""
     choices = list_configured(pool) if pool else []

@@ -48,11 +48,11 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     resources: dict[str, float] = {}
     labels: dict[str, str] = {}
     holds: tuple[Hold, ...] = ()
-    """The launch back-offs on this offering that have not ended."""
+    """The launch back-offs (holds) on this offering that have not ended."""
     reasons: tuple[str, ...] = ()
     is_next: bool = False
-    """Whether the next launch for the wanted resources (without such: the next launch that no reservation needs) would
-    take this offering.
+    """Whether the next launch of the pool would take this offering. The launch is one for the wanted resources; if none
+    are wanted, it is one that no reservation needs.
     """
     turn: str | None = None
     """Which market the next launch of the pool is to have, and why; None if the price decides."""
@@ -65,14 +65,14 @@ class Ages(msgspec.Struct, frozen=True):
     on_demand: float
 
     def is_stale(self, price: Price, now: float) -> bool:
-        """Return whether a price of the table is older than the age of its market."""
+        """Return whether a price of the table was read longer ago than the limit for its market."""
         return now - price.seen_at > (self.spot if price.market == "spot" else self.on_demand)
 
 
 def list_offers(store: Store, ages: Ages, *, pools: Sequence[str] = (), wanted: Resources | None = None) -> list[Offer]:
     """Return the offers of these pools, in the order in which launches would choose them, pool by pool. If `pools` is
-    empty: of all pools that launch machines. First come the offers that may be chosen, then those that cost too much or
-    are too small, then those without a price.
+    empty: of all pools that launch machines. In each pool, the offers that may be chosen come first, then the offers
+    that cost too much or are too small, then the offers without a price.
 
     `ages`: the ages from which prices are stale. `wanted`: the resources that one component requires, without the
     pool's defaults.
@@ -190,7 +190,7 @@ class _Listing:
         return None if offering.name in self._names_by_hand(name) else find_price(pool, offering, self._market)
 
     def _names_by_hand(self, name: str) -> set[str]:
-        """Return the names of those offerings of the pool whose price was set by hand."""
+        """Return the names of those offerings of the pool whose price is set by hand in the rules."""
         pool = self._written.pools[name]
         found = set()
         for entry in pool.offerings:

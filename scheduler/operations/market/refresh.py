@@ -84,7 +84,8 @@ def refresh_on_demand(
 
 def _list_on_demand(rules: Rules, market: StoredMarket, *, all_pools: bool) -> set[str]:
     """Return the instance types whose on-demand price the pools need, because they are launched on demand or because a
-    spot price is compared with it.
+    spot price is compared with it. `all_pools`: also for offerings with a price set by hand, and in pools that do not
+    use the market.
     """
     wanted: set[str] = set()
     for pool in rules.pools.values():
@@ -109,8 +110,8 @@ def _is_older(market: StoredMarket, before: float) -> bool:
 
 
 def _list_wanted(rules: Rules, market: StoredMarket, *, all_pools: bool) -> dict[tuple[str, ...], set[str]]:
-    """Return the instance types whose spot prices the pools need, as zones of the pool -> types. Offerings with a price
-    set by hand need none, except with `all_pools`.
+    """Return the instance types whose spot prices the pools need, as a table: zones of a pool -> the types that are
+    needed in these zones. Offerings with a price set by hand need none, except with `all_pools`.
     """
     wanted: dict[tuple[str, ...], set[str]] = {}
     for pool in rules.pools.values():
@@ -150,7 +151,9 @@ def save_market(store: Store, *, types: Sequence[InstanceType] | None = None, pr
 
 
 def _list_changes(known: StoredMarket, types: Sequence[InstanceType] | None, prices: Iterable[Price]) -> Iterator[str]:
-    """Yield the names of the instance types that are new, gone or changed, or whose prices change."""
+    """Yield the names of the instance types that are new, gone or changed, or whose prices change. `types`: the new
+    catalogue; None: the catalogue stays.
+    """
     amounts = {each.key: each.price for each in known.prices}
     yield from (each.type for each in prices if amounts.get(each.key) != each.price)
     if types is None:

@@ -36,8 +36,8 @@ def load_resolved(store: MarketReads, rules: Rules) -> Rules:
 
 
 def check_requirements(store: MarketReads, rules: Rules, prefix: str = "") -> None:
-    """Raise InvalidInputError with the faults of requirements (`find_market_faults`). Do nothing if no pool has
-    requirements. `prefix`: the path of the rules, for the messages.
+    """Raise InvalidInputError if requirements in the rules have faults (`find_market_faults`). Rules without
+    requirements have no such faults. `prefix`: the path of the rules, for the messages.
     """
     if has_requirements(rules) and (faults := [*find_market_faults(rules, store.load_market(), prefix)]):
         raise InvalidInputError(faults)
@@ -49,8 +49,9 @@ def has_requirements(rules: Rules) -> bool:
 
 
 def resolve_document(document: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
-    """Return `document` with the offerings of `rules`, which were resolved from it, for programs that have no market.
-    Offerings that cannot be launched are omitted; a pool for which none is left keeps its own.
+    """Return `document` with the offerings of `rules`, which were resolved from this document. Programs that cannot
+    read the market need it. Offerings that cannot be launched are omitted; a pool for which none is left keeps the
+    offerings of the document.
     """
     pools = dict(document.get("pools", {}))
     for name, pool in document.get("pools", {}).items():
@@ -75,7 +76,8 @@ def resolve_rules(rules: Rules, market: StoredMarket) -> Rules:
 
 def _resolve_pool(pool: Pool, market: StoredMarket) -> Iterator[Offering]:
     """Yield the resolved offerings of a pool. A requirement that no type meets stays in the pool, because a pool
-    without offerings has another meaning. If two requirements give the same offering, the first one counts.
+    without any offering launches the type of its launch template or image. If two requirements give the same offering,
+    the first one counts.
     """
     seen = {each.name for each in pool.offerings if each.require is None}
     for entry in pool.offerings:

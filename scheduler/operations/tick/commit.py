@@ -48,7 +48,9 @@ from scheduler.ports import LeaderTerm, Store
 CHUNK = 1000
 NOTHING_SEEN: Final[Mapping[str, Slot]] = MappingProxyType({})
 Done = tuple[list[Skipped], ChangeSet, int]
-"""The result of one chunk: its skipped decisions, its changes, and the number of decisions in the chunks after it."""
+"""The result of one chunk of decisions, which one transaction writes: its skipped decisions, its changes, and the
+number of decisions in the chunks after it.
+"""
 Part = Grant | Revoke | Cores
 """A decision that changes one lease of a reservation. The reservation's leases on other slots do not change."""
 _PARTS: Final = (Grant, Revoke, Cores)
@@ -87,9 +89,9 @@ def commit(
 
     Yield after each chunk its skipped decisions, its changes, and the number of decisions that are left. If the caller
     stops there, the rest is not written. Each chunk stores `planned_at` as the time of the last tick. `seen`: the slots
-    by id, as the plan saw them. If other rules came into force since the plan, nothing further is written, because the
-    decisions may break them. Raises DeposedError as soon as another process has taken over as leader; chunks that were
-    committed before stay written.
+    by id, as the plan saw them. `new_id`: a function that returns the id of a new launch. If other rules came into
+    force since the plan, nothing further is written, because the decisions may break them. Raises DeposedError as soon
+    as another process has taken over as leader; chunks that were committed before stay written.
     """
     rules, left = planned_under.rules, len(decisions)
     for chunk in _cut(decisions) or ([[]] if charged else []):
@@ -171,7 +173,7 @@ def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
 
 
 def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
-    """Return whether `decision` belongs to `unit`, the unit of the decisions just before it."""
+    """Return whether `decision` belongs to the same unit (see Unit) as `unit`, the decisions just before it."""
     last = unit[-1]
     if type(last) is Assign:  # speed: most decisions of a large plan
         return False
@@ -254,7 +256,8 @@ class _Writer:
         return QuotaWriter(self._leases)
 
     def write_unit(self, unit: Unit) -> Sequence[tuple[Decision, str]]:
-        """Write the decisions of one unit. Return the decisions that were skipped, each with the reason.
+        """Write the decisions of one unit: one decision, or several that belong together (see Unit). Return the
+        decisions that were skipped, each with the reason.
 
         A change of state that the tables of legal moves forbid is a bug of the program. It is found before any row of
         the unit changes, and only this unit is skipped, so that one row never stops the whole fleet.

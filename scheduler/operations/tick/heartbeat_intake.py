@@ -1,4 +1,4 @@
-"""Reads the heartbeats of static hosts, and answers hosts that ask for their leases.
+"""Reads the heartbeats of static hosts, and answers hosts that query their slot and leases.
 
 Heartbeats do not pass through a queue (see `Heartbeats`), so neither a full queue nor a stopped worker makes a host
 appear lost. A heartbeat is stored with its age, and without the time of the host's clock, so only the scheduler's clock
@@ -26,8 +26,8 @@ from scheduler.policy.lifecycle.timers import is_silent
 from scheduler.ports import Heard, LeaderTerm
 
 MOST_HINTS = 100
-"""The most hosts that get a hint in one run, because all of them then ask for their leases at once. A hint is sent to a
-host whose heartbeats name an old version of its slot.
+"""The most hosts that get a hint in one run, because each host that gets one reads its slot and leases at once. A hint
+is sent to a host whose heartbeats name an old version of its slot.
 """
 
 HOSTS_A_TRANSACTION = 250
@@ -38,7 +38,7 @@ def hear_hosts(ports: Ports) -> int:
     a heartbeat since the last call.
 
     A tick is requested if a host that was silent sends heartbeats again. Hosts whose heartbeats name an old version of
-    their slot get a hint that they should ask for their leases.
+    their slot get a hint that they should read their slot and leases again.
     """
     rules = ports.rules()
     pools = _static_pools(rules)
@@ -54,9 +54,9 @@ def hear_hosts(ports: Ports) -> int:
 
 
 def find_behind(hosts: Sequence[Slot], heard: Heard, rules: Rules) -> list[Slot]:
-    """Return the slots whose hosts send heartbeats with an old version of the slot.
+    """Return the slots whose hosts send heartbeats (`heard`) with an old version of the slot.
 
-    Such a host did not get the hint to ask for its leases, or has not reacted to it yet.
+    Such a host did not get the hint to read its slot and leases again, or has not reacted to it yet.
     """
     return [
         slot
@@ -127,7 +127,8 @@ def name_version(slot: Slot, offline_timeout: float | None) -> str:
     """Return a text that changes whenever the result of `describe_host` for this slot changes.
 
     It contains the slot's epoch (an earlier slot of the same name had another one), the slot's version, which grows
-    with each change of the slot or its leases, and the pool's offline timeout.
+    with each change of the slot or its leases, and the pool's offline timeout (None: the rules no longer have the
+    pool).
     """
     timeout = "-" if offline_timeout is None else f"{offline_timeout:g}"
     return f"{slot.epoch}:{slot.version}:{timeout}"

@@ -77,7 +77,7 @@ class Leader:
 def take_leader_term(ports: Ports, leader: Leader, present: LeaderTerm | None = None) -> LeaderTerm:
     """Return the term under which this process may write: its earlier term if no other process led since, else a new,
     higher one. Call it once in each tick, because it counts the ticks of the term. `present`: the term in the database,
-    if the caller has read it already.
+    if the caller has read it already; None: it is read.
     """
     present = present or ports.store.load_leader_term()
     mine = leader.leader_term

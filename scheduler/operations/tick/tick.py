@@ -62,9 +62,13 @@ class Ticked:
     """Number of the plan's decisions that were not tried, because other rules came into force since the plan."""
     seconds: float = 0.0
     mended: list[RepairResult] = field(default_factory=list)
-    """The results of the comparisons of the view with SQL that this tick made; empty if none was due."""
+    """The results of the comparisons of the view with SQL, and of the repairs of the view, that this tick made; empty
+    if no comparison was due.
+    """
     crossed: list[BudgetStatus] = field(default_factory=list)
-    """The budgets with a limit that is exceeded now and was not exceeded when the amounts were last read."""
+    """The budgets that have become exceeded: one of their limits is exceeded now and was not exceeded when the amounts
+    were last read.
+    """
 
 
 def tick(
@@ -140,7 +144,7 @@ def decide(
 ) -> Ticked:
     """Bring the view (the copy of the rows in Redis) up to date and plan on it, outside any transaction. Return the
     plan with the facts that it is based on. `known`: (view, row about the cluster), if the caller has brought the view
-    up to date and then read the row.
+    up to date and then read the row; None: this is done here.
 
     If there was no tick for longer than `leader.patience`, the scheduler had an outage: ttls and offline timeouts that
     ran out during the outage start again, once.
@@ -193,7 +197,7 @@ def _load_once(ports: Ports) -> View:
 
 def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[RepairResult]:
     """Publish cluster time, and the rows that were recently written in SQL and are missing in the view. Do this only if
-    `leader.interval` has passed since the last time, or if the clock was set back. Return the result in a list; [] if
+    `leader.interval` has passed since the last time, or if the clock was set back. Return a list with the result; [] if
     nothing was due.
     """
     if 0 <= now - leader.looked_at < leader.interval:
@@ -252,8 +256,8 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
 
 
 class _Announcer:
-    """Announces committed chunks one after the other, in the order of their commits. It is a context manager; when its
-    block ends, all announcements have ended.
+    """Announces the committed chunks of a plan one after the other, in the order of their commits. It is a context
+    manager; when its block ends, all announcements have ended.
 
     Speed: a thread announces a chunk while the caller writes the next one, because both mostly wait for Redis and for
     the database. The last chunk, which is the only one of most plans, needs no thread.

@@ -1,8 +1,8 @@
 """Repairs the view (the copy of the rows in Redis) by comparing it with the database.
 
-If a process dies between its commit and its publish, the view lacks the change. The look, a search in every periodic
-tick, finds recently written rows that the view lacks. The audit, a comparison of the whole view every minute, finds all
-other differences. Both publish the rows that the view lacks and remove rows that SQL does not have.
+If a process dies between its commit and its publish, the view lacks the change. Two comparisons find such differences.
+The look, in every periodic tick, searches for recently written rows that the view lacks. The audit, every minute,
+compares the whole view. Both publish the rows that the view lacks and remove rows that SQL does not have.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,7 +45,8 @@ class RepairResult:
 
 
 def look(ports: Ports, view: View, since: float, now: float) -> RepairResult:
-    """Publish the rows that were written in SQL at or after `since` and that the view lacks. Return what was found.
+    """Publish the rows that were written in SQL at or after `since` and that the view lacks. Return the number and the
+    age of the missing changes.
 
     Rows that one transaction wrote are compared together, and only the rows of transactions that differ are read.
     """
@@ -69,8 +70,8 @@ def audit(ports: Ports, view: View, now: float) -> tuple[View, RepairResult]:
     """Compare the counts and versions of all rows of the view with SQL. Publish the rows that differ, or rebuild the
     view if many do.
 
-    Return (view, result). The view is another object after a rebuild. The view is brought up to date before SQL is
-    read, so it is never newer than SQL, unless the database went back to an older state.
+    Return two things: the view, which is another object after a rebuild, and the result. The view is brought up to date
+    before SQL is read, so it is never newer than SQL, unless the database went back to an older state.
     """
     is_whole = ports.view_cache.matches_copy()
     differing = compare(view, ports.store.read_stamps())  # promise: publish-audited
@@ -105,8 +106,8 @@ class Differing:
 
 
 def compare(view: View, truth: Iterable[RowVersion]) -> Differing:
-    """Return the rows that the view has in another version than the database, the rows that the view lacks, and the
-    rows that only the view has. `truth`: the versions of the rows in the database.
+    """Return the rows that differ: (1) rows that the view has in another version than the database; (2) rows that the
+    view lacks; (3) rows that only the view has. `truth`: the versions of the rows in the database.
     """
     found = Differing()
     unknown: Names = {kind: set(view.rows(kind)) for kind in ROW_TYPES}

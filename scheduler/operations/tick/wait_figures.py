@@ -1,5 +1,5 @@
-"""Numbers about the waiting reservations of a plan, for the report of a tick. The reservations are counted in blocks,
-and only blocks that are new since the last plan are examined.
+"""Numbers about the waiting reservations of a plan, for the report of a tick. They are counted by block of the queue (a
+part of the waiting reservations that never changes), and only blocks that are new since the last plan are examined.
 """
 
 from collections import Counter
@@ -25,8 +25,8 @@ LEVELS: Final = range(FREE + 1)
 
 @dataclass(slots=True)
 class _BlockFigures:
-    """The numbers of one block of the queue, which are added up for the report. `codes`: waiting code -> number of
-    reservations.
+    """The numbers of one block of waiting reservations, which are added up for the report. `codes`: waiting code ->
+    number of reservations.
     """
 
     codes: Counter[str]
@@ -47,8 +47,8 @@ class WaitFigures:
     _codes: Counter[str] = field(default_factory=Counter)
     _accounts: Counter[str] = field(default_factory=Counter)
     _payers: Mapping[str, tuple[bool, int]] = field(default_factory=dict)
-    """The accounts that exist -> (whether the account was forgotten, the last `sequence` of a reservation that it does
-    not pay for).
+    """Id of each existing account -> (whether the account was forgotten, the last `sequence` of a reservation that it
+    does not pay for).
     """
 
     def describe(self, plan: Plan, view: View, rules: Rules, now: float) -> dict[str, Any]:

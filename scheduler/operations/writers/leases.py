@@ -36,8 +36,8 @@ _OBSTACLES: Mapping[Obstacle, str] = {
 
 
 class _Run(NamedTuple):
-    """Placements of equal instances on one slot that follow each other in a plan. `component`: that of the instances;
-    None if the request has no instance of this name. `given`: the resources of each instance.
+    """Placements of equal instances on one slot that follow each other in a plan. `component`: the component of these
+    instances; None if the request has no instance of this name. `given`: the resources of each instance.
     """
 
     slot: str
@@ -48,7 +48,7 @@ class _Run(NamedTuple):
 
 @dataclass(slots=True)
 class _SlotUsage:
-    """What the leases on a slot use of it, and how many more leases its machine may get (`uses`)."""
+    """What the leases on a slot use of its capacity, and how many more leases its machine may get (`uses`)."""
 
     usage: Usage
     uses: float
@@ -104,8 +104,9 @@ class LeaseWriter:
         """Return as text why a pending reservation cannot get these placements by the current rows; None if it can.
 
         Claims of the reservation itself do not prevent the placements. `leaving`: ids of reservations whose leases end
-        to make capacity. `parting`: single leases that end for it, as (reservation id, component). `is_claim`: the
-        placements become a claim. It begins when the leases that are being revoked have ended, so they do not count.
+        to make capacity. `parting`: single leases that end for the same purpose, as (reservation id, component).
+        `is_claim`: the placements become a claim. It begins after the leases that are being revoked, so they do not
+        count.
         """
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
@@ -116,8 +117,8 @@ class LeaseWriter:
         claimed = {(each.slot, each.epoch) for each in current.leases}
         occupied: dict[str, _SlotUsage] = {}
         added: dict[str, Mapping[str, float]] = {}
-        """Slot -> the resources of its last instance. They are counted when another run of instances has the same slot,
-        which is rare, so most slots are counted only once (speed).
+        """Slot -> the resources of the last instance that was tested on it. Speed: they are added to the use of the
+        slot only if another run of instances follows on it, which is rare.
         """
         for run in self._list_runs(current, placements):
             slot = self.work.slots.get(run.slot)
@@ -194,7 +195,7 @@ class LeaseWriter:
         self, current: Reservation, placement: Placement, kind: ComponentKind, occupied: dict[str, _SlotUsage]
     ) -> str | None:
         """Return as text why one instance of this kind cannot be placed as the plan chose; None if it can. `occupied`:
-        slot id -> what is used of the slot. A slot is added to it when its first placement is tested.
+        slot id -> what is used of the slot. A slot is added to this table when its first placement is tested.
         """
         slot = self.work.slots.get(placement.slot)
         component = self._find_components(current.request, kind).get(placement.component)
@@ -207,7 +208,7 @@ class LeaseWriter:
         return self._object_to_instance(slot, occupied[slot.id], current.request, component)
 
     def _object_to_slot(self, slot: Slot, epoch: int) -> str | None:
-        """Return as text why a slot takes no leases at all, whatever its capacity; None if it takes leases."""
+        """Return as text why this epoch of a slot takes no leases, whatever its capacity; None if it takes leases."""
         pool = self.rules.pools.get(slot.pool)
         if pool is None:
             return "the rules have changed since the plan"
@@ -252,8 +253,8 @@ class LeaseWriter:
         return _SlotUsage(usage, count_uses_left(slot, pool, claims) if has_limit else inf)
 
     def _object_to_instance(self, slot: Slot, there: _SlotUsage, asked: Request, component: Component) -> str | None:
-        """Return as text why one more instance of a component cannot be leased on a slot: too little capacity, or other
-        labels than required. Return None if it can.
+        """Return as text why one more instance of a component cannot be leased on a slot beside the use `there`: too
+        little capacity, or other labels than `asked` requires. Return None if it can.
         """
         obstacle = find_obstacle_on(slot, self.rules.pools[slot.pool], component, there.usage, there.uses)
         if obstacle is not None:
@@ -292,9 +293,9 @@ class LeaseWriter:
     ) -> None:
         """Lease these placements to a reservation, with a new fencing token.
 
-        A placement with a claim of the reservation goes on with the claim's level, cost and `charged_at`. The others
-        start at `level` (None: no account pays); the first placement, if it has no claim, starts with `cost`, so that
-        the reservation is charged once. `details`: additional details of the event.
+        A placement with a claim of the reservation goes on with the claim's level, cost and `charged_at`. Other
+        placements start at `level` (None: no account pays). The first placement, if it has no claim, starts with
+        `cost`, so that the reservation is charged once. `details`: additional details of the event.
         """
         token = self.work.transaction.next_tokens(1, self._likely)[0]  # promise: new-token
         self._likely -= 1
@@ -389,8 +390,8 @@ class LeaseWriter:
         return msgspec.structs.replace(lease, charged_at=self.now, weight=weight)
 
     def weigh(self, current: Reservation, given: Mapping[str, float], slot: Slot | None) -> float:
-        """Return what a lease of these resources of a slot costs its account per second. Return 1 if the slot or its
-        pool no longer exists.
+        """Return what a lease of these resources of a slot costs its account per second. Return 1 if the slot no longer
+        exists (None), or if its pool does not.
         """
         pool = None if slot is None else self.rules.pools.get(slot.pool)
         settings = self.rules.settings_of(current.request.pool, current.request.system)

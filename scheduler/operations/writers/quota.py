@@ -92,7 +92,7 @@ class QuotaWriter:
 
     def relevel(self, decision: Relevel) -> str | None:
         """Let the account of a reservation pay for its leases at the level `decision.to` from now on. Their cost so far
-        and the balance of the account stay. If this is skipped, return the reason as text, else None.
+        and the balance of the account stay. If the decision is skipped, return the reason as text, else None.
         """
         current = self.work.reservations.get(decision.reservation)
         if current is None or not current.leases or current.phase == "revoking":
@@ -116,8 +116,8 @@ class QuotaWriter:
 
     def preempt(self, decision: Preempt, assignment: Assign | None) -> str | None:
         """Write a preemption together with the assignment of the reservation that gets the slot (the newcomer). If the
-        victims get a grace period, the newcomer gets a claim instead of the assignment. If one of these cannot be
-        written, write nothing and return the reason as text; else return None.
+        preempted reservations (the victims) get a grace period, the newcomer gets a claim instead of the assignment. If
+        one of these cannot be written, write nothing and return the reason as text; else return None.
 
         The account of the newcomer pays what the victims have cost, and the accounts of the victims get it back. The
         newcomer's lease starts with that cost.
@@ -182,8 +182,8 @@ class QuotaWriter:
         self.work.put(msgspec.structs.replace(payer, balance=subtract(payer.balance, cost)))
 
     def _take_back(self, victim: Reservation, decision: Preempt) -> None:
-        """Return a preempted reservation to the queue at once, or, if the decision has a deadline, revoke its leases.
-        From now on its account does not pay for it.
+        """Return a preempted reservation (the victim) to the queue at once, or, if the decision has a deadline, revoke
+        its leases. From now on the victim's account does not pay for it.
         """
         newcomer = self.work.reservations[decision.reservation]
         details = {

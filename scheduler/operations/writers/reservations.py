@@ -136,7 +136,9 @@ class ReservationWriter:
         return None
 
     def _may_come_free(self, lease: Lease) -> bool:
-        """Return whether a claimed slot may still take the lease. A claim outlasts a cordon, unlike a new lease."""
+        """Return whether the slot of `lease`, a claim, is still in service, so that the claim can become a lease. A
+        cordon does not end a claim, although it prevents a new lease.
+        """
         slot = self.work.slots.get(lease.slot)
         if slot is None or not self.work.is_there(lease):
             return False
@@ -225,10 +227,9 @@ class ReservationWriter:
         return lost
 
     def make_way(self, revokes: Sequence[Revoke], newcomer: Decision) -> str | None:
-        """Write the assignment or claim of a reservation (`newcomer`) together with the revokes that make capacity for
-        it. If one of these cannot be written, write nothing and return the reason as text; else return None.
-
-        `newcomer`: the decision that follows the revokes. Nothing is written if it is no assignment or claim.
+        """Write `newcomer`, a decision that assigns or claims slots for a reservation, together with the revokes that
+        make capacity for it. If one of these cannot be written, or if `newcomer` is another kind of decision, write
+        nothing and return the reason as text; else return None.
         """
         if not isinstance(newcomer, Assign | Claim):
             return "no assignment or claim follows the revokes"

@@ -48,7 +48,9 @@ class SlotWriter:
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
         self.work, self.rules, self.new_id, self.now = work, rules, new_id, work.now
         self._launched: dict[tuple[str, str | None, str | None], list[str]] = {}
-        """(pool, offering, gang) -> the slots that were launched in this transaction, for which one request can ask."""
+        """(pool, offering, gang) -> the slots that were launched in this transaction. One request to the cloud can ask
+        for the machines of all slots of an entry.
+        """
 
     def write(self, decision: Launch | Start | Stop | Drain | Terminate | Reset) -> str | None:
         """Test one decision about a slot against the current row and write it. If it is skipped, return the reason as
@@ -137,8 +139,8 @@ class SlotWriter:
         return None
 
     def _call_soon(self) -> dict[str, Any]:
-        """Return the field values of a slot for which a call of the cloud was decided: its task is sent after the
-        commit, and its first attempt is due now.
+        """Return the field values of a slot for which a call of the cloud was decided. With these values, the task for
+        the call is sent after the commit, and its first attempt is due now.
         """
         return {"attempts": 0, "not_before": self.now, "sent_at": self.now}
 
@@ -257,7 +259,7 @@ def describe_choice(choice: Choice) -> dict[str, Any]:
 
 def _is_to_be_replaced(slot: Slot, pool: Pool, reason: SlotReason, now: float) -> bool:
     """Return whether, by the rules of its pool, a slot's machine is too old (`aged`) or has drifted, as `reason`
-    states. Return False for a slot with an unknown occupant.
+    states. Return False for a slot on which an unknown reservation was reported to run (`stranger`).
     """
     rules = pool.replacement
     if slot.stranger is not None:
@@ -268,11 +270,11 @@ def _is_to_be_replaced(slot: Slot, pool: Pool, reason: SlotReason, now: float) -
 
 
 def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happened: str) -> None:
-    """Count a failed boot of a machine of this pool. After `unhealthy_after` failed boots in a row, pause the pool's
-    launches for `error_cooldown`.
+    """Count a failed boot of a machine of this pool (None: the rules no longer have the pool, so nothing is counted).
+    After `unhealthy_after` failed boots in a row, pause the pool's launches for `error_cooldown`.
 
-    The boot of a slot that was interrupted or is being drained does not count. `what_happened`: the words that follow
-    the name of the slot in the stored subject of the pause.
+    The boot of a slot that was interrupted or is being drained does not count. `what_happened`: how the boot failed.
+    The text is stored in the `subject` of the pause, behind the id of the slot.
     """
     if pool is None or not pool.unhealthy_after or slot.interrupted_at is not None or slot.drain_reason:
         return
