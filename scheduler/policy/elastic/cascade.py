@@ -68,9 +68,7 @@ class Cascade:
         the guard last kept another slot; None: not computed yet.
         """
         self._kept_out: dict[Demand, bool] = {}
-        """Demand for one instance -> whether a reclaim on the slots that the starvation guard keeps would make capacity
-        for it.
-        """
+        """Demand for one instance -> whether a reclaim on the slots that the guard keeps would make capacity for it."""
         self._victims = VictimSearch(self.groups, self._assignment)
         self._lifted: list[ElasticGroup] = []
         """Groups of which instances were lifted, and which the cascade still has to serve after that."""
@@ -88,9 +86,7 @@ class Cascade:
         entry is removed when another reservation gets slots there.
         """
         self._has_grace = bool(settings.preemption_grace)
-        """Whether an instance that is lifted keeps its slot until a grace period ends. It then gets no other slot
-        before that.
-        """
+        """Whether an instance that is lifted keeps its slot for a grace period, and gets no other meanwhile."""
 
     @property
     def takes_back(self) -> bool:
@@ -300,9 +296,7 @@ class Cascade:
         self._lifted.clear()
 
     def _is_without_slot(self, group: ElasticGroup) -> bool:
-        """Return whether it is certain that a group gets no slot, because an earlier group of its request class got
-        none.
-        """
+        """Return whether a group certainly gets no slot, because an earlier group of its request class got none."""
         rank, stamp = self._without_slot.get(group.need.likeness, (_LAST, 0))
         return not group.lifted and rank <= group.rank and stamp == self._assignment.stamp
 

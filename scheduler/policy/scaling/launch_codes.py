@@ -28,8 +28,8 @@ OF_A_MARKET: Final = frozenset({"at_quota", "over_budget", "capacity", "misconfi
 
 
 def first_code(codes: Iterable[str | None]) -> str:
-    """Return the code to report if these are the reasons that prevent a launch; "" if there is none, or if one is None
-    (a launch is possible).
+    """Return the waiting code to report if these are the reasons that prevent the possible launches: the first one in
+    ORDER_OF_CODES. Return "" if there is no reason, or if one is None (that launch is possible).
     """
     found = set(codes)
     return "" if None in found else next((code for code in ORDER_OF_CODES if code in found), "")
