@@ -1,9 +1,9 @@
 """The matrix of conditions for a waiting reservation: for each condition that a lease needs, whether it is met, and a
 sentence of evidence.
 
-The conditions stand in the order of the waiting codes (WAITING_CODES). The waiting code that the plan reports decides
-two things: the condition of this code is not met, and each earlier condition is met or does not apply. All later
-conditions are tested by the functions of the planner, on the state after the plan, with its leases and launches.
+The conditions are in the order of the waiting codes (WAITING_CODES). The waiting code that the plan reports decides two
+things: the condition of this code is not met, and each earlier condition is met or does not apply. All later conditions
+are tested by the functions of the planner, on the state after the plan, with its leases and launches.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -114,9 +114,9 @@ def list_conditions(
 
 
 def _settle(name: str, found: _Finding, queued: Queued, findings: "Findings") -> Condition:
-    """Return the condition `name` after `found`, what the planner's functions found, was compared with the waiting code
-    that the plan reports. The condition that the code names is not met. The reservation cannot wait for an earlier
-    condition: if `found` is "not met" for it, its result is "not known".
+    """Return the condition `name`. `found`, the result of the planner's functions, is compared with the waiting code
+    that the plan reports. The condition that this code names is not met. An earlier condition cannot be the reason why
+    the reservation waits: if `found` is "not met" for it, its result is "not known".
     """
     met, evidence = found
     if queued.code and name == _find_named(queued, findings):

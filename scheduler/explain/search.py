@@ -131,9 +131,9 @@ class Search:
         return None if self.is_cut_short else make(high)
 
     def find_least_of(self, makers: Iterable[Callable[[int], Suggestion]], most: int) -> Suggestion | None:
-        """Try the functions `makers` in order; each makes a change of a given size. Return the smallest change of the
-        first function that can end the reservation's wait: `make(n)` with the smallest `n` from 1 to `most`. Return
-        None if no function can, or if the time of the search is over.
+        """Return the smallest change by the first of the functions `makers` with which the reservation's wait can end:
+        `make(n)`, a change of the size `n`, with the smallest `n` from 1 to `most` that ends the wait. Return None if
+        no function has one, or if the time of the search is over.
         """
         for make in makers:
             change = self.find_least(make, most)
@@ -345,7 +345,7 @@ def count_wanted(search: Search) -> int:
 
 
 def list_components(reservation: Reservation) -> list[Component]:
-    """Return the essential components of the reservation."""
+    """Return the components of the reservation whose kind is `essential`."""
     return [each for each in reservation.request.components if each.kind == "essential"]
 
 

@@ -1,9 +1,9 @@
 """The planner's cache: facts about one view that are used again in the next cycle.
 
 The caller of `plan()` owns the cache and keeps it together with the view. All of its content can be computed from the
-rows of the view, except `turns`, which records the reservations that the work budget has allowed to be tried. A cycle
-in which few rows changed examines few slots. A cycle in which no row changed and no deadline was reached returns the
-plan of the last cycle.
+rows of the view, except `turns`, which records the reservations that the work budget has let be tried. A cycle in which
+few rows changed examines few slots. A cycle in which no row changed and no deadline was reached returns the plan of the
+last cycle.
 """
 
 from collections.abc import Callable, Hashable, Iterator

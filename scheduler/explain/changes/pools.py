@@ -117,8 +117,8 @@ def list_offerings_more(search: Search) -> Iterator[Suggestion]:
 
 
 def raise_price_factor(search: Search) -> Suggestion | None:
-    """Return the smallest rise of a pool's `price_factor` that would end the reservation's wait, because it allows more
-    expensive offerings (EC2 machine types). Return None if no rise ends the wait.
+    """Return the smallest rise of a pool's `price_factor` that would end the reservation's wait. A higher factor allows
+    more expensive offerings (EC2 machine types). Return None if no rise ends the wait.
     """
     instances = list_instances(search.reservation.request, "essential")
     component = instances[0].component if len(instances) == 1 else None  # None: the reservation is a gang
@@ -226,8 +226,8 @@ def add_pool(search: Search) -> Suggestion | None:
 
 
 def list_new_pools(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that add a pool with one slot, each a copy of an existing pool. Yield nothing if a pool that may
-    serve the reservation exists already.
+    """Yield changes that add a pool with one slot. Each new pool is a copy of an existing pool. Yield nothing if a pool
+    that may serve the reservation exists already.
     """
     if not list_pools(search):
         for name, pool in search.rules.pools.items():

@@ -22,12 +22,14 @@ Rank = int
 slot's leases, negative if most leases come first) + the position of the slot in slot order.
 """
 LEASE: Final[Rank] = 1 << 48
-"""The amount by which one lease changes a rank. It is greater than any position in slot order."""
+"""The amount by which one lease changes the rank of a slot. It is greater than any position in slot order, so the
+number of leases decides before the position.
+"""
 NO_RANK: Final[Rank] = 1 << 96
 """A rank that is greater than the ranks of all slots; it stands for "no slot"."""
 HEAPIFIED_SHARE: Final = 8
-"""If more than 1 / HEAPIFIED_SHARE of the entries of a heap are new, the heap is built again: that takes less time than
-to push each entry.
+"""If more than 1 / HEAPIFIED_SHARE of the entries of a heap are new, the heap is built again, because pushing each new
+entry would take longer.
 """
 
 
@@ -90,7 +92,9 @@ class _After(dict[Amounts, RemainingCapacity | None]):
 
 
 class RemainingCapacities(dict[Mark, RemainingCapacity]):
-    """The `RemainingCapacity` objects of one slot index; slots with equal capacity left share one object."""
+    """A table (key, see `make_capacity_mark` -> `RemainingCapacity` object) for one slot index. Slots with equal
+    remaining capacity share one object.
+    """
 
     def find(self, mark: Mark, free: Resources | None) -> RemainingCapacity:
         """Return the object for the slots with the key `mark` (see `make_capacity_mark`) and the free amounts `free`.
@@ -99,7 +103,9 @@ class RemainingCapacities(dict[Mark, RemainingCapacity]):
         return self.get(mark) or self._add(mark, free)
 
     def find_after(self, before: RemainingCapacity, amounts: Resources) -> RemainingCapacity:
-        """Return the object for the remaining capacity of a slot after one more lease of these amounts."""
+        """Return the object that stands for the remaining capacity of a slot after one more lease of these amounts.
+        `before`: the object that stands for it now.
+        """
         free = None if before.free is None else subtract(before.free, amounts)
         amount = None if free is None else tuple(free.items())
         mark = (amount, before.load + 1, before.uses_left - 1, before.most)
@@ -148,7 +154,7 @@ class SlotClass:
     pool: str
     labels: Labels
     slot_infos: list[SlotInfo] = field(default_factory=list)
-    """All slots that were added to the class; some may have been removed from the index since."""
+    """All slots that were added to the class. Some of them may have been removed from the index since then."""
     candidate_queues: list["CandidateQueue"] = field(default_factory=list)
     has_removed: bool = False
     """Whether `slot_infos` still contains a slot that was removed from the index."""
@@ -172,11 +178,11 @@ class CandidateQueue:
     """The amounts of one instance of the requests that use this queue."""
     spreads: bool
     slot_classes: Collection[SlotClass]
-    """The slot classes whose slots stand in the queue."""
+    """The classes whose slots are candidates in this queue."""
     slot_infos: Mapping[int, SlotInfo]
     """Position in slot order -> slot, for all slots of the index."""
     first: SlotInfo | None = None
-    """The best slot of the queue; None if the request fits on no slot."""
+    """The best slot of the queue; None if the request fits on no slot of the queue."""
     rank: Rank = NO_RANK
     """The rank of the best slot, `first`."""
     others: list[Rank] = field(default_factory=list)

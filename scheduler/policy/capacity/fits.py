@@ -43,7 +43,9 @@ def find_obstacle(
 
 
 def fits(request: Resources, free: Resources) -> bool:
-    """Return whether each amount of `request` is at most the amount of the same resource in `free`."""
+    """Return whether each amount of `request` is at most the amount of the same resource in `free` (0 if `free` does
+    not name it).
+    """
     for name, amount in request.items():  # noqa: SIM110  a generator takes three times as long
         if amount > 0 and amount > free.get(name, 0) + SLACK:
             return False
@@ -80,7 +82,7 @@ class Occupancy:
 
     @property
     def claims(self) -> int:
-        """The number of claimed leases."""
+        """The number of leases in the state `claimed`."""
         return self._usages["claimed"].count
 
     def sum(self) -> Usage:

@@ -1,4 +1,4 @@
-"""Gang placement: find a slot for each instance of a reservation in slot indexes, or for none of them."""
+"""Gang placement: a search in slot indexes finds a slot for each instance of a reservation, or takes none."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -9,14 +9,14 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 
 MANY: Final = 100
-"""For a gang with at least this number of instances, the free capacity is summed before slots are searched, because
-most large gangs do not fit.
+"""A gang with at least this number of instances is compared with the sum of the free capacity before slots are
+searched, because most large gangs do not fit.
 """
 Extend = Callable[[InstanceRequest], SlotInfo | None]
 _Find = Callable[[Sequence[SlotIndex], InstanceRequest, Collection[str]], tuple[SlotIndex, SlotInfo | None]]
 _Taken = list[tuple[SlotIndex, SlotInfo, RemainingCapacity, int]]
-"""What a search has taken so far, in order, each step as (index, slot, the slot's remaining capacity before the step,
-number of instances).
+"""What a search has taken so far, one entry for each slot taken from, in order: (index, slot, the slot's remaining
+capacity before, number of instances placed on it).
 """
 
 
@@ -85,7 +85,8 @@ def has_room(
 ) -> bool:
     """Return whether all instances of a demand would get slots in the indexes. No capacity is taken.
 
-    `shortage`, `extend`: as for `fill`; slots that `extend` adds stay in the last index.
+    `shortage`: what is known not to fit in these indexes. `extend`: may add a slot to the last index for an instance
+    that fits in no index, as for `fill`; the added slots stay there.
     """
     taken = _take(demand, slot_index, extend, shortage)
     _undo(taken or [])
@@ -110,8 +111,8 @@ def _take(
 def _take_together(
     demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None, taken: _Taken
 ) -> _Taken | None:
-    """Return slots on which all instances fit once every slot is ready: the slots in `taken`, or others with slots that
-    `extend` adds. Return None, and take nothing, if there are no such slots.
+    """Return slots on which all instances fit together once every slot is ready. They are the slots in `taken`, or
+    other slots, together with slots that `extend` adds. Return None, and take nothing, if there are no such slots.
 
     This search ranks the slots of all indexes together. Each instance takes the best slot. If a larger instance has
     that slot, the larger one moves to another slot.

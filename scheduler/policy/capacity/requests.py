@@ -71,7 +71,9 @@ class InstanceRequest:
     likeness: RequestClass
     """The class of the request. Requests that differ only in preferred labels have the same class."""
     spreads: bool
-    """Whether the slot with the fewest leases is the best one for the request; else the one with the most."""
+    """Whether the best slot for the request is the one with the fewest leases; if False, it is the one with the most
+    leases.
+    """
     required: frozenset[tuple[str, str]]
     """The labels that a slot must have, as pairs (name, value): those of the reservation and of the component."""
 
@@ -83,7 +85,7 @@ class InstanceRequest:
 
     def asks_as_much_as(self, other: "InstanceRequest") -> bool:
         """Return whether this request has the same required labels and pools as `other`, and at least the same amounts.
-        Then a slot that is too small for `other` is too small for this request, too.
+        If so, a slot that is too small for `other` is too small for this request, too.
         """
         if self.required != other.required:
             return False
@@ -119,10 +121,11 @@ class Demand:
     pools: tuple[str, ...]
     """The pools that may serve the demand."""
     queue: str
-    """The name of the queue in which the reservation waits: its system if the system has settings of its own, else "".
+    """The name of the queue in which the reservation waits: the name of its system, if the configuration has settings
+    for this system; else "" (the common queue).
     """
     settings: SchedulerKeys
-    """The scheduler settings of that queue."""
+    """The scheduler settings (`SchedulerKeys`) of the queue in which the reservation waits."""
     needs: tuple[InstanceRequest, ...]
     """One request for each instance that is placed with all others or not at all: the essential instances and, under
     `rigid` in queues other than `quota`, the elastic ones after them.
@@ -136,13 +139,17 @@ class Demand:
     their on-demand offerings at any price.
     """
     payer: str = ""
-    """The account of the reservation, if a budget limits what its launches may cost; "": no such account."""
+    """The account of the reservation, if a budget limits what its launches may cost; "": no budget does, or there is no
+    account.
+    """
     runs: tuple[tuple[InstanceRequest, int], ...] = field(init=False)
-    """`needs` as (request, number of equal requests that follow each other)."""
+    """The requests of `needs` in runs of equal ones, as (request, how many of it follow each other)."""
     alike: tuple[tuple[RequestClass, int], ...] = field(init=False)
     """How many requests of each class `needs` has: (class, number of requests)."""
     is_shared: bool = field(init=False)
-    """Whether all reservations with equal requests share the demand: no slot was declined, no pool is impatient."""
+    """Whether all reservations with equal requests share the demand. False if slots were declined (`declined`), or the
+    demand has pools in `impatient`.
+    """
 
     def __post_init__(self) -> None:
         self.is_shared = not self.declined and not self.impatient
@@ -158,7 +165,7 @@ class Demand:
 
     @property
     def elastic_runs(self) -> list[tuple[InstanceRequest, int]]:
-        """The elastic requests as (request, number of instances), one entry for each elastic component."""
+        """The requests of the elastic components, one entry for each: (request, number of instances)."""
         found = {need.component.name: need for need in dict.fromkeys(self.elastic)}
         return [(found[each.name], each.count) for each in self.shape.components if each.kind == "elastic"]
 

@@ -21,9 +21,7 @@ from scheduler.model.view import View
 from scheduler.policy.capacity.fits import capacity_of, find_obstacle, measure
 
 Mark = tuple[object, ...]
-"""A key for comparing slots. It is equal for slots that are alike in some facts, for example in their remaining
-capacity.
-"""
+"""A key that is equal for slots that are alike in some facts, for example in their remaining capacity."""
 Leases = dict[tuple[str, str], Lease]
 """The leases of a slot: (reservation id, component) -> lease."""
 
@@ -33,14 +31,12 @@ NO_LEASES: Final[Leases] = {}
 
 
 class SlotInfo(msgspec.Struct, eq=False):
-    """The scratch copy of one slot in a cycle: the slot with the effects of the decisions so far on its state, its
-    leases and its free amounts.
-    """
+    """The scratch copy of one slot in a cycle: the decisions so far have changed its state, leases and free amounts."""
 
     slot: Slot
     pool: Pool
     order: int
-    """The position of the slot in the order of all slots: pools as configured, then by number."""
+    """The position of the slot in slot order: pools in configured order, then the slots of a pool by number."""
     state: SlotState
     capacity: Resources | None
     """The resources of the slot; None: the slot counts leases only."""
@@ -50,18 +46,14 @@ class SlotInfo(msgspec.Struct, eq=False):
     """
     free: Resources | None
     market: str
-    """The market of the offering that the slot was launched from; "" if the pool lists none."""
+    """The market of the offering from which the slot was launched; "" if it was launched without an offering."""
     price: float
     unconfirmed: int
-    """How many of the slot's last leases, one after the other, were not confirmed. Leases that this cycle ends are
-    included.
-    """
+    """How many of the slot's last leases in a row were not confirmed, with those that this cycle ends."""
     idle_since: float
-    """When the slot's last lease ended, in this cycle too, else when the slot became ready."""
+    """When the slot's last lease ended (also one that this cycle ends), else when the slot became ready."""
     overlap: int = 0
-    """The number of pairs of a revoking lease and a claim. Both leases of a pair use the same capacity, so a pair
-    counts as one lease.
-    """
+    """The number of pairs of a revoking lease and a claim on the same capacity. A pair counts as one lease."""
     given: int = 0
     """The number of instances that this cycle placed on the slot, or for which it keeps capacity there."""
     redeemed: int = 0
@@ -75,15 +67,13 @@ class SlotInfo(msgspec.Struct, eq=False):
     (`recycle_unclean`).
     """
     wanted: bool = False
-    """Whether this cycle assigned a lease on the slot or keeps capacity there. Such a slot is neither idle nor warm."""
+    """Whether this cycle assigned a lease here or keeps capacity here. The slot is then neither idle nor warm."""
     stuck: bool = False
-    """Whether the slot serves no reservation any more, because it was interrupted or has exceeded the timeout of its
-    state.
-    """
+    """Whether the slot was interrupted or has exceeded the timeout of its state, and so serves no reservation."""
     is_plain: bool = True
     """Whether no lease of the slot was a claim or had a limit of cores when the free amounts were last computed."""
     opened: "CachedSlot | None" = None
-    """The cached facts about the slot at the beginning of the cycle; None if the view has no such slot."""
+    """The slot as it was at the beginning of the cycle, with cached facts; None if the view has no such slot."""
     slot_class: Any = None
     remaining: Any = None
     """`slot_class`, `remaining`: the slot's `SlotClass` and `RemainingCapacity` in the slot index that contains it.
@@ -92,7 +82,7 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def load(self) -> int:
-        """The number of leases on the slot, including those of this cycle."""
+        """The number of leases on the slot in the scratch copy, including those that this cycle has placed."""
         return len(self.leases) - self.overlap - self.lifted + self.given
 
     @property
@@ -123,12 +113,12 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def is_active(self) -> bool:
-        """Whether the slot counts towards `max_slots`: in every state except `empty` and `error`."""
+        """Whether the slot counts towards `max_slots`. A slot in any state except `empty` and `error` does."""
         return self.state not in INACTIVE
 
     @property
     def is_serving(self) -> bool:
-        """Whether the slot counts towards `min_slots`: ready or in flight, and not cordoned."""
+        """Whether the slot counts towards `min_slots`. A slot that is ready or in flight, and not cordoned, does."""
         return (self.state == "ready" or self.is_coming) and not self.slot.cordoned
 
     @property
@@ -184,9 +174,7 @@ class CachedSlot(msgspec.Struct, eq=False):
     slot_info: SlotInfo
     """The slot as it is at the beginning of a cycle. Each cycle copies this object, and changes only the copy."""
     is_at_rest: bool
-    """Whether no rule of the slot's lifecycle, such as a timeout or a drain, can change the slot before its row or a
-    lease changes.
-    """
+    """Whether no rule of the lifecycle, such as a timeout, can change the slot before its row or a lease changes."""
     is_sound: bool
     """Whether all leases that name the slot belong to its present machine (epoch)."""
     marks: tuple[Mark, Mark] | None = None
@@ -243,8 +231,8 @@ def count_uses_left(slot: Slot, pool: Pool, taken: int = 0) -> float:
 
 
 def is_unhealthy(pool: Pool, unconfirmed: int, failed_probes: int) -> bool:
-    """Return whether `unhealthy_after` leases in a row were not confirmed, or as many probes in a row failed. Always
-    False if `unhealthy_after` is 0.
+    """Return whether `unhealthy_after` (0: off) leases in a row were not confirmed, or as many probes in a row
+    failed.
     """
     return 0 < pool.unhealthy_after <= max(unconfirmed, failed_probes)
 
@@ -286,7 +274,7 @@ def _keys_of(offering: Offering) -> tuple[str, str, str]:
 
 
 AT_REST: Final = frozenset({"ready", "empty"})
-"""Slot states without a timeout: a slot may stay in them for any time."""
+"""Slot states without a timeout, in which a slot may stay for any time."""
 
 
 def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
@@ -348,9 +336,7 @@ def _renew_row(slot_info: SlotInfo, opened: CachedSlot, slot: Slot) -> bool:
 
 
 def _find_held(view: View, slot: Slot) -> tuple[Leases, bool]:
-    """Return two things: (1) the leases of a slot's present epoch; (2) whether no lease of another epoch names the
-    slot.
-    """
+    """Return two things: (1) the leases of a slot's present epoch; (2) whether no other lease names the slot."""
     named = view.leases_on.get(slot.id, NO_LEASES)
     found = _list_present(named, slot.epoch) if named and slot.state in HOLDING else NO_LEASES
     return found, found is named or len(found) == len(named)
@@ -373,9 +359,7 @@ def is_settled_stop(slot: Slot, pool: Pool) -> bool:
 
 
 def is_sound(view: View, slot: Slot) -> bool:
-    """Return whether all leases that name a slot belong to its present epoch, and the slot is in a state that permits
-    leases.
-    """
+    """Return whether all leases that name a slot belong to its present epoch, and its state permits leases."""
     named = view.leases_on.get(slot.id)
     return not named or (slot.state in HOLDING and len(find_leases(view, slot)) == len(named))
 

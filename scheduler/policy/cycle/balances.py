@@ -19,7 +19,9 @@ class Balances:
         """Account id -> what the account has left now at each paid level. The balance of a level may be negative."""
 
     def account_of(self, reservation: Reservation) -> Account | None:
-        """Return the account that pays for a reservation; None if the reservation names no account that exists."""
+        """Return the account that pays for a reservation; None if the reservation names no account, or one that does
+        not exist.
+        """
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def level_of(self, reservation: Reservation) -> int:
@@ -50,4 +52,4 @@ class Balances:
 
 
 NO_BALANCES: Final = Balances({})
-"""The balances of a cycle without quota accounts. Nothing is ever charged there, so all cycles share them."""
+"""The balances of a cycle without quota accounts. Nothing is charged there, so all such cycles share this object."""

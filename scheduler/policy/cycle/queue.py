@@ -26,7 +26,7 @@ class Queue:
     ids: list[str] = field(default_factory=list)
     demands: list[Demand] = field(default_factory=list)
     oldest: float = inf
-    """`created_at` of the oldest reservation in the queue."""
+    """When the oldest reservation in the queue was created (`created_at`); infinity for an empty queue."""
     _stays: Sequence[object] | None = None
     """One entry for each row of `_rows`; the row belongs to the queue if its entry is true. None: all rows belong to
     it.
@@ -53,7 +53,7 @@ class Queue:
         return zip(self.reservations, self.demands, strict=True)
 
     def sort(self, rank: Callable[[Reservation], Any]) -> "Queue":
-        """Return a queue sorted by rank, smallest first; reservations of equal rank keep their order."""
+        """Return a queue sorted by `rank`, smallest rank first. Reservations of equal rank keep their order."""
         ranks = list(map(rank, self.reservations))
         return self._arrange(sorted(range(len(ranks)), key=ranks.__getitem__))
 

@@ -120,7 +120,9 @@ class CycleState:
         gets no new lease before the grace period ends.
         """
         self.balances = NO_BALANCES
-        """What the quota accounts have left after `charge`; empty if no queue is `quota`."""
+        """What the quota accounts have left after the step `charge`, minus preemptions; without accounts if no queue is
+        `quota`.
+        """
         self.charged: tuple[str, ...] = ()
         """Ids of the quota accounts that this cycle charges."""
         self.preempted: list[Reservation] = []
@@ -128,10 +130,10 @@ class CycleState:
         them after all others.
         """
         self.over: set[str] = set()
-        """Ids of the reservations that this cycle has ended or requeued."""
+        """Ids of the reservations whose leases this cycle has ended: they have ended or are pending again."""
         self.timers = Timers(now)
         self.vacated: set[tuple[str, str]] = set()
-        """(reservation, component) of elastic leases that this cycle ended while their reservation stays leased."""
+        """(reservation id, component) of elastic leases that this cycle ended while their reservation stays leased."""
         self.turns = WorkBudget(self.cache.turns, self.rules.limits.work_per_tick)
         """The work budgets of this cycle: how much work the gangs and elastic components of each principal or account
         may take.
@@ -144,12 +146,12 @@ class CycleState:
 
     @cached_property
     def pools(self) -> dict[str, list[SlotInfo]]:
-        """The slots of each configured pool, in slot order. Pools are in configured order."""
+        """Configured pool -> the scratch copies of its slots, in slot order. Pools are in configured order."""
         return self._copies[0]
 
     @cached_property
     def slot_infos(self) -> dict[str, SlotInfo]:
-        """All slots of the configured pools, by id: pools in configured order, slots in slot order."""
+        """Slot id -> scratch copy, for all slots of the configured pools, in slot order."""
         return self._copies[1]
 
     def note_restless(self, slot_info: SlotInfo) -> None:
@@ -226,7 +228,7 @@ class CycleState:
         return reservation.id not in self.over and reservation.id not in self.returning
 
     def list_claimants(self) -> list[Reservation]:
-        """Return the reservations with a claim, in order of submission."""
+        """Return the reservations that claim slots, in order of submission."""
         found = [each for each in self.view.special.values() if is_claimant(each) and each.id not in self.over]
         return sorted(found, key=lambda each: each.sequence)
 
@@ -269,8 +271,8 @@ class CycleState:
         return self.now + settings.preemption_grace if settings.preemption_grace else None
 
     def wait(self, name: str, code: str, detail: str) -> None:
-        """Record why the reservation `name` waits. If it has several waiting codes, the first one in WAITING_CODES is
-        reported.
+        """Record why the reservation `name` waits: `code`, a waiting code, and `detail`, its sentence. If several codes
+        are recorded for it, the first one in WAITING_CODES is reported.
         """
         self.waits.add(name, code, detail)
 

@@ -15,7 +15,7 @@ from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 
 Unexpired = NewType("Unexpired", CycleState)
-"""The cycle's state after expired reservations have ended: they have no leases any more."""
+"""The cycle's state after expired reservations have ended. They have no leases any more."""
 Healed = NewType("Healed", CycleState)
 """The cycle's state after repairs: lost, interrupted and stuck slots are repaired, and reservations that lost a slot
 are pending again.
@@ -49,10 +49,10 @@ commit.
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """The slots and launches that the starvation guard keeps for reservations that have waited for too long."""
+    """What the starvation guard keeps for reservations that have waited for too long: slots, and launches for gangs."""
 
     gangs: Collection[str]
-    """Ids of protected gangs. Launches that could serve such a gang are not made for reservations behind it."""
+    """Ids of protected gangs. Launches that could serve such a gang are not made for reservations behind the gang."""
     kept: Mapping[str, SlotIndex]
     """Id of a protected gang -> the ready slots that are kept for the gang. The key "" -> the slots that are kept for
     all protected reservations with a single instance.
@@ -60,21 +60,21 @@ class Protected:
 
 
 class ElasticShortage(NamedTuple):
-    """Elastic instances of one reservation for which no slot has capacity, in pools that launch machines for elastic
-    instances.
+    """Elastic instances of one reservation for which no slot has capacity. The pools of `demand` launch machines for
+    elastic instances (`launch_for_elastic`).
     """
 
     reservation: Reservation
     demand: Demand
-    """The demand for one of the elastic instances."""
+    """The demand of a single elastic instance; all instances of this entry are alike."""
     instances: int
-    """How many elastic instances of the reservation have this demand."""
+    """The number of elastic instances without a slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """The reservations and elastic instances that fit on no slot that is ready or in flight: the input of the step that
-    launches slots.
+    """The input of the step that launches slots: the reservations and elastic instances that fit on no slot that is
+    ready or in flight.
     """
 
     queue: Queue
@@ -86,7 +86,7 @@ class Unplaced:
     """
     protected: Protected
     elastic: Sequence[ElasticShortage]
-    """Elastic instances for which no slot has capacity, in the order in which they are served."""
+    """Elastic instances for which no slot has capacity, in the order in which launches are tried for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class Shortfall:
     kept: Mapping[str, SlotIndex]
     """The ready slots that the starvation guard keeps for reservations, as in `Protected.kept`."""
     awaited: Mapping[int, Sequence[InstanceRequest]]
-    """Index in `demands` -> the requests of protected gangs without launches that come directly before this demand in
-    the queue. For this demand and all later ones, no launch is made that could serve one of these requests.
+    """Position in `demands` -> requests of protected gangs. The gangs got no launches and come directly before this
+    demand in the queue. For this demand and all later ones, no launch is made that could serve one of these requests.
     """
 
 
@@ -111,7 +111,7 @@ class Headroom:
     """
 
     launches: Mapping[str, int]
-    """Pool -> how many launches `max_slots` or EC2's quota withholds."""
+    """Pool -> how many launches are withheld there, by `max_slots` or EC2's quota."""
     spared: Container[str]
     """Ids of slots without leases that must not end, because a reservation with withheld launches would use them
     together with the new slots.

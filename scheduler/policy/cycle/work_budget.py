@@ -1,10 +1,10 @@
 """The work budget: how much work of one cycle the gangs and elastic components of one payer (principal or account) may
 take.
 
-Work is counted in steps of a search, not in seconds, so that a plan does not depend on the speed of a host. A payer
-whose budget is spent waits for a later cycle and delays no other payer. That cycle goes on with the reservations that
-were not tried. Single instances are not counted: their cost does not grow with their number
-(`policy/capacity/slot_index.py`).
+Work is counted in steps of a search, not in seconds, so that a plan does not depend on the speed of a host. If a
+payer's budget is spent, the payer's other reservations wait for a later cycle, and delay no other payer. The later
+cycle goes on with the reservations that were not tried. Single instances are not counted: their cost does not grow with
+their number (`policy/capacity/slot_index.py`).
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ NEXT_TURN: Final = (
 
 
 def find_payer(reservation: Reservation) -> Payer:
-    """Return the principal whose work budget pays for a reservation; the account if the request is unsigned."""
+    """Return the principal whose work budget pays for a reservation. If its request is unsigned, return the account."""
     return reservation.principal if reservation.principal is not None else ("account", reservation.request.account)
 
 
@@ -132,7 +132,9 @@ class WorkBudget:
         return True
 
     def begin_launches(self, steps: int) -> None:
-        """Give each principal and account a new work budget, for the launches of this cycle."""
+        """Give each payer a new work budget, for the launches of this cycle. `steps`: the steps of work that this cycle
+        has taken so far.
+        """
         self._spent.clear()
         self._began, self._present = steps, None
 

@@ -46,7 +46,7 @@ class _Entry:
     stood: SlotInfo | None
     use: float
     slot_infos: tuple[tuple[SlotInfo, int, int, Resources | None], ...]
-    """(slot, given, lifted, free) of each slot that the move changes, as they were before the move."""
+    """Each slot that the move changes, as it was before the move: (slot, its `given`, its `lifted`, its `free`)."""
     stamp: int
     """`Assignment.stamp` before the move."""
     leaving: Usage | None = None
@@ -105,7 +105,7 @@ class Assignment:
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether some revoking lease may free capacity that a missing elastic instance could use."""
+        """Whether there are revoking leases whose capacity a missing elastic instance could use after they end."""
         return bool(self._leaving)
 
     def enter(self, groups: Iterable[ElasticGroup]) -> None:
@@ -119,7 +119,9 @@ class Assignment:
             self.missing.note(group)
 
     def could_place(self, need: InstanceRequest) -> bool:
-        """Return whether one instance fits on a slot now, or may fit once revoking leases have ended."""
+        """Return False if it is certain that an instance fits on no slot, now or after revoking leases have ended; else
+        True.
+        """
         return bool(self._leaving) or self.find(need) is not None
 
     def find_again(
@@ -153,7 +155,7 @@ class Assignment:
         return need.could_hold(pool, slot_info.capacity, slot_info.labels)
 
     def update_index(self) -> None:
-        """Update the slot index, so that all searches find the changed slots as they are now."""
+        """Let the slot index read the changed slots, so that all searches find them as they are now."""
         for slot_info in self._changed.values():
             self._slot_index.regroup(slot_info)
         self._changed.clear()
@@ -318,7 +320,7 @@ class Assignment:
         self._note_return(slot_info)
 
     def _note_return(self, slot_info: SlotInfo) -> None:
-        """Record that capacity of a slot became free."""
+        """Record that a slot got capacity back."""
         self._changed[slot_info.order] = slot_info
         self.history.append(slot_info)
         self._last_stamp += 1

@@ -35,7 +35,7 @@ from scheduler.policy.elastic.relaxed_capacity import RelaxedCapacity
 from scheduler.policy.elastic.victim_search import VictimSearch
 
 _FIRST: Final[Rank] = (0, 0)
-"""The first of all ranks."""
+"""A rank that is not behind any other rank."""
 _LAST: Final[Rank] = (1 << 62, 0)
 """A rank behind the ranks of all groups of elastic instances."""
 _rank = attrgetter("rank")
@@ -64,8 +64,8 @@ class Cascade:
         self.groups: list[ElasticGroup] = []
         self._relaxed: RelaxedCapacity | None = None
         self._kept: RelaxedCapacity | None = None
-        """The capacity that the slots kept by the starvation guard would have without elastic instances, computed after
-        the guard last kept another slot; None: not computed yet.
+        """The capacity that the slots kept by the starvation guard would have without elastic instances. It is computed
+        again when the guard keeps another slot; None: not computed yet.
         """
         self._kept_out: dict[Demand, bool] = {}
         """Demand for one instance -> whether a reclaim on the slots that the guard keeps would make capacity for it."""
@@ -90,7 +90,7 @@ class Cascade:
 
     @property
     def takes_back(self) -> bool:
-        """Whether the `elastic` setting of the queue lets held instances be reclaimed."""
+        """Whether the queue's setting `elastic` allows that held instances are reclaimed (`flexible`, `yielding`)."""
         return self.settings.elastic in RECLAIMS
 
     def elastic_instances(self) -> Iterator[ElasticInstance]:
@@ -158,8 +158,8 @@ class Cascade:
         return None
 
     def is_kept_out(self, demand: Demand, kept: Collection[SlotIndex]) -> bool:
-        """Return whether a reclaim could serve a demand if the starvation guard did not keep the slots in `kept`. It is
-        called after a reclaim without these slots did not suffice.
+        """Return whether a reclaim could serve a demand if the starvation guard did not keep the slots in `kept`. Call
+        it only if a reclaim without these slots did not suffice.
         """
         if not self.takes_back or not demand.pools:
             return False

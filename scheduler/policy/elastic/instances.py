@@ -1,6 +1,6 @@
 """The elastic instances of leased reservations, in the scratch copy of a cycle.
 
-An instance may be lifted off its slot and put back or on another slot, see `elastic/assignment.py`. Source: Zoe.
+A search (`elastic/assignment.py`) may lift an instance off its slot, and put it back or on another slot. Source: Zoe.
 """
 
 from bisect import bisect_left, insort
@@ -20,7 +20,9 @@ RECLAIMS: Final = frozenset({"flexible", "yielding"})
 
 
 Rank = tuple[int, int]
-"""The position of a group in the order of service: (position of its reservation, position of its component)."""
+"""The position of a group in the order in which groups are served: (position of its reservation, position of its
+component).
+"""
 _rank = attrgetter("rank")
 
 
@@ -56,12 +58,14 @@ class ElasticInstance:
 
     @property
     def is_revoked(self) -> bool:
-        """Whether the elastic instance loses the slot of its lease in this cycle."""
+        """Whether the lease of the elastic instance has to be revoked, because the instance is not on the lease's slot
+        any more.
+        """
         return self.home is not None and self.slot_info is not self.home
 
     @property
     def is_granted(self) -> bool:
-        """Whether the elastic instance gets a new slot in this cycle."""
+        """Whether the elastic instance is on a slot in the scratch copy for which it has no lease yet."""
         return self.slot_info is not None and self.slot_info is not self.home
 
     def stand(self, slot_info: SlotInfo | None) -> None:

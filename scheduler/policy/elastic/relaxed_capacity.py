@@ -89,7 +89,7 @@ class RelaxedCapacity:
     def __init__(self, slot_indexes: Collection[SlotIndex], elastic_instances: Iterable[ElasticInstance]) -> None:
         self._slot_indexes, self.size = slot_indexes, sum(map(len, slot_indexes))
         self._refused: list[tuple[InstanceRequest, int]] = []
-        """Requests that are known not to fit, as (request, number of instances)."""
+        """Requests that are known not to fit, as (request, number of instances of it)."""
         self._classes: dict[SlotClass, _ClassHeadroom] = {}
         self._of: dict[int, tuple[SlotInfo, _ClassHeadroom, _Headroom]] = {}
         """Position in slot order -> (slot, the object that counts the slots of its pool and labels, its relaxed

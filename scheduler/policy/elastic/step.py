@@ -222,10 +222,10 @@ class ElasticStep:
     """
 
     def __init__(self, cycle: CycleState, waiters: Queue, limits: GrantLimits | None = None) -> None:
-        """Serve the elastic instances of leased reservations.
+        """Start the step: serve the elastic instances of the leased reservations.
 
         `waiters`: the pending reservations in queue order; some of them were assigned their leases in this cycle.
-        `limits`: finds the slots that the limits of an account refuse to its instances; None: no account has such
+        `limits`: finds the slots on which the limits of an account refuse its instances; None: no account has such
         limits.
         """
         self._cycle, self._limits = cycle, limits

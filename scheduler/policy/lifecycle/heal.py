@@ -88,8 +88,8 @@ def _list_in_phase(cycle: CycleState, phase: Phase) -> list[Reservation]:
 
 
 def _heal_interrupted(cycle: CycleState, restless: Iterable[SlotInfo]) -> None:
-    """Drain interrupted slots that are ready, terminate those in flight, and requeue the reservations with essential
-    leases on interrupted slots.
+    """Drain interrupted slots that are ready, terminate interrupted slots in flight, and requeue the reservations with
+    essential leases on interrupted slots.
     """
     for slot_info in [each for each in restless if each.slot.interrupted_at is not None]:
         if slot_info.state in INACTIVE | {"terminating"}:

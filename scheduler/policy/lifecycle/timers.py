@@ -129,7 +129,7 @@ class OldestHeartbeats:
         """
 
     def follow(self, cycle: CycleState) -> None:
-        """Update the heartbeats by the rows that changed in the view since the last call."""
+        """Update the oldest heartbeats by the rows of slots that changed in the view since the last call."""
         if cycle.rules is not self._rules:
             self._oldest = {}
         slots, noted = cycle.view.slots, {oldest[1] for oldest in self._oldest.values() if oldest}

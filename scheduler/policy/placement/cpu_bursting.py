@@ -42,8 +42,8 @@ def share(cycle: Scaled) -> Shared:
 
     The part is max(0, the slot's cpus - the sum of its leases' cpus) / the number of leases. A lease whose limit
     changes gets a decision; a new lease starts at its own `cpus`. Leases that this cycle assigns, grants and ends are
-    taken into account. Revoking leases count until they end, claims do not count. Decisions stand in order of
-    submission, those of one reservation in slot order.
+    taken into account. Revoking leases count until they end, claims do not count. The decisions are in order of
+    submission of their reservations, those of one reservation in slot order.
     """
     rules = cycle.rules
     if not cycle.view.has_limits:
@@ -160,8 +160,8 @@ def _list_filled(cycle: CycleState, unshared: Iterable[str]) -> dict[str, int]:
 
 
 def _is_filled(slot_info: SlotInfo) -> bool:
-    """Return whether a slot has no spare cpus, and all leases that it had before the cycle stay there without a limit
-    of cores.
+    """Return whether the limits of a slot's leases need no change: it has no spare cpus, and each lease from before the
+    cycle stays there and has no limit of cores.
     """
     if slot_info.capacity is not None and (slot_info.free is None or slot_info.free.get(CPUS, 0.0) > SLACK):
         return False
@@ -172,8 +172,9 @@ def _is_filled(slot_info: SlotInfo) -> bool:
 
 
 def _list_unfilled(cycle: CycleState, unshared: dict[str, None], filled: Container[str]) -> list[str]:
-    """Return the slots in `unshared` that are not in `filled`. Remove the filled slots from `unshared`, except slots
-    with new leases: if the commit does not write a new lease, the other leases of its slot may use its cpus.
+    """Return the ids of the slots in `unshared` that are not in `filled`. Remove the filled slots from `unshared`,
+    except slots with new leases: if the commit does not write a new lease, the other leases of its slot may use its
+    cpus.
     """
     found = []
     for name in list(unshared):

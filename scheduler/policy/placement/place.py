@@ -208,9 +208,13 @@ class _Search:
         different = waiters.different
         self.different = len(different)
         self.runs = _open_runs(cycle, waiters.demands, different, elastic.pools)
-        """Demand for one instance -> an iterator over the leases that its reservations get, one after the other."""
+        """Demand -> an iterator over the leases of its reservations, one reservation after the other. See
+        `_open_runs`.
+        """
         self.deferred: set[str] = set()
-        """Ids of reservations behind a gang in a queue without backfill, as in `Unplaced.deferred`."""
+        """Ids of reservations behind a gang in a queue without backfill: they are placed only after slots were launched
+        for the gang.
+        """
         self._without_room: set[Demand] = set()
         self.uncovered: set[Demand] = set()
         """Demands that are known to fit neither on ready slots alone nor on ready slots and slots in flight together.

@@ -1,4 +1,5 @@
-"""Claims: slots that are promised to a reservation until the preempted leases on them have ended (k8s: nominated node).
+"""Claims: slots that are promised to a reservation until the preempted leases on them have ended (in k8s: the nominated
+node of a pod).
 
 Source: qscheduler, where a preempted task ends at once.
 """

@@ -1,7 +1,7 @@
-"""Reservations that cannot be placed however many slots are free: on hold, without a pool, or too large for every slot
-and offering.
+"""Reservations that cannot be placed even if all slots are free: they are on hold, have no pool, or are too large for
+every slot and offering.
 
-Each cycle checks this before the placing, and the intake when a request is submitted. Source: Arvados.
+Each cycle tests this before the placing, and the intake when a request is submitted. Source: Arvados.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import list_configured
 
 ON_HOLD: Final[Reason] = ("on_hold", "on hold until it is resumed, or its priority is above 0")
-"""The reason of each reservation on hold."""
+"""The waiting code and the sentence for each reservation on hold."""
 _Kind = tuple[Resources | None, Labels]
 
 
@@ -42,9 +42,7 @@ def set_aside(cycle: CycleState, limits: LaunchLimits, queue: Queue) -> Queue:
 
 
 class Feasibility:
-    """Finds why a reservation can never be placed: it is on hold, no pool serves it, or no slot or offering could hold
-    it, even empty.
-    """
+    """Finds why a demand can never be placed: no pool serves it, or no slot or offering could hold it, even empty."""
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
         self._cycle, self._limits = cycle, limits
@@ -120,10 +118,10 @@ def list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:
 
 
 def find_misfits(reservations: Iterable[Reservation], slots: Iterable[Slot], rules: Rules) -> dict[str, Reason]:
-    """Return a table (reservation id -> reason) of the reservations that can never be placed: no pool serves them, or
-    no slot or offering could hold them.
+    """Return a table (reservation id -> reason) of the reservations in `reservations` that can never be placed: no pool
+    serves them, or no slot or offering could hold them.
 
-    The reason is the one that the next cycle reports. Reservations on hold are included: they would not fit after they
+    The reason is the one that the next cycle reports. Reservations on hold are tested too: they may not fit after they
     are resumed either.
     """
     submitted = list(reservations)

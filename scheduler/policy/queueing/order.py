@@ -76,8 +76,8 @@ def _size(reservation: Reservation) -> float:
 
 
 RANKS: dict[str, Rank] = {"fifo": _equal, "priority": _priority, "size": _size, "quota": _equal}
-"""Queue type -> rank function of its reservations. The smallest rank is first; of equal ranks the older reservation,
-then the one submitted earlier.
+"""Queue type -> rank function of its reservations. The smallest rank is first. Of equal ranks, the older reservation is
+first, then the reservation that was submitted earlier.
 """
 
 
@@ -131,7 +131,9 @@ def _find_first_size(cycle: CycleState, shape: Shape) -> float:
 
 
 def order(cycle: Charged) -> Queue:
-    """Return the pending reservations in queue order. The age of a requeued reservation counts from its submission."""
+    """Return the pending reservations in queue order. The age of a requeued reservation is the time since its
+    submission.
+    """
     waiters = _list_waiters(cycle)
     if cycle.rules.scheduler.queue == "quota" and not cycle.rules.scheduler.system:
         rank, groups = rank_by_level(cycle), group_waiters(cycle)

@@ -54,7 +54,7 @@ class StarvationGuard:
     serve the protected one.
 
     Launches that could serve a protected gang are not made for reservations behind it either
-    (`policy/scaling/launch.py`). `oldest`: `created_at` of the oldest reservation in the queue.
+    (`policy/scaling/launch.py`). `oldest`: when the oldest reservation in the queue was created (`created_at`).
     """
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits, oldest: float) -> None:

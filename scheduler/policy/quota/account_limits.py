@@ -107,7 +107,9 @@ class AccountLimits:
         return TrialLeases(account, self._labelled)
 
     def note(self, group: PendingGroup, slot_infos: Iterable[SlotInfo]) -> None:
-        """Count the leases that a reservation of the group gets on these slots."""
+        """Count the leases that one reservation of the group gets on these slots. They count for later calls of this
+        cycle.
+        """
         account = group.account
         if account is None:
             return

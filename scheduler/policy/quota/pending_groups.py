@@ -36,8 +36,8 @@ class Requirements:
     steps: Mapping[str, Amounts]
 
     def is_met(self, pool: str, labels: Labels, free: Resources | None) -> bool:
-        """Return whether a slot of this pool has the labels and enough free amounts. The number of its leases is not
-        tested.
+        """Return whether a slot of this pool has the required labels and, in `free`, the required amounts (None: it
+        counts leases only). The number of its leases is not tested.
         """
         step = self.steps.get(pool)
         if step is None or not self.labels.items() <= labels.items():
@@ -46,7 +46,7 @@ class Requirements:
 
 
 MOST_KINDS: Final = 100_000
-"""The most kinds of slots for which the index keeps the list of requirements that they meet."""
+"""The greatest number of kinds of slots for which `RequirementsIndex` remembers which requirements they meet."""
 
 
 class RequirementsIndex:
@@ -76,7 +76,7 @@ class RequirementsIndex:
         return requirements
 
     def list_met(self, slot_info: SlotInfo, free: Resources | None) -> tuple[Requirements, ...]:
-        """Return the requirements that a slot with these free amounts meets, in a fixed order."""
+        """Return all requirements that a slot meets if its free amounts are `free`, in a fixed order."""
         key = (slot_info.slot.pool, tuple(slot_info.labels.items()), None if free is None else tuple(free.items()))
         found = self._met.get(key)
         if found is None:
@@ -97,7 +97,7 @@ Found = TypeVar("Found")
 
 @dataclass(slots=True, eq=False)
 class PendingGroup:
-    """Pending reservations that are alike in all fields that decide when and where they are placed."""
+    """Pending reservations of one account that are alike in all fields that decide when and where they are placed."""
 
     number: int
     account: Account | None

@@ -1,10 +1,11 @@
-"""Running work under quota moves to the level that its account can pay, and preempts work at worse levels.
+"""Running work under quota: it moves to the level that its account can pay, and work at worse levels is preempted.
 
 A reservation with several leases moves as a whole and is ordered by the cost of all its leases. If `charge_by` is not
 `lease`, a lease counts by its cost per second. A preemption refunds the whole cost of the victim to the victim's
-account. The account of the newcomer (the reservation that gets the slot) pays it, and the newcomer's lease starts with
-that cost. So a later preemption refunds the whole chain, and the sum of all balances stays the same. The victims on a
-slot are the fewest and cheapest reservations that free enough capacity. Source: qscheduler, where a slot has one lease.
+account. The account of the newcomer (the reservation that gets the slot) pays this cost, and the newcomer's lease
+starts with it. So a later preemption refunds the whole chain, and the sum of all balances stays the same. The victims
+on a slot are the fewest and cheapest reservations that free enough capacity. Source: qscheduler, where a slot has one
+lease.
 """
 
 from collections.abc import Callable, Iterable, Sequence

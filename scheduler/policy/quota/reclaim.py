@@ -108,7 +108,9 @@ class _Reclaimable:
         """The leases in `parts` that were not reclaimed yet."""
         self.idle = set(quota_run.idle)
         self._fitting: dict[tuple[Demand, InstanceRequest], RatedSlots[int]] = {}
-        """(demand, request) -> the idle slots on which an instance fits without a reclaim, in slot order."""
+        """(demand, request of one instance) -> the idle slots on which the instance fits without a reclaim, in slot
+        order.
+        """
         self._changed: list[SlotInfo] = []
         """The slots that reclaims have changed, with one entry for each change."""
         self._most: dict[SlotInfo, tuple[Resources | None, float]] = {}
@@ -191,7 +193,9 @@ class _Reclaimable:
 
 
 def _could_serve(demand: Demand, need: InstanceRequest, slot_info: SlotInfo) -> bool:
-    """Return whether the slot was not declined and an instance of a demand would fit on it if it were empty."""
+    """Return whether an instance of a demand would fit on the slot if the slot were empty, and the slot was not
+    declined.
+    """
     if slot_info.slot.pool not in need.given or slot_info.slot.id in demand.declined:
         return False
     return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
@@ -228,7 +232,7 @@ class _Trial:
     gone: list[ReclaimableLease] = field(default_factory=list)
     taken: dict[SlotInfo, list[Resources]] = field(default_factory=dict)
     _away: set[tuple[str, str]] = field(default_factory=set)
-    """The keys of the leases in `gone`."""
+    """The keys (reservation id, component) of the leases in `gone`, the leases that the trial has lifted."""
     _touched: dict[str, SlotInfo] = field(default_factory=dict)
     """Slot id -> slot, for the slots on which the trial has placed an instance or lifted a lease."""
     _full: dict[SlotInfo, set[InstanceRequest]] = field(default_factory=dict)

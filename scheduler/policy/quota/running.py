@@ -131,7 +131,9 @@ class RunningIndex:
         return [*view.by_phase["leased"], *view.by_phase["revoking"], *view.special]
 
     def _read_changes(self) -> set[str]:
-        """Return the ids of reservations whose work may have changed since the last cycle began."""
+        """Return the ids of the reservations whose work has to be computed again, because it may have changed since the
+        last cycle began.
+        """
         leases_on, names = self.cycle.view.leases_on, self._changed
         for slot in list_touched(self.cycle.view, self._revision or 0):
             names.update(self._of_slot.pop(slot, ()))
@@ -247,7 +249,7 @@ class RunningIndex:
         return sorted(self._paid_by.get(account, {}).values(), key=lambda run: run.position)
 
     def list_metered(self, account: str) -> list[RunningWork]:
-        """Return the work for which an account pays now, in the order of submission."""
+        """Return the work that costs an account something now (`is_metered`), in the order of submission."""
         return [run for run in self.list_paid_by(account) if run.is_metered]
 
     def list_worse(self, level: int) -> Iterator[RunningWork]:

@@ -96,7 +96,7 @@ class _Tally:
             _change(self._settled[level], weight, change)
 
     def advance(self, since: float) -> None:
-        """Record that the account was charged up to the time `since`, which is not before its last charge."""
+        """Record that the account was charged up to the time `since`. This time must not be before its last charge."""
         self.since = since
         for part in [each for each in self._young if each[2] <= since]:
             self.count(part, self._young.pop(part))

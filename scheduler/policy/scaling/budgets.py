@@ -38,7 +38,7 @@ class BudgetLimits:
             _Account(name, each, find_allowed(each, cycle.rules.spending.get(name, NOTHING_SPENT)), 0.0)
             for name, each in limiting.items()
         ]
-        """The budgets that limit launches."""
+        """The budgets that can prevent launches (`Budget.is_limit`), each with its state in this cycle."""
         for each in self.limiting:
             each.rate = sum_prices(each.budget, active(cycle))
 
@@ -64,7 +64,7 @@ class BudgetLimits:
                 each.rate += price
 
     def list_tight(self, pools: Iterable[str], account: str) -> list[str]:
-        """Return the names of the budgets that may prevent launches in these pools for this account."""
+        """Return the names of the budgets that may not allow a launch in one of these pools for this account."""
         names = list(pools)
         return [
             each.name
@@ -73,8 +73,8 @@ class BudgetLimits:
         ]
 
     def describe(self, pools: Iterable[str], account: str) -> list[str]:
-        """Return a text for each budget of these pools and this account: the dollars per hour that it allows at
-        present, and those that its machines cost now.
+        """Return a text for each budget that counts launches of these pools for this account: the dollars per hour that
+        it allows at present, and those that its machines cost now.
         """
         names = list(pools)
         return [

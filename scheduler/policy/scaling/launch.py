@@ -86,7 +86,7 @@ class TrialLaunch:
         return slot_info
 
     def undo(self) -> None:
-        """Undo the launches of this trial, last one first."""
+        """Undo the launches of this trial, the last one first. `held` and `lacks_one` stay."""
         for name, _, slot_info in reversed(self.launched):
             self.cycle.launched.remove(slot_info)
             self.limits.undo(name, slot_info)
@@ -103,7 +103,7 @@ class TrialLaunch:
             self.limits.launch(name, choice, "demand", self.account).wanted = True
 
     def find_code(self) -> str:
-        """Return the waiting code of the demand after its trial launches failed and were undone."""
+        """Return the waiting code of the demand. Call it after the trial launches failed and were undone."""
         if self.held:
             return self.held if self.launched else self.limits.choose_code(self.demand, self.held)
         if not self.lacks_one or has_room_for_some(self.demand, self._list_indexes()):
@@ -112,7 +112,7 @@ class TrialLaunch:
 
 
 WITHHELD: Final = frozenset({"at_max_slots", "at_quota"})
-"""Waiting codes of a demand whose launch only `max_slots` or EC2's quota prevents."""
+"""Waiting codes of the reasons that withhold a launch: without `max_slots` or EC2's quota it would be made."""
 
 
 def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall:

@@ -18,13 +18,13 @@ DETAILS: Final[Mapping[str, str]] = MappingProxyType(
         "no_capacity": "no slot has room for the reservation, and none can be launched",
     }
 )
-"""Waiting code -> the sentence for a reservation that no launch serves."""
+"""Waiting code -> the sentence that explains it for a reservation that no launch serves."""
 ORDER_OF_CODES: Final = (
     *("behind_queue", "at_max_slots", "at_quota", "over_budget", "capacity", "throttled", "misconfigured"),
 )
 """Waiting codes in order: if several apply, the first one is reported."""
 OF_A_MARKET: Final = frozenset({"at_quota", "over_budget", "capacity", "misconfigured", "no_capacity"})
-"""Waiting codes whose cause may be that the next launch has to be in a certain market (spot or on-demand)."""
+"""Waiting codes that may be due to the market (spot or on-demand) that the next launch has to have."""
 
 
 def first_code(codes: Iterable[str | None]) -> str:

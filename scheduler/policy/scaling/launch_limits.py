@@ -210,8 +210,8 @@ class LaunchLimits:
     def launch(
         self, name: str, choice: Choice, reason: str, account: str | None = None, gang: str | None = None
     ) -> SlotInfo:
-        """Decide a launch of this choice on the first empty slot of a pool. Return the slot, which is in flight now.
-        `account`, `gang`: the account and the gang whose demand causes the launch, as in `Launch`.
+        """Decide a launch of this offering on the first empty slot of a pool. Return the slot, which is in flight now.
+        `account`, `gang`: the account and the gang for which the machine is launched; None: there is none.
         """
         there = self.pools[name]
         slot_info = there.empty.pop()
@@ -271,7 +271,9 @@ class LaunchLimits:
         return sum(self.pools[name].launches + self.pools[name].starts for name in pools)
 
     def undo(self, name: str, slot_info: SlotInfo) -> None:
-        """Undo the last launch or start of this cycle. No other decision may have been made since."""
+        """Undo the last launch or start of this cycle, which was on this slot. No other decision may have been made
+        since then.
+        """
         launched, there = self._cycle.decisions.pop(), self.pools[name]
         self.launches -= 1
         self.budgets.add(name, -slot_info.price, getattr(launched, "account", None) or "")

@@ -156,12 +156,14 @@ class PoolLaunches:
 
     @cached_property
     def mix(self) -> MarketMix:
-        """How the slots of the pool divide among the markets."""
+        """How the slots of the pool divide among the markets (spot and on-demand)."""
         return count_mix((each.state, each.market) for each in self._cycle.pools[self._name])
 
     @cached_property
     def empty(self) -> list[SlotInfo]:
-        """The slots that a launch may take. The next launch takes the last one, which is the first in slot order."""
+        """The empty slots that a launch may take. The next launch takes the last one of the list, which is the first in
+        slot order.
+        """
         slot_infos = reversed(self._cycle.pools[self._name])
         return [each for each in slot_infos if each.state == "empty" and not each.slot.cordoned]
 
