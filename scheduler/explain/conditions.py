@@ -198,9 +198,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def forecast(view: View, account: Account, now: float) -> Forecast:
-    """Return the forecast for a quota account at `now`: the account as if it was charged then, what its running leases
-    cost per second at each level, and the best level that it can pay for.
-    """
+    """Return the forecast for a quota account at `now`, see `Forecast`."""
     every = (item for leases in view.leases_on.values() for item in leases.items())
     payers = ((lease, view.account_of(view.reservations[owner])) for (owner, _), lease in every)
     leases = [lease for lease, payer in payers if payer is not None and payer.id == account.id]
@@ -225,8 +223,8 @@ def list_recoveries(found: Forecast) -> Iterator[tuple[float, int]]:
 def _seconds_until_paid(found: Forecast, level: int) -> float | None:
     """Return the seconds until a quota account can pay for `level`; None if it never can.
 
-    It never can if it earns nothing at the level, cannot keep what it earns, or earns no more than its running work
-    costs.
+    There are three reasons for None: the account earns nothing at the level; its earnings are capped at 0; its running
+    work costs at least as much as the account earns.
     """
     account = found.account
     gain = account.charge_rate[level] - found.use[level]

@@ -279,8 +279,8 @@ class Findings:
         return self._decide("work_budget", f"limits.work_per_tick is {most:g} for each principal")
 
     def _list_able(self, *, within: Callable[[SlotInfo], bool]) -> list[SlotInfo]:
-        """Return the slots of the pools that serve the reservation for which `within` returns True, and which could
-        hold an instance if they had no leases.
+        """Return the slots of the serving pools for which `within` returns True and that could hold an instance if the
+        slots had no leases.
         """
         return [
             slot_info

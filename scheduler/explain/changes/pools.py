@@ -102,8 +102,8 @@ def _with_more_over_all(path: str, most: int, system: str | None, more: int) -> 
 
 
 def list_offerings_more(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that add one offering (EC2 machine type) to a pool that may serve the reservation. The offering
-    belongs to another pool; the cheapest one comes first.
+    """Yield changes that add one offering (EC2 machine type), which another pool has, to a pool that may serve the
+    reservation. The cheapest offering comes first.
     """
     known = [each for pool in search.rules.pools.values() for each in pool.offerings if each.is_for_sale]
     for offering in sorted(known, key=lambda each: (each.price, each.name)):

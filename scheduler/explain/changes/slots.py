@@ -43,7 +43,7 @@ Missing = dict[str, float]
 
 
 def list_uncordoned(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that uncordon one slot each. The slots are ready and in pools that may serve the reservation."""
+    """Yield changes that each uncordon one slot: a cordoned ready slot of a pool that may serve the reservation."""
     cordoned = (slot for slot, _ in list_slots(search) if slot.cordoned)
     for slot in islice(cordoned, MOST_CANDIDATES):
         yield Suggestion(

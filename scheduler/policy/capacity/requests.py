@@ -208,8 +208,8 @@ class LastDemands:
         self._demands: Demands | None = None
 
     def find(self, rules: Rules, most: int) -> Demands:
-        """Return the table of demands under these rules. It is made again for other rules, and if it has more than
-        `most` shapes, because many of them may be in use no longer.
+        """Return the table of demands under these rules. A new table is made for other rules, and if the table has more
+        than `most` shapes, because many of them may be in use no longer.
         """
         demands = self._demands
         if demands is None or rules is not self._rules or len(demands) > most:

@@ -257,8 +257,8 @@ class SlotIndex:
         """Take capacity for up to `most` equal instances, one after the other. Return their slots as (slot, number of
         instances).
 
-        Only for requests that do not spread: their search finds the same slot until it is full, because it has the most
-        leases.
+        Only for requests that do not spread: a search for such a request finds the same slot until the slot is full,
+        because this slot has the most leases.
         """
         runs: list[tuple[SlotInfo, int]] = []
         while most > 0 and (slot_info := self.find(need)) is not None:

@@ -268,7 +268,7 @@ def is_configured(slot: Slot, pool: Pool) -> bool:
 
 
 def _keys_of(offering: Offering) -> tuple[str, str, str]:
-    """Return all keys that an offering can have. Which of them it has depends on the other offerings of its name."""
+    """Return all keys that an offering can have. The key in use depends on the other offerings of the same name."""
     key = f"{offering.name}/{offering.market}"
     return (offering.name, key, f"{key}/{offering.zone or 'any'}")
 

@@ -126,8 +126,8 @@ class CycleState:
         self.charged: tuple[str, ...] = ()
         """Ids of the quota accounts that this cycle charges."""
         self.preempted: list[Reservation] = []
-        """Reservations that this cycle preempted without a grace period. They are pending again, and this cycle serves
-        them after all others.
+        """Reservations that this cycle preempted without a grace period. They are pending again, and are served after
+        all other reservations.
         """
         self.over: set[str] = set()
         """Ids of the reservations whose leases this cycle has ended: they have ended or are pending again."""
@@ -159,8 +159,8 @@ class CycleState:
         self._restless[slot_info.order] = slot_info
 
     def list_restless(self) -> list[SlotInfo]:
-        """Return two kinds of slots, in slot order: slots that this cycle has changed, and slots that a rule of their
-        lifecycle may change, for example because their state `booting` has a timeout.
+        """Return two kinds of slots, in slot order: (1) slots that this cycle has changed; (2) slots that a rule of the
+        lifecycle may change, for example a booting slot at its timeout.
 
         The steps that repair, retire and find the next cycle's time examine only these slots: most slots of a fleet are
         in a lasting state.
@@ -330,9 +330,9 @@ class CycleState:
         return index
 
     def _is_done_with(self, slot_info: SlotInfo) -> bool:
-        """Return whether the index of ready slots can leave out this slot, because nothing more can be placed there in
-        this cycle: its queue is `quota`, it is full, and no elastic instance can be reclaimed from it. (A `quota` queue
-        has no starvation guard that could keep the slot.)
+        """Return whether nothing more can be placed on a slot in this cycle, so that the index of ready slots can leave
+        out the slot. The conditions: the slot's queue is `quota`, the slot is full, and none of its elastic instances
+        can be reclaimed. (A `quota` queue has no starvation guard that could keep the slot.)
         """
         if self.view.stretching and any(lease.kind == "elastic" for lease in slot_info.leases.values()):
             return False

@@ -83,9 +83,9 @@ class Assignment:
         nothing.
         """
         self.history: list[SlotInfo] = []
-        """The changed slots, with one entry for each of these changes: the slot got capacity back, it got an elastic
-        instance, or capacity of its revoking leases was promised to one. A search reads the entries that were added
-        since its last run.
+        """The changed slots, with one entry for each change. There are three kinds of change: the slot got capacity
+        back; it got an elastic instance; capacity of its revoking leases was promised to an instance. A search reads
+        the entries that were added since its last run.
         """
         self.stamp = 0
         """A number that changes whenever a slot gets capacity back. While it is the same, capacity was only taken."""
@@ -169,8 +169,8 @@ class Assignment:
         return find_obstacle(lease.resources, home.free, home.pool.lease_limit - home.load) is None
 
     def move(self, elastic_instance: ElasticInstance, slot_info: SlotInfo | None) -> None:
-        """Move an elastic instance in the scratch copy of the cycle: take it off its present slot, if it has one, and
-        put it on the slot `slot_info`; None: on no slot.
+        """Move an elastic instance to the slot `slot_info` in the scratch copy of the cycle; None: off its present
+        slot, and to no other.
         """
         self._note(elastic_instance, slot_info)
         if elastic_instance.slot_info is not None:
@@ -345,8 +345,9 @@ def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstan
 
 
 def _may_exceed(slot_info: SlotInfo) -> bool:
-    """Return False if it is certain that the leases on a slot do not exceed it; True if only the exact test can decide.
-    Leases exceed a slot if their sum is greater than its capacity, or if they use a resource that it does not name.
+    """Return False if it is certain that the leases on a slot do not exceed the slot; True if only the exact test can
+    decide. Leases exceed a slot in two cases: their sum is greater than the slot's capacity, or they use a resource
+    that the slot does not name.
 
     The result is kept until the slot or one of its leases changes.
     """

@@ -114,8 +114,8 @@ class Cascade:
             self._fill(self.groups)
 
     def follow(self, reservation: Reservation, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """Add the elastic instances of a reservation that was placed in this cycle, and grant them slots; elastic
-        instances of later rank are reclaimed for them if the setting `elastic` allows it.
+        """Add the elastic instances of a reservation that was placed in this cycle, and grant them slots. If the
+        setting `elastic` allows it, elastic instances of later rank are reclaimed for them.
 
         `slot_infos`: the slots of these elastic instances, if they were placed together with the essential ones.
         """
@@ -343,8 +343,8 @@ class Cascade:
         return True
 
     def _find_victims(self, group: ElasticGroup, declined: Collection[str] = ()) -> Sequence[ElasticInstance]:
-        """Return the instances that have to be lifted so that one more instance of this group fits on a slot; () if no
-        lift helps. They belong to groups behind this one, and their slot is none of those with the ids `declined`.
+        """Return the elastic instances to lift so that one more instance of this group fits on a slot; () if no lift
+        helps. They belong to groups of later rank. `declined`: ids of slots to ignore.
         """
         return self._victims.find(group.need, _after(group.rank), declined) if self.takes_back else ()
 

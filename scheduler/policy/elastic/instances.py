@@ -47,8 +47,8 @@ class ElasticInstance:
     be lifted.
     """
     expects: bool = False
-    """Whether the capacity of revoking leases is promised to the instance. It then waits until they have ended, and
-    nothing more is reclaimed for it.
+    """Whether capacity is promised to the instance that becomes free when revoking leases end. The instance waits for
+    this, and nothing more is reclaimed for it.
     """
 
     @property
@@ -270,8 +270,8 @@ def find_number(component: Component, name: str) -> int | None:
 
 
 def is_reclaimable(cycle: CycleState, slot_info: SlotInfo, holder: Reservation, lease: Lease) -> bool:
-    """Return whether an elastic lease may be reclaimed for another reservation. It must be held, and its end must not
-    make its pool replace the slot (`recycle_unclean`).
+    """Return whether an elastic lease may be reclaimed for another reservation. There are two conditions: the lease is
+    held; its end does not make the pool replace the slot (`recycle_unclean`).
     """
     return _is_free_to_go(slot_info, holder, lease, has_grace=bool(cycle.settings_of(holder).preemption_grace))
 

@@ -86,9 +86,8 @@ def share(cycle: Scaled) -> Shared:
 
 
 def _decide_all(cycle: CycleState, found: Sequence[Cores]) -> None:
-    """Add the changes of CPU limits in `found` to the decisions, as far as the work budgets permit them. They are
-    sorted by the order in which their reservations were submitted, so that the changes of one reservation stand
-    together and one write contains them.
+    """Add the changes of CPU limits in `found` to the decisions, as far as the work budgets permit them. The changes
+    are sorted by the submission of their reservations, so that one write contains all changes of a reservation.
     """
     rows, decide = cycle.view.reservations, cycle.decisions.append
     owners = [rows[each.reservation] for each in found]
@@ -256,8 +255,8 @@ def _follow(decisions: Sequence[Decision], filled: dict[str, int]) -> _Moves:
     """Collect the leases that begin and end in this cycle from its decisions. Leases that begin on slots in `filled`
     (slot id -> number of new leases) are left out.
 
-    If fewer leases begin on a slot of `filled` than its number, its leases are collected too: it has spare cpus,
-    because capacity is kept there for a reservation that waits.
+    There is one exception: fewer leases than this number begin on a slot of `filled`. The slot then has spare cpus,
+    because capacity is kept there for a reservation that waits, and its leases are collected too.
     """
     leases = [each.leases for each in decisions if type(each) is Assign] if filled else []
     if filled and len(leases) == len(decisions):  # speed: then no lease is counted for its slot

@@ -22,8 +22,8 @@ from scheduler.policy.quota.account_limits import find_likeness
 from scheduler.policy.quota.pending_groups import PendingGroup, Requirements, RequirementsIndex
 
 Payer = str | None
-"""The name of an account, as a group's requests give it or as the account that pays for them has it; None: no
-account.
+"""The name of an account, or None for no account. In a group's key it is the account that the requests name, or the
+account that pays for them.
 """
 Key = tuple[Payer, Shape | Demand]
 """The key of a group: the account and the request that all its reservations share."""
@@ -94,8 +94,8 @@ class KnownRequests:
         return self._facts.get(shape)
 
     def note(self, demand: Demand) -> _Facts:
-        """Store the facts about a demand, and return them: the labels and amounts that a slot must have for its first
-        instance, and the number of labels that it requires.
+        """Store the facts about a demand, and return these facts: the labels and amounts that a slot must have for the
+        first instance, and the number of labels that the request requires.
         """
         shared = demand if demand.is_shared else replace(demand, declined=(), impatient=())
         facts = self._facts[demand.shape] = _Facts(
@@ -210,7 +210,7 @@ class Candidates:
     """The pending groups that one step may place: the groups of the accounts `payers` for which the function `accept`
     returns True.
 
-    Groups of which all reservations are placed are included; the step leaves them out when it reaches them.
+    Groups of which all reservations are placed are included; a step has to leave such groups out.
     """
 
     table: GroupTable

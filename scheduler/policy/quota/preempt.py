@@ -34,9 +34,10 @@ SAVED: Final = 600.0
 def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
     """Move running work of each account to or from the paid level `level`.
 
-    If the account's balance is below OVERDRAWN at the level and it spends more than it earns there, its cheapest work
-    moves one level down until it earns as much as it spends. If the balance is above SAVED and it earns more than it
-    spends, its most expensive work at worse levels moves up to this level, as much as the surplus pays for.
+    (1) The account's balance at the level is below OVERDRAWN, and the account spends more there than it earns. Its
+    cheapest work moves one level down, until spending is at most earning. (2) The balance is above SAVED, and the
+    account earns more than it spends. Its most expensive work at worse levels moves up to this level, as much as the
+    surplus pays for.
     """
     for name, account in sorted(cycle.balances.accounts.items()):
         balance = cycle.balances.left[name][level]

@@ -129,8 +129,8 @@ class QuotaRun:
         return Candidates(self.groups, self.groups.payers[level], lambda group: not self.limits.is_fanned_out(group))
 
     def find_free_candidates(self) -> Candidates:
-        """Return the groups that may run at the free level: their account has no balance, or it has reached its fan-out
-        limit (`max_fanout`). Accounts with `disable_free_tasks` have no such groups.
+        """Return the groups that may run at the free level, in two cases: the account of the group has no balance, or
+        it has reached its fan-out limit (`max_fanout`). Accounts with `disable_free_tasks` have no such groups.
 
         Leases of the free level count towards fan-out limits only in the next cycle.
         """

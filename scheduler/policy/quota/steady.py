@@ -1,11 +1,11 @@
 """The last plan under `queue: quota` if it had no decisions. Later cycles use it again, although accounts earn and pay
 all the time.
 
-Balances are functions of time. While no row changes except by charges, a later cycle makes the same plan, unless a
-balance does one of three things: it gives an account another level, it moves running work to another level, or it pays
-for a preemption. The first two are tested exactly. A preemption is impossible while the account has at most what the
-cheapest possible victim cost when the plan was kept, because the costs of running work only grow. If one of the three
-may happen, the cycle makes a new plan.
+Balances are functions of time. While no row changes except by charges, a later cycle makes the same plan. There are
+three exceptions: a balance gives an account another level, moves running work to another level, or pays for a
+preemption. The first two are tested exactly. A preemption is impossible while the account has at most what the cheapest
+possible victim cost when the plan was kept, because the costs of running work only grow. If one of the three may
+happen, the cycle makes a new plan.
 """
 
 from math import inf

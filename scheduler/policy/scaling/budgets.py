@@ -74,7 +74,7 @@ class BudgetLimits:
 
     def describe(self, pools: Iterable[str], account: str) -> list[str]:
         """Return a text for each budget that counts launches of these pools for this account: the dollars per hour that
-        it allows at present, and those that its machines cost now.
+        the budget allows at present, and the dollars per hour of its running machines.
         """
         names = list(pools)
         return [

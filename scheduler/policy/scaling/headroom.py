@@ -91,8 +91,8 @@ def _is_unneeded(slot_info: SlotInfo) -> bool:
 
 
 def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
-    """Return whether it is worth counting the withheld launches of a pool: it has an unneeded slot, or it may still
-    launch a warm slot, which would be unneeded in the next cycle.
+    """Return whether the withheld launches of a pool have to be counted. They have if the pool has an unneeded slot, or
+    may still launch a warm slot, which would be an unneeded slot in the next cycle.
     """
     if not slot_infos or not slot_infos[0].pool.is_elastic:
         return False

@@ -100,8 +100,8 @@ def _list_due(cycle: CycleState, slot_infos: list[SlotInfo], pool: Pool) -> Iter
 
 
 def _may_leave(slot_info: SlotInfo) -> bool:
-    """Return whether a ready slot may be replaced in this cycle: it is not cordoned, runs no unknown reservation, and
-    no lease on it begins in this cycle or is a claim.
+    """Return whether a ready slot may be replaced in this cycle. There are three conditions: the slot is not cordoned;
+    no unknown reservation runs on it; none of its leases begins in this cycle or is a claim.
     """
     if not slot_info.takes_leases or slot_info.wanted:
         return False
