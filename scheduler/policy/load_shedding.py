@@ -66,8 +66,8 @@ class QueueGauge:
     def note_run(self, seconds: float, running: int = 1) -> None:
         """Record that this worker needed `seconds` for one request, from taking the request until its answer was sent.
 
-        `running`: the requests that this worker had at that time, this one included. If there are more of them than
-        processes, some are carried out together.
+        `running`: the number of requests that this worker had at that time, this one included. If there are more of
+        them than processes, some are carried out together.
         """
         seconds *= self._concurrency / max(running, self._concurrency)
         self._seconds += _WEIGHT * (seconds - self._seconds)

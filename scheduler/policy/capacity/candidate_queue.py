@@ -92,7 +92,7 @@ class _After(dict[Amounts, RemainingCapacity | None]):
 
 
 class RemainingCapacities(dict[Mark, RemainingCapacity]):
-    """A table (key, see `make_capacity_mark` -> `RemainingCapacity` object) for one slot index. Slots with equal
+    """A table (key of `make_capacity_mark` -> `RemainingCapacity` object) for one slot index. Slots with equal
     remaining capacity share one object.
     """
 

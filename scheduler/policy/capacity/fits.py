@@ -123,8 +123,8 @@ def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
 
 
 def given_to(component: Component, pool: Pool) -> dict[str, float]:
-    """Return the amounts that an instance of `component` gets in a pool: of each resource what the component requests,
-    else the pool's `default_resources`.
+    """Return the amounts by resource that an instance of `component` gets in a pool: what the component requests, and
+    for other resources the pool's `default_resources`.
     """
     return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources
 

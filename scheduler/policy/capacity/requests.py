@@ -60,7 +60,7 @@ class InstanceRequest:
 
     component: Component
     labels: Labels
-    """The labels that the reservation requires of each slot. Its component may require more labels."""
+    """The labels that the reservation requires of each slot, without the further labels of its component."""
     prefers: Labels
     given: dict[str, dict[str, float]]
     """Pool that may serve the request -> the amounts by resource that the instance gets there."""

@@ -291,7 +291,7 @@ def renew_slot(slot_info: SlotInfo, view: View, slot: Slot) -> CachedSlot | None
     of the slot. The result is the same as if both were made again. Return the cached facts. Return None, and change
     nothing, if a new row has other amounts, other labels or another market.
 
-    Only for a cycle that did nothing to the slot except assigning leases.
+    Call this function only if the cycle did nothing to the slot except assign leases.
     """
     opened, pool = slot_info.opened, slot_info.pool
     assert opened is not None, "the view has had the slot"  # noqa: S101

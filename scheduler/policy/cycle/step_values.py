@@ -106,8 +106,8 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """How many launches are withheld in each pool, and which slots must not end for them. For each withheld launch an
-    unneeded slot ends, so that the launch can run in a later cycle.
+    """How many launches are withheld in each pool, and which slots must not end to make these launches possible. For
+    each withheld launch an unneeded slot ends, so that the launch can run in a later cycle.
     """
 
     launches: Mapping[str, int]

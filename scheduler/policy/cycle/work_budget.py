@@ -107,7 +107,8 @@ class WorkBudget:
         self._began, self._present = steps, None
 
     def charge_leases(self, count: int) -> None:
-        """Charge `count` leases to the payer of the reservation that was tried last. They were assigned to it.
+        """Charge the payer of the reservation that was tried last for the `count` leases that were assigned to this
+        reservation.
 
         The first reservation of a payer is charged too, because the commit writes its leases. A single lease is free.
         """

@@ -68,7 +68,7 @@ class Cascade:
         again when the guard keeps another slot; None: not computed yet.
         """
         self._kept_out: dict[Demand, bool] = {}
-        """Demand for one instance -> whether a reclaim on the slots that the guard keeps would make capacity for it."""
+        """Demand for one instance -> whether a reclaim on the slots in `_kept` would make capacity for it."""
         self._victims = VictimSearch(self.groups, self._assignment)
         self._lifted: list[ElasticGroup] = []
         """Groups of which instances were lifted, and which the cascade still has to serve after that."""

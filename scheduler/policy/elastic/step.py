@@ -277,11 +277,11 @@ class ElasticStep:
     def serve(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
     ) -> list[SlotInfo] | None:
-        """Return the slots of a reservation: `slot_infos`, where it was placed, or slots that reclaimed elastic
-        instances give back. Return None if it still fits nowhere after reclaims.
+        """Return the slots of a reservation: `slot_infos`, on which it was placed, or slots that elastic instances give
+        back for it. Return None if the reservation still fits nowhere after reclaims.
 
-        `slot_infos` None: the reservation fits nowhere without reclaims. If it was placed, its elastic instances are
-        added to the step.
+        `slot_infos` None: the reservation fits nowhere without reclaims. If the reservation was placed, its elastic
+        instances are added to the step.
         """
         cascade = self._cascades.get(demand.queue)
         if cascade is None:

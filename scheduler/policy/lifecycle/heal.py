@@ -43,9 +43,9 @@ _sequence = attrgetter("sequence")
 def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
     """Repair each slot and each reservation with leases. Return the slots whose boot timed out in this cycle.
 
-    The order: grace periods that are over, interrupted slots, slots whose machine is gone or whose host is silent,
-    slots that have been in a state for too long, restarts, unconfirmed assignments, slots to retire. A failure of one
-    reservation does not affect others.
+    These are handled in order: grace periods that are over, interrupted slots, slots whose machine is gone or whose
+    host is silent, slots that have been in a state for too long, restarts, unconfirmed assignments, slots to retire. A
+    failure of one reservation does not affect others.
     """
     _end_graces(cycle)
     restless, claimants = cycle.list_restless(), cycle.list_claimants()
@@ -107,7 +107,7 @@ def _heal_interrupted(cycle: CycleState, restless: Iterable[SlotInfo]) -> None:
 
 def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
     """Requeue each leased reservation with an essential lease in `leases` (of an interrupted slot), at once or after a
-    grace. Its restart policy does not matter. A reservation with `on_interruption: fail` fails instead.
+    grace period. Its restart policy does not matter. With `on_interruption: fail` the reservation fails instead.
     """
     for reservation in _find_holders(cycle, leases, {"leased"}):
         if reservation.id in cycle.returning:
@@ -214,7 +214,8 @@ def _terminate(cycle: CycleState, slot_info: SlotInfo, reason: str) -> None:
 
 
 def _heal_draining(cycle: CycleState, slot_info: SlotInfo) -> None:
-    """End a draining slot: at once if it has no leases, else at its `drain_timeout` (0: never) with all its leases.
+    """End a draining slot: at once if it has no leases, else at its `drain_timeout` (0: never), at which its leases
+    end.
 
     The machine of an EC2 pool is terminated. The slot of a static host becomes empty until the host registers again.
     """

@@ -233,8 +233,8 @@ def wake(cycle: Shared, back_offs_end: float) -> float | None:
     """Return when the next cycle is due (seconds since the epoch); None: at no time.
 
     This is the earliest of: the times that the steps have added, the times at which the decisions of this cycle need a
-    later cycle, and the time at which postponed work may go on. `back_offs_end`: when the first launch back-off ends
-    that prevented a launch in this cycle; infinity if none did.
+    later cycle, and the time at which postponed work may go on. `back_offs_end`: the earliest end of the launch
+    back-offs that prevented a launch in this cycle; infinity: there are none.
     """
     cycle.timers.add(back_offs_end, cycle.turns.finish(cycle.now, decided=bool(cycle.decisions)))
     is_plain = _MANY.issuperset(map(type, cycle.decisions))

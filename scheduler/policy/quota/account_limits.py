@@ -79,10 +79,10 @@ class AccountLimits:
                     self._note_labels(account, cycle.slot_infos[lease.slot].labels)
 
     def is_fanned_out(self, group: PendingGroup) -> bool:
-        """Return whether the account of a group has as many leases of equal reservations (equal to those of the group)
-        as its `max_fanout` allows. False without an account or without this limit.
+        """Return whether the leases of reservations that are equal to those of the group have reached the fan-out limit
+        of the group's account (`max_fanout`). Return False if there is no account or no limit.
 
-        If so, the group gets no paid lease and preempts nothing.
+        If the limit is reached, the group gets no paid lease and preempts nothing.
         """
         account = group.account
         return account is not None and 0 < account.max_fanout <= self._alike[group.likeness]

@@ -26,16 +26,16 @@ transactions may have overlapped. If it was charged later than that, the clock w
 
 
 def settle(lease: Lease, now: float) -> Lease:
-    """Return the lease with a `cost` that includes its use up to `now`, and with `charged_at` = `now`."""
+    """Return the lease with its `cost` computed up to `now`, and with `charged_at` = `now`. Return it unchanged if it
+    costs nothing any more, or if its `cost` reaches `now` or a later time already.
+    """
     if lease.charged_at is None or now <= lease.charged_at:
         return lease
     return msgspec.structs.replace(lease, cost=cost_until(lease, now), charged_at=now)
 
 
 def stop(lease: Lease, now: float) -> Lease:
-    """Return the lease with a `cost` that includes its use up to `now`. From now on the lease costs its account
-    nothing.
-    """
+    """Return the lease with its `cost` computed up to `now`. From now on the lease costs its account nothing."""
     return msgspec.structs.replace(settle(lease, now), charged_at=None)
 
 

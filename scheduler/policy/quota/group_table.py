@@ -61,8 +61,8 @@ class _Keys:
             self._preferring[facts.preferred][payer].append(key)
 
     def list_meeting(self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool) -> Iterator[Key]:
-        """Yield the keys of the groups of the accounts `payers` for whose first instance a slot must have exactly
-        `requirements`. `preferring`: what it must have includes the labels that a request prefers.
+        """Yield the keys of the pending groups of the accounts `payers` whose first instance needs a slot with exactly
+        `requirements` (labels and amounts). `preferring`: these include the group's preferred labels.
         """
         found = (self._preferring if preferring else self._requiring).get(requirements)
         for payer, keys in found.items() if found else ():
@@ -164,8 +164,8 @@ class GroupTable:
     def list_meeting(
         self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool
     ) -> Iterator[PendingGroup]:
-        """Yield the groups of the accounts `payers` for whose first instance a slot must have exactly `requirements`.
-        `preferring`: what it must have includes the labels that a request prefers.
+        """Yield the pending groups of the accounts `payers` whose first instance needs a slot with exactly
+        `requirements` (labels and amounts). `preferring`: these include the group's preferred labels.
         """
         for key in self._keys.list_meeting(requirements, payers, preferring=preferring):
             if key in self._rows:
@@ -218,8 +218,8 @@ class Candidates:
     accept: Callable[[PendingGroup], bool]
 
     def list_meeting(self, requirements: Requirements, *, preferring: bool) -> list[PendingGroup]:
-        """Return the groups for whose first instance a slot must have exactly `requirements`. `preferring`: what it
-        must have includes the labels that a request prefers.
+        """Return the groups whose first instance needs a slot with exactly `requirements` (labels and amounts).
+        `preferring`: these include the group's preferred labels.
         """
         found = self.table.list_meeting(requirements, self.payers, preferring=preferring)
         return list(filter(self.accept, found))

@@ -52,7 +52,7 @@ def find_movable(
     running: RunningIndex, account: Account, balance: float, level: int
 ) -> tuple[list[RunningWork], float]:
     """Return two things: (1) the running work of an account that may move to or from `level` at this balance; (2) how
-    much of this work has to move, measured as cost per second.
+    much of this work has to move, measured as cost per second. If no work has to move, (1) is empty and (2) is 0.
     """
     if OVERDRAWN <= balance <= SAVED:
         return [], 0.0
@@ -86,7 +86,7 @@ def _move(running: RunningIndex, runs: Iterable[RunningWork], to: int) -> None:
 
 
 MOST_SETS: Final = 2_000
-"""The most sets of victims of one size that are compared with each other.
+"""The greatest number of sets of victims of one size that are compared with each other.
 
 If there are more sets, all work on the slot is chosen at first. Then the most expensive pieces are taken out again,
 while the pending reservation still fits.

@@ -123,8 +123,8 @@ class QuotaRun:
         return [slot_info for slot_info in self.cycle.slot_infos.values() if serves_quota(self.cycle, slot_info)]
 
     def find_candidates(self, level: int) -> Candidates:
-        """Return the groups for whose account this is the best level that it can pay, and whose equal reservations have
-        not reached the account's fan-out limit (`max_fanout`).
+        """Return the groups of the accounts for which `level` is the best level that they can pay. Groups that have
+        reached the fan-out limit of their account (`max_fanout`) are left out of the result.
         """
         return Candidates(self.groups, self.groups.payers[level], lambda group: not self.limits.is_fanned_out(group))
 

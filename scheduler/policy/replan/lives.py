@@ -42,8 +42,8 @@ class Lives:
         """Return the earliest end of a machine's life; infinity: none ends. Return minus infinity if each tick has to
         examine the machines.
 
-        That is so if a machine has drifted, or if cheaper offerings are a reason to replace it, which depends on its
-        leases.
+        There are two reasons for minus infinity: a machine has drifted; or the rules replace machines by cheaper
+        offerings, which depends on leases.
         """
         first = inf
         for name, slot_infos in self._cycle.pools.items():

@@ -28,15 +28,15 @@ from scheduler.policy.scaling.offerings import could_serve
 _MOST: Final = 1 << 32
 """A number that is greater than the number of slots of any pool."""
 _LACKS_SLOT: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
-"""Results of `LaunchLimits.list_choices` (None: possible now) for choices that could be launched if the pool had more
-slots. `behind_queue` is among them, because it may be due to a protected gang that comes later in the queue. The gangs
-before the demand are tested by `_ImaginedLaunches.awaited`.
+"""Waiting codes (None: no code) of launches that could be made if the pool had more slots. `behind_queue` is among
+them, because it may be due to a protected gang that comes later in the queue. The gangs before the demand are tested by
+`_ImaginedLaunches.awaited`.
 """
 
 
 def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> Headroom:
-    """Return, by pool, how many launches would be made if `max_slots` and EC2's quota allowed them, and which slots
-    must not end for them. Several small reservations may share a launch.
+    """Count, by pool, the launches that would be made if `max_slots` and EC2's quota allowed them, and find the slots
+    that must not end to make these launches possible. Several small reservations may share a launch.
 
     Call this function before the warm pools are filled, because a pool with withheld launches gets no warm slot.
     """
@@ -91,8 +91,8 @@ def _is_unneeded(slot_info: SlotInfo) -> bool:
 
 
 def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
-    """Return whether the withheld launches of a pool have to be counted. They have if the pool has an unneeded slot, or
-    may still launch a warm slot, which would be an unneeded slot in the next cycle.
+    """Return whether the withheld launches of a pool have to be counted, for one of two reasons: the pool has an
+    unneeded slot, or it may still launch a warm slot, which would be an unneeded slot in the next cycle.
     """
     if not slot_infos or not slot_infos[0].pool.is_elastic:
         return False
@@ -133,8 +133,8 @@ def _imagine_launches(
 
 
 def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> int:
-    """Return how many launches the pool could make if all its unneeded slots ended. Further imagined launches would be
-    useless.
+    """Return how many launches the pool could make if all its unneeded slots ended. Counting more withheld launches
+    would be useless.
     """
     goes = sum(_is_unneeded(slot_info) or slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
     name = slot_infos[0].slot.pool
@@ -144,7 +144,7 @@ def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> 
 @dataclass
 class _ImaginedLaunches:
     """The launches that would be made without `max_slots` and EC2's quota. They are only counted. `by_quota`: pool ->
-    how many launches EC2's quota prevents; `by_limit`: pool -> how many other launches.
+    the number of launches that EC2's quota prevents; `by_limit`: pool -> the number of all other launches.
     """
 
     limits: LaunchLimits

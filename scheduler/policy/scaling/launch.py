@@ -187,9 +187,9 @@ def _refuse_demands(
 ) -> tuple[dict[Demand, "_Refusal"], list[Demand], int]:
     """Try the first reservation of each demand, in queue order, until one gets a launch or is a gang.
 
-    Return three things: (1) demand -> refusal, for the refused demands; (2) of the reservations before the one that
-    ended the loop, those demands whose launches are withheld; (3) how many reservations are done. Their waiting reasons
-    are recorded. Speed: the other reservations of a refused demand need no step each.
+    Return three things: (1) demand -> refusal, for the refused demands; (2) the demands with withheld launches, one for
+    each reservation that is done; (3) how many reservations, the first ones of the queue, are done. Their waiting
+    reasons are recorded. Speed: the other reservations of a refused demand need no step each.
     """
     if unplaced.protected.kept or unplaced.protected.gangs or unplaced.deferred:
         return {}, [], 0
@@ -250,7 +250,7 @@ class _Refusal:
     the pools of the demand.
     """
     ids: list[str] = field(default_factory=list)
-    """Ids of the reservations that were refused so."""
+    """Ids of the reservations to which the refusal applies."""
 
     def still_holds(self, limits: LaunchLimits) -> bool:
         """Return whether the refusal is valid in spite of the launches since then: the pools of the demand are at
@@ -292,10 +292,11 @@ def _launch_for(
 
 
 def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: LaunchLimits) -> tuple[str, str]:
-    """Do the same as `_launch_for` for a reservation with a single instance, without a trial.
+    """Give the reservation `name`, which has a single instance, capacity on a slot that this cycle launches. Return two
+    texts as `_launch_for` does: empty ones if that succeeds, else two waiting codes.
 
-    No slot that is ready or in flight can serve it, and no launch would have to be undone. Almost all reservations have
-    a single instance.
+    No trial is needed: no slot that is ready or in flight can serve the reservation, and no launch would have to be
+    undone. Almost all reservations have a single instance.
     """
     need, launched = demand.needs[0], cycle.launched
     slot_info = launched.find(need, demand.declined)

@@ -89,7 +89,7 @@ class LaunchLimits:
         return self._find_refusal(name, choice, account)
 
     def lacks_only_slot(self, name: str, choice: Choice, account: str = "") -> bool:
-        """Return whether a choice could be launched if `max_slots` of the pool and EC2's quota were higher."""
+        """Return whether nothing but `max_slots` or EC2's quota can prevent a launch of this choice in the pool."""
         return not self.is_probing(name, choice.market) and self._find_refusal(name, choice, account) is None
 
     def _find_refusal(self, name: str, choice: Choice, account: str) -> str | None:

@@ -223,9 +223,9 @@ def list_resized(slot_info: SlotInfo) -> list[Choice]:
     """Return the other offerings with which a stopped slot may be started, best first; none unless the pool has
     `resize_stopped`.
 
-    Each has the market of the slot's offering and at least its resources and labels, as `list_alternatives` requires.
-    Its zone is the slot's zone or open, because the machine stays in its zone. The machine's architecture fits too,
-    because all offerings of a pool serve one system.
+    Each offering has the market of the slot's own offering, and at least its resources and labels
+    (`list_alternatives`). The machine stays in its zone, so the offering has the same zone or none. The machine's
+    architecture fits too, because all offerings of a pool serve one system.
     """
     slot, pool = slot_info.slot, slot_info.pool
     if not pool.resize_stopped:
