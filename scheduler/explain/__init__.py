@@ -1,3 +1,3 @@
-"""The what-if search: why a reservation waits, and the smallest change that would end the wait. A tick
-never runs it.
+"""The what-if search: why a reservation waits, and the smallest change that would end its wait. A tick never runs
+it.
 """

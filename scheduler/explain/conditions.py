@@ -1,5 +1,5 @@
-"""Descriptions for people: (1) the facts about a slot that its state does not show; (2) what pauses the launches of a
-pool; (3) what a quota account has left and when it can pay again. Source for accounts: qscheduler.
+"""Texts for people about three things: (1) the facts about a slot that its state does not show; (2) what pauses the
+launches of a pool; (3) what a quota account has left and when it can pay again. Source for accounts: qscheduler.
 """
 
 from collections.abc import Collection, Iterator
@@ -45,8 +45,8 @@ _REASONS: Final = {
 
 
 def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
-    """Return the facts about a slot at `now` (seconds since the epoch) that its state does not show, each as a short
-    text. Return [] if there are none. `pool`: the rules of the slot's pool; None: the pool is not configured.
+    """Return short texts about a slot: each is a fact at `now` (seconds since the epoch) that the slot's state does not
+    show. Return [] if there are none. `pool`: the rules of the slot's pool; None: the pool is not configured.
     """
     conditions = [*_describe_way(slot, pool, now), *_describe_loss(slot, pool, now)]
     if pool is not None and slot.state not in INACTIVE and (parts := find_drift(slot, pool.launch_digest)):
@@ -67,9 +67,11 @@ def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
 
 
 def describe_pool(view: View, rules: Rules, name: str, now: float, kinds: Collection[Kind] | None = None) -> list[str]:
-    """Return texts about what pauses the launches of a pool at `now`: one text for each launch back-off, with its
-    reason and its end, and one text about the market of the next launch if the pool mixes markets. `kinds`: only
-    back-offs of these kinds, and the market only with `capacity` (default: all).
+    """Return texts about what pauses the launches of a pool at `now`: one for each launch back-off, with its reason and
+    its end. If the pool mixes markets, one more text is about the market of the next launch.
+
+    `kinds`: only back-offs of these kinds are described, and the market only if `capacity` is among them (default:
+    all).
     """
     holds = sorted((each for each in view.holds.values() if each.pool in {name, "*"}), key=lambda each: each.id)
     holds = [each for each in holds if kinds is None or each.kind in kinds]
@@ -83,7 +85,9 @@ def describe_pool(view: View, rules: Rules, name: str, now: float, kinds: Collec
 
 
 def describe_schedules(pool: Pool, now: float) -> list[str]:
-    """Return a text about each schedule of a pool whose window is open at `now`: what it sets, and its end."""
+    """Return a text about each schedule of a pool whose window is open at `now`: the limits that it sets, and when the
+    window ends.
+    """
     found = []
     for schedule in pool.schedules:
         window = find_window(schedule, now)
@@ -95,7 +99,7 @@ def describe_schedules(pool: Pool, now: float) -> list[str]:
 
 
 def describe_subject(hold: Hold) -> str:
-    """Return as text for people what a launch back-off applies to: a pool, every pool, or one offering or market of a
+    """Return a text that names what a launch back-off pauses: a pool, every pool, or one offering or market of a
     pool.
     """
     pool = "every pool" if hold.pool == "*" else f"pool {hold.pool}"
@@ -183,20 +187,18 @@ _A_MOMENT: Final = 0.001
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """A quota account as it would be if it was charged now, and `use`: what its running leases cost per second at each
-    level.
+    """What can be foreseen about a quota account. `account`: the account as if it was charged now. `use`: what its
+    running leases cost per second, as one amount for each paid level.
     """
 
     account: Account
     use: Levels
     level: int
-    """The best quota level that the account can pay for; 5 means no paid level."""
+    """The best quota level that the account can pay for; 5: it can pay for no level."""
 
 
 def forecast(view: View, account: Account, now: float) -> Forecast:
-    """Return the forecast for a quota account: the account as it would be if it was charged at `now`, what its running
-    leases cost per second at each level, and the best level that it can pay for.
-    """
+    """Return the forecast for a quota account at `now`, see `Forecast`."""
     every = (item for leases in view.leases_on.values() for item in leases.items())
     payers = ((lease, view.account_of(view.reservations[owner])) for (owner, _), lease in every)
     leases = [lease for lease, payer in payers if payer is not None and payer.id == account.id]
@@ -209,8 +211,8 @@ def forecast(view: View, account: Account, now: float) -> Forecast:
 
 
 def list_recoveries(found: Forecast) -> Iterator[tuple[float, int]]:
-    """Yield (seconds, level) for each quota level that is better than the account's present one. `seconds` is the time
-    until the account can pay at that level again; the soonest comes first.
+    """Yield (seconds, level) for each quota level that is better than the account's present one and that the account
+    will be able to pay for again. `seconds`: the time until then; the soonest comes first.
 
     The account's running work is assumed to continue. An account with a balance of 0 cannot pay.
     """
@@ -219,10 +221,10 @@ def list_recoveries(found: Forecast) -> Iterator[tuple[float, int]]:
 
 
 def _seconds_until_paid(found: Forecast, level: int) -> float | None:
-    """Return the seconds until a quota account can pay at `level`, or None if it never can.
+    """Return the seconds until a quota account can pay for `level`; None if it never can.
 
-    An account never can pay if it earns nothing at the level, keeps no earnings, or earns less than its running work
-    costs.
+    There are three reasons for None: the account earns nothing at the level; its earnings are capped at 0; its running
+    work costs at least as much as the account earns.
     """
     account = found.account
     gain = account.charge_rate[level] - found.use[level]
@@ -233,7 +235,7 @@ def _seconds_until_paid(found: Forecast, level: int) -> float | None:
 
 
 def describe_account(found: Forecast) -> str:
-    """Return a sentence about a quota account: the balance that it has left, how long that lasts, and when it can pay
+    """Return a text about a quota account: what it has left, how long that lasts, and when the account can pay
     again.
     """
     account = found.account

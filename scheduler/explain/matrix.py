@@ -1,9 +1,9 @@
 """The matrix of conditions for a waiting reservation: for each condition that a lease needs, whether it is met, and a
 sentence of evidence.
 
-The conditions stand in the order of the waiting codes (WAITING_CODES). The waiting code that the plan reports decides
-two things: the condition of this code is not met, and each earlier condition is met or does not apply. All later
-conditions are tested by the functions of the planner, on the state after the plan, with its leases and launches.
+The conditions are in the order of the waiting codes (WAITING_CODES). The waiting code that the plan reports decides two
+things: the condition of this code is not met, and each earlier condition is met or does not apply. All later conditions
+are tested by the functions of the planner, on the state after the plan, with its leases and launches.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +37,7 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import list_choices
 
 MOST_NAMED: Final = 5
-"""The most slots, pools or texts that the evidence of one condition names."""
+"""The greatest number of slots, pools or texts that the evidence of one condition names."""
 CODE_OF: Final[dict[str, str | None]] = {
     "not_on_hold": "on_hold",
     "pool": "no_pool",
@@ -71,26 +71,26 @@ HOLDS_OF: Final[dict[str, tuple[Kind, ...]]] = {
     "launch_rate": ("throttled",),
     "launch_settings": ("misconfigured", "auth", "unhealthy"),
 }
-"""Condition of a launch -> the kinds of launch back-offs that concern the condition."""
+"""Condition of a launch -> the kinds of launch back-offs because of which it may not be met."""
 _RANKS: Final = {code: rank for rank, code in enumerate(WAITING_CODES)}
 _Finding = tuple[bool | None, str]
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """One condition that a lease needs. `met` None: the condition does not apply, or cannot be known before an earlier
-    condition is met.
+    """One condition that a lease needs. `met` None: the condition does not apply, or it cannot be known whether it is
+    met before an earlier condition is met.
     """
 
     name: str
     met: bool | None
     evidence: str
-    """A sentence with the facts that decide whether the condition is met."""
+    """A text with the facts that decide whether the condition is met."""
 
 
 @dataclass(frozen=True)
 class Queued:
-    """What the plan reports for a reservation: its waiting code and detail ("" if the next tick serves it), its
-    position in the queue (None if it does not wait), and `of`, the number of waiting reservations.
+    """What the plan reports for a reservation. `code`, `detail`: its waiting code and sentence; "" if the next tick
+    serves it. `position`: in the queue; None: it does not wait. `of`: the number of waiting reservations.
     """
 
     code: str = ""
@@ -102,8 +102,8 @@ class Queued:
 def list_conditions(
     view: View, rules: Rules, row: Reservation, now: float, planned: Plan, queued: Queued
 ) -> list[Condition]:
-    """Return the conditions for the lease of a pending reservation, in the order of CODE_OF. `planned`: the plan of the
-    view under these rules at `now`; `queued`: what it reports for the reservation.
+    """Return the conditions for a lease of the pending reservation `row`, in the order of CODE_OF. `planned`: the plan
+    of the view under these rules at `now`. `queued`: what this plan reports for the reservation.
     """
     state = replay(view, rules, now, planned)
     try:
@@ -114,9 +114,9 @@ def list_conditions(
 
 
 def _settle(name: str, found: _Finding, queued: Queued, findings: "Findings") -> Condition:
-    """Return the condition `name` after `found`, what the planner's functions found, was compared with the waiting code
-    that the plan reports. The condition that the code names is not met. The reservation cannot wait for an earlier
-    condition: if `found` is "not met" for it, its result is "not known".
+    """Return the condition `name`. `found`, the result of the planner's functions, is compared with the waiting code
+    that the plan reports. The condition that this code names is not met. An earlier condition cannot be the reason why
+    the reservation waits: if `found` is "not met" for it, its result is "not known".
     """
     met, evidence = found
     if queued.code and name == _find_named(queued, findings):
@@ -132,7 +132,7 @@ def _settle(name: str, found: _Finding, queued: Queued, findings: "Findings") ->
 
 
 def _find_named(queued: Queued, findings: "Findings") -> str:
-    """Return the name of the condition that the waiting code and detail of `queued` mean."""
+    """Return the name of the condition that is not met by the waiting code and detail of `queued`."""
     if queued.code == "never_fits":
         return "labels" if findings.find("labels")[0] is False else "size"
     if queued.code == "behind_queue":
@@ -142,7 +142,7 @@ def _find_named(queued: Queued, findings: "Findings") -> str:
 
 
 class Findings:
-    """Finds whether each condition of one reservation is met, and the evidence, by the functions of the planner."""
+    """Finds by the functions of the planner whether each condition of one reservation is met, and the evidence."""
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits, row: Reservation, queued: Queued) -> None:
         self._cycle, self._limits, self._row, self._queued = cycle, limits, row, queued
@@ -175,8 +175,8 @@ class Findings:
         return self._for_pools[name]() if self._demand.pools else (None, "no pool serves it")
 
     def _is_passed(self, name: str) -> bool:
-        """Return whether the plan shows that the condition `name` is met: it reports no waiting code, or the code of a
-        later condition. Used for conditions that only a whole plan can test.
+        """Return whether the plan shows that the condition `name` is met: it reports no waiting code for the
+        reservation, or that of a later condition. Used for conditions that only a whole plan can test.
         """
         code = self._queued.code
         return not code or _RANKS[CODE_OF[name] or ""] < _RANKS[code]
@@ -195,7 +195,7 @@ class Findings:
 
     @cached_property
     def _kinds(self) -> list[tuple[str, Resources | None, Labels]]:
-        """The kinds of slots and offerings of the serving pools, each as (pool, resources, labels)."""
+        """The different slots and offerings of the serving pools, each as (pool, resources, labels)."""
         found = []
         for name in self._demand.pools:
             found += [(name, *kind) for kind in list_kinds(self._cycle.pools[name])]
@@ -222,8 +222,8 @@ class Findings:
         return met, self._compare("largest slot or offering", self._kinds)
 
     def _compare(self, title: str, kinds: Iterable[tuple[str, Resources | None, Labels]]) -> str:
-        """Return a text with what the largest instance requests, and the largest amounts of those slots in `kinds`
-        (pool, resources, labels) that have the required labels. `title` names these amounts.
+        """Return a text with two things: what the largest instance requests, and the largest amounts of the slots in
+        `kinds` (pool, resources, labels) that have the required labels. `title`: a name for these amounts.
         """
         need = max(self._needs, key=lambda each: sum(each.given[self._demand.pools[0]].values()))
         asked = need.given[self._demand.pools[0]]
@@ -279,8 +279,8 @@ class Findings:
         return self._decide("work_budget", f"limits.work_per_tick is {most:g} for each principal")
 
     def _list_able(self, *, within: Callable[[SlotInfo], bool]) -> list[SlotInfo]:
-        """Return the slots of the serving pools for which `within` is true and that could hold an instance if they had
-        no leases.
+        """Return the slots of the serving pools for which `within` returns True and that could hold an instance if the
+        slots had no leases.
         """
         return [
             slot_info
@@ -309,15 +309,15 @@ class Findings:
 
     @cached_property
     def _launch_codes(self) -> list[list[str | None]]:
-        """One list for each different instance request, with an entry for each launch that could serve the instance:
-        the code of the reason that prevents the launch, or None.
+        """One list for each different instance request. It has an entry for each launch that could serve the instance:
+        the waiting code of the reason that prevents the launch, or None if nothing does.
         """
         return [[code for *_, code in self._limits.list_choices(self._demand, need)] for need in self._needs]
 
     @cached_property
     def _held(self) -> str:
-        """The code of the reason that prevents one of the launches which a gang needs in addition to the present slots;
-        "": nothing prevents them, or the reservation has one instance.
+        """The waiting code of the reason that prevents a launch which a gang needs in addition to the present slots.
+        "": nothing prevents such a launch, or the reservation has one instance.
         """
         if len(self._demand.needs) == 1:
             return ""
@@ -391,6 +391,6 @@ def _amounts(amounts: Resources) -> str:
 
 
 def _join(texts: Iterable[str]) -> str:
-    """Return at most MOST_NAMED of these texts as one text, and how many more there are."""
+    """Return at most MOST_NAMED of these texts, joined by commas, and how many more there are."""
     found = list(texts)
     return ", ".join(found[:MOST_NAMED]) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")

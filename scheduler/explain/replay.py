@@ -1,5 +1,5 @@
-"""The state of a scheduling cycle after a plan: its slots with the leases and launches of the plan, so that conditions
-can be tested on the capacity that is left.
+"""The state of a scheduling cycle after a plan: its slots with the leases and launches of the plan. Conditions can be
+tested on the capacity that is left.
 """
 
 from scheduler.model.decisions import Assign, Grant, Launch, Placement, Plan
@@ -16,8 +16,9 @@ from scheduler.policy.scaling.offerings import list_choices
 
 
 def replay(view: View, rules: Rules, now: float, planned: Plan) -> tuple[CycleState, LaunchLimits]:
-    """Return two things: (1) the state of a cycle after its repairs and charges, with the leases that `planned` assigns
-    and grants; (2) its launch limits, with the launches that `planned` makes for demand.
+    """Return two things: (1) the state of a cycle after its repairs and charges, with the leases that the plan
+    `planned` assigns and grants; (2) the limits on launches in this cycle, with the launches that the plan makes for
+    reservations.
     """
     cache = PlanCache()
     cache.follow(view)

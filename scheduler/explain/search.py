@@ -30,26 +30,27 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
 MOST_PLANS: Final = 150
-"""The most plans that one search for a change makes."""
+"""The greatest number of plans that one search for a change makes."""
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of rows and rules that would end a reservation's wait, and the text that describes the
-    change to people.
-    """
+    """A change of rows and rules that would end a reservation's wait. `text`: describes the change to people."""
 
     kind: str
     text: str
     rows: tuple[Row, ...] = ()
-    """The changed rows (reservations, slots, accounts). Each replaces the row with the same id."""
+    """The rows (reservations, slots, accounts) as they are after the change. Each replaces the row with the same id."""
     config: Mapping[str, Any] = {}
-    """The changed keys of the rules, nested as in the configuration file. Keys that do not change are missing."""
+    """The changed keys of the rules with their new values, nested as in the configuration file. Unchanged keys are
+    missing.
+    """
     wait_seconds: float = 0.0
-    """Seconds after which the wait ends without a change; 0 for a change that an operator makes."""
+    """Seconds after which the wait ends by itself; 0 if an operator has to make the change."""
 
 
 class Search:
-    """One search for a change that would end the wait of one pending reservation. The view is unchanged afterwards.
+    """One search for a change that would end the wait of one pending reservation. After the search the view is as
+    before.
 
     The search calls `has_time` before each plan. When `has_time` returns False, or after MOST_PLANS plans, the search
     stops and sets `is_cut_short`. `cache`: the plan cache of the view (default: an empty cache).
@@ -79,9 +80,9 @@ class Search:
     def serves(self, change: Suggestion) -> bool:
         """Return whether `change` would end the wait of the reservation of this search.
 
-        The wait ends if a plan with the change leases the reservation, or if all slots that the reservation needs are
-        booting or being given back by other reservations. A change that makes the rules invalid, for example a second
-        offering of the same name, returns False.
+        The wait ends in two cases: a plan with the change leases the reservation, or all slots that the reservation
+        needs are booting or being given back by other reservations. The result is False for a change that makes the
+        rules invalid, for example a second offering of the same name, and when the search has no time left.
         """
         if not self.may_go_on():
             return False
@@ -130,9 +131,9 @@ class Search:
         return None if self.is_cut_short else make(high)
 
     def find_least_of(self, makers: Iterable[Callable[[int], Suggestion]], most: int) -> Suggestion | None:
-        """Try the functions `makers` in order; each makes a change of a given size. Return the smallest change of the
-        first function that can end the reservation's wait: `make(n)` with the smallest `n` from 1 to `most`. Return
-        None if no function can, or if the time of the search is over.
+        """Return the smallest change by the first of the functions `makers` with which the reservation's wait can end:
+        `make(n)`, a change of the size `n`, with the smallest `n` from 1 to `most` that ends the wait. Return None if
+        no function has one, or if the time of the search is over.
         """
         for make in makers:
             change = self.find_least(make, most)
@@ -145,8 +146,8 @@ Kind = Callable[[Search], Suggestion | None]
 
 
 def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Return a change that would end the wait of the search's reservation, made by the first of these kinds that finds
-    one.
+    """Call the functions `kinds` in order, each of which searches for one kind of change. Return the first change found
+    that would end the wait of the search's reservation.
 
     Return None if the reservation is not pending, if the next tick serves it without a change, or if no change was
     found in time (then `search.is_cut_short` is true).
@@ -158,8 +159,8 @@ def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
 
 
 def find_of_kinds(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Call these functions in order, each of which searches for one kind of change. Return the first change found that
-    would end the reservation's wait. Return None if no function finds a change, or if the time of the search is over.
+    """Call the functions `kinds` in order, each of which searches for one kind of change. Return the first change found
+    that would end the reservation's wait. Return None if no function finds one, or if the time of the search is over.
     """
     for kind in kinds:
         found = kind(search)
@@ -178,7 +179,7 @@ def is_served(outcome: Plan, name: str) -> bool:
 
 
 def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:
-    """Return the rules after the keys in `config` were changed. Raises InvalidInputError if the result is invalid."""
+    """Return the rules with the changed keys in `config`. Raises InvalidInputError if these rules are invalid."""
     if not config:
         return rules
     changed = read_rules(merge_rules(rules.model_dump(exclude_unset=True), dict(config)))
@@ -186,8 +187,8 @@ def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:
 
 
 def describe_change(view: View, change: Suggestion) -> dict[str, Any]:
-    """Return a suggested change as JSON values: `kind`, `text`, `wait_seconds`, and `actions` in the format of a
-    scenario's timeline. Carrying out the actions in order makes the change.
+    """Return a suggested change as JSON values: `kind`, `text`, `wait_seconds` and `actions`. The actions have the
+    format of a scenario's timeline; carrying them out in order makes the change.
     """
     actions: list[dict[str, Any]] = [{"rules": change.config}] if change.config else []
     actions += [action for row in change.rows for action in _list_actions(view, row)]
@@ -217,7 +218,7 @@ def _list_actions(view: View, row: Row) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
-    """Put the given rows into the view for the `with` block. Restore the original rows afterwards."""
+    """Put these rows into the view for the `with` block. Afterwards the view has its former rows again."""
     back: list[Change] = []
     try:
         for row in rows:
@@ -231,19 +232,19 @@ def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
 
 
 MOST_OPENERS: Final = 3
-"""The most changes of one kind that are tried as the first change of a pair. Each of them needs a search for the second
-change.
+"""The greatest number of changes of one kind that are tried as the first one of two changes. For each of them the
+second change has to be searched.
 """
 TOGETHER: Final = "two changes: "
 Candidates = Callable[[Search], Iterable[Suggestion]]
 
 
 def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[Kind]) -> Suggestion | None:
-    """Return one suggestion that makes two changes which together end the reservation's wait.
+    """Return one suggestion that makes two changes, which together end the reservation's wait. Return None if no two
+    changes do, or if the time of the search is over.
 
-    The first change comes from `openers`; it is applied, and then a change of one of `kinds` is searched. If the second
-    change suffices alone, return only the second one. Return None if no pair is found, or if the time of the search is
-    over.
+    A function in `openers` lists the first change; it is applied, and then a change of one of `kinds` is searched as
+    the second one. If the second change suffices alone, only the second one is returned.
     """
     # The changes of a kind are listed before one of them is tried, because a trial changes the view.
     for first in chain.from_iterable(list(islice(list_changes(search), MOST_OPENERS)) for list_changes in openers):
@@ -258,8 +259,8 @@ def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[K
 
 
 def find_second(search: Search, first: Suggestion, kinds: Iterable[Kind]) -> Suggestion | None:
-    """Return a change of one of `kinds` that would end the reservation's wait after the change `first` was made. Return
-    None if there is no such change, or if `first` makes the rules invalid.
+    """Return a change of one of `kinds` that would end the reservation's wait if the change `first` was made before.
+    Return None if there is no such change, or if `first` makes the rules invalid.
     """
     with suppress(InvalidInputError), search.assuming(first):
         return find_of_kinds(search, kinds)
@@ -267,8 +268,8 @@ def find_second(search: Search, first: Suggestion, kinds: Iterable[Kind]) -> Sug
 
 
 def join(first: Suggestion, second: Suggestion, kind: str) -> Suggestion:
-    """Return one suggestion that makes both `first` and `second`. If both change the same row or key, the value of
-    `second` is used, because `second` was made when `first` was already applied.
+    """Return one suggestion that makes the changes `first` and `second`. `kind`: its kind. If both change the same row
+    or key, the value of `second` is used, because `second` was found when `first` was already applied.
     """
     return Suggestion(
         kind=kind,
@@ -280,7 +281,7 @@ def join(first: Suggestion, second: Suggestion, kind: str) -> Suggestion:
 
 
 def _are_apart(first: Suggestion, second: Suggestion) -> bool:
-    """Return whether two changes change different rows and different keys of the rules."""
+    """Return whether two changes have no row and no key of the rules in common."""
     rows = {_key_of(row) for row in first.rows} & {_key_of(row) for row in second.rows}
     return not rows and not set(_list_keys(first.config)) & set(_list_keys(second.config))
 
@@ -290,8 +291,8 @@ def _key_of(row: Row) -> tuple[type, str]:
 
 
 def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the dotted path, like `scheduler.backfill`, of each changed key in `config`. Keys whose value is a table
-    give the paths of the keys in it.
+    """Yield the path of each changed key in `config`, with dots: like `scheduler.backfill`. If the value of a key is a
+    table, the paths of the keys in the table are yielded instead.
     """
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -301,22 +302,20 @@ def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 MOST_SLOTS_MORE: Final = 64
-"""The most slots that one suggested change adds to a pool."""
+"""The greatest number of slots that one suggested change adds to a pool."""
 MOST_CANDIDATES: Final = 12
-"""The most changes of one kind that are tried, for kinds that could have one change for each slot."""
+"""The greatest number of changes of one kind that are tried, for kinds that could have one change for each slot."""
 
 
 def list_pools(search: Search) -> list[tuple[str, Pool]]:
-    """Return the name and the rules of each pool that may serve the reservation of this search, in the configured
-    order.
-    """
+    """Return (name, rules) of each pool that may serve the reservation of this search, in configured order."""
     request = search.reservation.request
     return [(name, search.rules.pools[name]) for name in search.rules.serving_pools(request.pool, request.system)]
 
 
 def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
-    """Yield the ready slots of the pools that may serve the reservation of this search, each with its pool. The slots
-    are sorted by the name of the pool, then by number.
+    """Yield (slot, pool) for the ready slots of the pools that may serve the reservation of this search. The slots are
+    sorted by the name of their pool, then by number.
     """
     pools = dict(list_pools(search))
     for slot in sorted(search.view.slots.values(), key=lambda each: (each.pool, len(each.id), each.id)):
@@ -325,17 +324,17 @@ def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
 
 
 def list_hosts(search: Search) -> Iterable[tuple[Slot, Pool]]:
-    """Return the ready slots of the static pools that may serve the reservation of this search, each with its pool.
+    """Return (slot, pool) for the ready slots of the static pools that may serve the reservation of this search.
 
-    Only hosts are listed because an operator can give a host more resources and other labels. An EC2 machine cannot
-    change.
+    Only hosts are listed because an operator can give a host more resources and other labels, and cannot change an EC2
+    machine in this way.
     """
     return ((slot, pool) for slot, pool in list_slots(search) if not pool.is_elastic)
 
 
 def count_wanted(search: Search) -> int:
-    """Return how many slots the essential instances of all pending reservations could use, at most MOST_SLOTS_MORE. All
-    pending reservations count, because earlier ones in the queue take new slots first.
+    """Return how many slots all pending reservations together could use, at most MOST_SLOTS_MORE: one for each
+    essential instance. All pending reservations count, because earlier ones in the queue take new slots first.
     """
     wanted = 0
     for each in search.view.by_phase["pending"].values():
@@ -346,7 +345,7 @@ def count_wanted(search: Search) -> int:
 
 
 def list_components(reservation: Reservation) -> list[Component]:
-    """Return the essential components of the reservation."""
+    """Return the components of the reservation whose kind is `essential`."""
     return [each for each in reservation.request.components if each.kind == "essential"]
 
 
@@ -356,10 +355,10 @@ def required_labels(reservation: Reservation, component: Component) -> Labels:
 
 
 def find_lacking(labels: Labels, required: Labels) -> dict[str, str]:
-    """Return the labels in `required` that `labels`, the labels of a slot, lacks or has with another value."""
+    """Return the labels in `required` that a slot with the labels `labels` does not have, or has with another value."""
     return {name: value for name, value in required.items() if labels.get(name) != value}
 
 
 def describe_labels(labels: Labels) -> str:
-    """Return labels as text for people: `name=value, name=value`, sorted by name."""
+    """Return labels as a text: `name=value, name=value`, sorted by name."""
     return ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))

@@ -1,4 +1,4 @@
-"""The rules of scheduling as pure functions, with the steps of a tick among them (`plan.py`).
+"""The rules of scheduling as pure functions. `plan.py` calls the steps of a tick in their order.
 
-They do no I/O, read no clock and use no random numbers: the same input gives the same output.
+The functions do no I/O, read no clock and use no random numbers: the same input gives the same output.
 """

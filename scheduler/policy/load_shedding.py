@@ -1,4 +1,4 @@
-"""Load shedding: refuse requests with "retry later" while more requests wait than can be answered in time.
+"""Load shedding: requests are refused with "retry later" while more requests wait than can be answered in time.
 
 Queries and registrations of hosts are refused first: queries change nothing, and hosts repeat registrations. Requests
 of producers come next. Messages of holders and operators are refused last: they keep leases alive or repair something.
@@ -16,30 +16,32 @@ waiting.
 _FIRST: Final = QUERIES | {"register"}
 _LAST: Final = OPERATOR_VERBS | {"renew", "release", "confirm", "fail", "surrender", "decline", "suspend", "leave"}
 TIMES_LONGER: Final = (1, 5, 15)
-"""For the ranks 0, 1 and 2 of a request (`find_rank`): how many times as long as `longest` (see `find_retry`) the
-request may wait; else it is refused.
+"""For the ranks 0, 1 and 2 of a request (see `find_rank`): a factor. A request is refused if it has to wait longer than
+this factor times `longest` (see `find_retry`).
 """
 SHORTEST_RETRY: Final = 1.0
 LONGEST_RETRY: Final = 30.0
 _USUAL_SECONDS: Final = 0.01
-"""Assumed seconds for carrying out a request, until the worker has measured some."""
+"""The seconds that a request is assumed to take until the worker has measured some requests."""
 _WEIGHT: Final = 0.1
 """Weight of the newest measurement in the running mean of the seconds for a request."""
 _SAMPLES: Final = 20
 
 
 def find_rank(verb: str) -> int:
-    """Return the rank of requests with this verb under load: 0 is refused first, 2 last."""
+    """Return the rank of requests with this verb: under load, requests of rank 0 are refused first, those of rank 2
+    last.
+    """
     if verb in _FIRST:
         return 0
     return 2 if verb in _LAST else 1
 
 
 def find_retry(verb: str, wait: float, longest: float) -> float | None:
-    """Return after how many seconds the sender of a request should repeat it; None if the request is to be carried out.
+    """Return after how many seconds the sender of a request should send it again; None if the request is not refused.
 
-    `wait`: the seconds that the queue needs before it would answer. `longest`: the wait from which on queries are
-    refused.
+    `wait`: the estimated seconds until the queue answers the request. `longest`: the longest such wait, in seconds,
+    with which queries are still carried out.
     """
     if wait <= longest * TIMES_LONGER[find_rank(verb)]:
         return None
@@ -47,10 +49,10 @@ def find_retry(verb: str, wait: float, longest: float) -> float | None:
 
 
 class QueueGauge:
-    """Estimates, in one worker, how long the waiting requests of its queue will take.
+    """Estimates, in one worker, how long the requests that wait in its queue will take.
 
     It measures the duration of a request in this worker, and the share of all requests that this worker carries out.
-    The share counts as 1/64 at least, because a worker that took no request during the samples takes some later.
+    The share counts as at least 1/64, because a worker that took no request during the samples takes some later.
     """
 
     def __init__(self, concurrency: int) -> None:
@@ -62,17 +64,17 @@ class QueueGauge:
         """Last known number of requests that wait in the queue."""
 
     def note_run(self, seconds: float, running: int = 1) -> None:
-        """Record that this worker needed `seconds` for one request, from taking it until its answer was sent.
+        """Record that this worker needed `seconds` for one request, from taking the request until its answer was sent.
 
-        `running`: the requests that this worker had at that time, this one included. If there are more of them than
-        processes, some are carried out together.
+        `running`: the number of requests that this worker had at that time, this one included. If there are more of
+        them than processes, some are carried out together.
         """
         seconds *= self._concurrency / max(running, self._concurrency)
         self._seconds += _WEIGHT * (seconds - self._seconds)
 
     def note_sample(self, depth: int, here: int, everywhere: int) -> None:
-        """Record a sample of the queue: `depth` requests wait; `here` and `everywhere` were taken so far by this worker
-        and by all workers.
+        """Record a sample of the queue. `depth`: the number of requests that wait. `here`, `everywhere`: the numbers of
+        requests that this worker and all workers together have taken so far.
         """
         self.depth = depth
         if self._counts and everywhere < self._counts[-1][1]:

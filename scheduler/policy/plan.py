@@ -30,11 +30,12 @@ from scheduler.policy.scaling.replacement import replace
 
 
 def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> Plan:
-    """Return the decisions of one cycle in the order in which they were made, and why the other reservations wait.
+    """Return the plan of one cycle: the decisions in the order in which they were made, and why the other pending
+    reservations wait.
 
-    The same view, rules and `now` (seconds) give the same plan, whatever the order of the view's rows. `cache`: facts
-    that earlier plans of this view found and that are still valid (default: none). Source: the autoscaler's tick, with
-    its order of steps.
+    The same view, rules and `now` (seconds since the epoch) give the same plan, whatever the order of the view's rows.
+    `cache`: facts that earlier plans of this view found and that are still valid (default: none). Source: the
+    autoscaler's tick, with its order of steps.
     """
     cache = PlanCache() if cache is None else cache
     known = cache.find_plan(view, rules, now)
@@ -67,8 +68,8 @@ def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -
 
 
 def _keep(cycle: CycleState, outcome: Plan) -> Plan:
-    """Store the plan for the next cycle if it has no decisions, and return the plan in each case. The stored plan is
-    valid until the next deadline, or until the starvation guard begins to protect a further reservation.
+    """Return the plan `outcome`. If it has no decisions, store it for the next cycle. The stored plan is valid until
+    the next deadline, or until the starvation guard begins to protect a further reservation.
     """
     rules, now = cycle.rules, cycle.now
     next_protection = inf if outcome.decisions else find_next_protection(cycle.view, rules, now)

@@ -1,9 +1,9 @@
 """The planner's cache: facts about one view that are used again in the next cycle.
 
 The caller of `plan()` owns the cache and keeps it together with the view. All of its content can be computed from the
-rows of the view, except `turns`, which records the reservations that the work budget has allowed to be tried. A cycle
-in which few rows changed examines few slots. A cycle in which no row changed and no deadline was reached returns the
-plan of the last cycle.
+rows of the view, except `turns`, which records the reservations that the work budget has let be tried. A cycle in which
+few rows changed examines few slots. A cycle in which no row changed and no deadline was reached returns the plan of the
+last cycle.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -19,10 +19,10 @@ from scheduler.model.waits import WaitBlock
 from scheduler.policy.capacity.slot_info import CachedSlot
 
 Payer = Hashable
-"""The principal or the account whose work budget pays for a reservation."""
+"""The key of a work budget: the principal that sent a reservation's request, or its account."""
 Turns = dict[Payer, set[str]]
-"""Payer -> ids of the reservations that were tried in the present round. A round of a payer ends when the work budget
-has let all of its reservations try once.
+"""Payer -> ids of its reservations that were tried in the present round. The round of a payer ends when its work budget
+has let each of its reservations be tried once.
 """
 
 Memory = TypeVar("Memory")
@@ -41,21 +41,23 @@ class _KeptPlan(msgspec.Struct, frozen=True):
     rules: Rules
     since: float
     until: float
-    """The kept plan is valid until this instant (seconds): a cycle at or after it could decide something."""
+    """The kept plan is valid before this time (seconds since the epoch). Later a cycle may have a decision to make."""
 
 
 class KeptCycle(Protocol):
-    """A cycle whose state is kept, so that the next tick plans only what changed since: see `policy/replan`."""
+    """A cycle whose state is kept, so that the next tick plans only what has changed since then (`policy/replan`)."""
 
     rules: Rules
     next_protection: float
-    """When the starvation guard begins to protect a waiting reservation; infinity: never."""
+    """When the starvation guard begins to protect the next waiting reservation (seconds since the epoch); infinity:
+    never.
+    """
 
     def go_on(self, now: float) -> Plan | None:
-        """Return the plan of a later tick at `now`; None if only a new cycle can find it."""
+        """Return the plan of a later tick at `now`; None if only a full cycle can find it."""
 
     def tidy(self) -> None:
-        """Remove from the kept state the entries that changes of the view have made useless."""
+        """Remove entries from the kept state that are outdated after changes of the view, to save memory."""
 
     def close(self) -> None:
         """Drop references between objects, so that they are freed at once. Do not use the kept cycle afterwards."""
@@ -64,18 +66,18 @@ class KeptCycle(Protocol):
 KeepCycle = Callable[[tuple[WaitBlock, ...]], KeptCycle | None]
 """A function that makes a `KeptCycle` of the last cycle. It returns None if no later tick can go on with that cycle.
 
-Its argument: the waiting reservations of an earlier plan, in blocks.
+Its argument: the waiting reservations of an earlier plan, in blocks that the new kept cycle uses again.
 """
 LEAST_KEPT: Final = 500
 """A cycle is kept only if the view has at least this number of slots and pending reservations together. A smaller view
-is planned again in little time.
+is planned from the beginning in little time.
 """
 
 
 class PlanCache:
     """Facts about one view that the planner uses again in the next cycle.
 
-    A cache that is used with another view starts empty.
+    When the cache is used with another view, it removes all facts first.
     """
 
     def __init__(self, least_kept: int = LEAST_KEPT) -> None:
@@ -83,7 +85,7 @@ class PlanCache:
         self._cycle: KeptCycle | None = None
         self._keep_cycle: KeepCycle | None = None
         self._blocks: tuple[WaitBlock, ...] = ()
-        """The blocks of waiting reservations of the last plan whose cycle was kept."""
+        """The blocks of waiting reservations in the last plan of a kept cycle."""
         self.turns: Turns = {}
         self.slots: dict[str, CachedSlot] = {}
         """Slot id -> the facts that follow from the slot's row and its leases alone."""
@@ -99,7 +101,7 @@ class PlanCache:
         self._shared_under: Rules | None = None
 
     def follow(self, view: View) -> None:
-        """Drop the cached facts that changes of the view since the last call have made wrong. `find_plan` calls this
+        """Remove the cached facts that are wrong after changes of the view since the last call. `find_plan` calls this
         method.
         """
         if view is not self._view:
@@ -124,14 +126,14 @@ class PlanCache:
                     unshared.pop(name, None)
 
     def _drop_slots(self, view: View) -> None:
-        """Drop the facts about slots that have changed since `slots` was last up to date."""
+        """Remove the facts about slots that have changed since the revision `_slots_at`."""
         for name in list_touched(view, self._slots_at):
             self.slots.pop(name, None)
         self._slots_at = view.revision
 
     def recall(self, kind: type[Memory]) -> Memory:
-        """Return the object of the class `kind` in which a step stores facts about this view. The first call makes the
-        object, without arguments.
+        """Return the object of the class `kind` in which a step stores facts about this view. At the first call the
+        object is made, as `kind()`.
         """
         if kind not in self._memories:
             self._memories[kind] = kind()
@@ -139,19 +141,20 @@ class PlanCache:
         return memory
 
     def list_unshared(self, view: View, rules: Rules) -> dict[str, None]:
-        """Return the slots on which the leases' limits of spare cores have to be computed again.
+        """Return the ids of the slots on which the leases' limits of spare cores have to be computed again.
 
-        These are the slots with leases whose row or leases changed since their limits were last found right; after a
-        change of the rules, all slots with leases. The caller removes a slot once its limits are right.
+        These are the slots with leases whose row or leases changed since their limits were last found right. After a
+        change of the rules they are all slots with leases. The caller removes a slot once its limits are right.
         """
         if self._unshared is None or self._shared_under is not rules:
             self._shared_under, self._unshared = rules, dict.fromkeys(view.leases_on)
         return self._unshared
 
     def find_plan(self, view: View, rules: Rules, now: float) -> Plan | None:
-        """Return the last plan if neither view nor rules changed since and no deadline was reached; else None.
+        """Return the last plan if neither the view nor the rules have changed since then and no deadline was reached;
+        else None.
 
-        Call it first in each cycle: it also drops the facts that changes of the view have made wrong.
+        Call it first in each cycle: it also removes the facts that are wrong after changes of the view.
         """
         self.follow(view)
         kept = self._kept
@@ -160,10 +163,11 @@ class PlanCache:
         return kept.plan
 
     def keep(self, rules: Rules, now: float, plan: Plan, next_protection: float) -> Plan:
-        """Store the plan for the next cycle if it has no decisions, and return the plan in each case.
+        """Return the plan `plan`. If it has no decisions, store it for the next cycle.
 
-        Under `queue: quota`, where accounts earn and pay all the time, `quota/steady.py` decides how long the plan is
-        valid. `next_protection`: when the starvation guard begins to protect a further reservation (seconds).
+        Under `queue: quota`, where accounts earn and pay all the time, nothing is stored here: `quota/steady.py` keeps
+        the plan. `next_protection`: when the starvation guard begins to protect a further reservation (seconds since
+        the epoch).
         """
         if not plan.decisions and not rules.has_quota:
             falls_due = inf if plan.wake_at is None else plan.wake_at
@@ -171,8 +175,8 @@ class PlanCache:
         return plan
 
     def go_on(self, rules: Rules, now: float) -> Plan | None:
-        """Return a plan that goes on from the kept cycle with the view's changes; None if only a new cycle can find the
-        plan.
+        """Return the plan of this tick, if the kept cycle can go on with the changes of the view; None if only a full
+        cycle can find the plan.
         """
         self._keep_cycle = None
         cycle = self._cycle
@@ -187,13 +191,15 @@ class PlanCache:
         return self.keep(rules, now, outcome, cycle.next_protection)
 
     def offer(self, view: View, keep_cycle: KeepCycle) -> None:
-        """Store the function that can keep the last cycle, unless the view is small. `prepare` calls the function."""
+        """Store the function that can keep the last cycle, unless the view is small (`LEAST_KEPT`). `prepare` calls the
+        function.
+        """
         if len(view.slots) + len(view.waiters) >= self._least_kept:
             self._keep_cycle = keep_cycle
 
     def prepare(self) -> None:
-        """Keep the last cycle, so that the next plan is made faster. Call it after the last plan's commit and before
-        the view changes.
+        """Keep the last cycle, so that the next plan is made faster. Call it after the commit of the last plan and
+        before the view changes.
         """
         if self._keep_cycle is not None:
             self._cycle, self._keep_cycle = self._keep_cycle(self._blocks), None

@@ -1,5 +1,5 @@
-"""Changes of quota accounts that end a wait under the queue `quota`: waiting for a balance, a higher limit, free work,
-or a higher balance. Source: qscheduler.
+"""Changes of quota accounts that end a reservation's wait under the queue `quota`: waiting for a balance, a higher
+limit, permission for free work, or a higher balance. Source: qscheduler.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ _A_LITTLE: Final = 0.001
 
 
 def _find_payer(search: Search) -> Account | None:
-    """Return the quota account that pays for the reservation of this search. Return None if the reservation's queue is
-    not `quota` or it has no account.
+    """Return the quota account that pays for the reservation of this search. Return None if the reservation has no
+    account, or if its queue is not `quota`.
     """
     request = search.reservation.request
     if search.rules.settings_of(request.pool, request.system).queue != "quota":
@@ -29,8 +29,8 @@ def _find_payer(search: Search) -> Account | None:
 
 
 def list_account_waits(search: Search) -> Iterator[Suggestion]:
-    """Yield suggestions to wait: until preempted reservations have given their slots back, or until the reservation's
-    quota account can pay again.
+    """Yield suggestions to wait for one of two things: (1) reservations that this one preempted give their slots back;
+    (2) the reservation's quota account can pay again.
     """
     for lease in search.reservation.leases:
         ends = {other.revoke_by for _, other in search.view.leases_of(lease.slot) if other.revoke_by is not None}
@@ -50,8 +50,8 @@ def list_account_waits(search: Search) -> Iterator[Suggestion]:
 
 
 def raise_limit(search: Search) -> Suggestion | None:
-    """Return the smallest rise of a limit of the reservation's quota account (`max_fanout` or a limit for a label) that
-    would end the reservation's wait. Return None if no rise ends it.
+    """Return the smallest rise of a limit of the reservation's quota account that would end the reservation's wait: of
+    `max_fanout`, else of a limit in `per_label_task_limits`. Return None if no rise ends it.
     """
     account = _find_payer(search)
     if account is None:
@@ -94,9 +94,11 @@ def list_freed_work(search: Search) -> Iterator[Suggestion]:
 
 
 def grant_what_is_lacking(search: Search) -> Suggestion | None:
-    """Return the smallest rise of the quota account's balance that would end the reservation's wait, if the account has
-    `disable_free_tasks`. Return None if no rise ends it, and for other accounts: their reservations can run at the free
-    level without a balance.
+    """Return the smallest rise of the quota account's balance that would end the reservation's wait. Return None if no
+    rise ends it.
+
+    Only for accounts with `disable_free_tasks`. For other accounts the result is None, because their reservations can
+    run at the free level without a balance.
     """
     account = _find_payer(search)
     return grant_balance(search) if account is not None and account.disable_free_tasks else None
@@ -104,10 +106,10 @@ def grant_what_is_lacking(search: Search) -> Suggestion | None:
 
 def grant_balance(search: Search) -> Suggestion | None:
     """Return the smallest rise of the quota account's balance, at one level, that would end the reservation's wait.
-    Return None if there is none.
+    Return None if no rise ends it or the reservation has no account.
 
-    Levels at which the account earns are tried before other levels. Within each group the worst level is tried first,
-    because work at a worse level preempts fewer reservations.
+    Levels at which the account earns are tried before other levels. Of each of these two kinds the worst level is tried
+    first, because work at a worse level preempts fewer reservations.
     """
     account = _find_payer(search)
     if account is None:
@@ -127,8 +129,9 @@ def grant_balance(search: Search) -> Suggestion | None:
 
 
 def _most_needed(search: Search, account: Account, level: int) -> int:
-    """Return a balance that is certainly enough for preemption at this level, in worker-seconds: more than the leases
-    on any one slot have cost, plus what the account's own work has cost since the last charge.
+    """Return a balance in worker-seconds that is certainly enough for the account to preempt at this level. It is
+    greater than the sum of what the leases on any one slot have cost and what the account's own work has cost since its
+    last charge.
     """
     now = search.now
     used = [0.0]

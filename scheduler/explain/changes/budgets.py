@@ -13,8 +13,8 @@ _CENTS: Final = 100
 
 
 def raise_budgets(search: Search) -> Suggestion | None:
-    """Return the smallest rise of the budgets that limit the launches for the reservation: of one budget, else of all
-    of them. Return None if no rise ends the wait.
+    """Return the smallest rise of budgets that would end the reservation's wait: of one budget that limits the launches
+    for the reservation, else of all these budgets. Return None if no rise ends the wait.
     """
     names = list(_list_limiting(search))
     if not names:
@@ -28,8 +28,9 @@ def raise_budgets(search: Search) -> Suggestion | None:
 
 
 def _raise_all(search: Search, rises: dict[str, int]) -> Suggestion | None:
-    """Return a change that raises several budgets, each by as little as possible after the budgets before it. Return
-    None if it does not end the wait, or if time is over. `rises`: name of a budget -> the greatest rise in cents.
+    """Return a change that raises several budgets. One after the other is raised by as little as possible, while the
+    later ones have their greatest rise. Return None if the greatest rises do not end the wait, or if time is over.
+    `rises`: name of a budget -> its greatest rise in cents.
     """
     if not search.serves(_raise(search, rises)):
         return None
@@ -51,8 +52,8 @@ def _list_limiting(search: Search) -> Iterator[str]:
 
 
 def _find_most(search: Search, names: list[str]) -> int:
-    """Return a rise in cents that is certainly enough: with it, the launches for all pending reservations fit into each
-    of the budgets `names`.
+    """Return a rise in cents that is certainly enough: with it, each of the budgets `names` allows the launches for all
+    pending reservations.
     """
     prices = [each.price for _, pool in list_pools(search) for each in pool.offerings]
     running = sum(slot.price or 0.0 for slot in search.view.slots.values() if slot.state not in UNPAID)
@@ -71,8 +72,9 @@ def _raise(search: Search, rises: Mapping[str, int]) -> Suggestion:
 
 
 def _allow(budget: Budget, spent: Spent, wanted: float) -> dict[str, Any]:
-    """Return the keys of a budget (`per_hour`, `per_day`, `per_month`) that do not allow machines of `wanted` dollars
-    an hour, each with the least amount that does. `spent`: what the budget's machines have cost.
+    """Return new values for those keys of a budget (`per_hour`, `per_day`, `per_month`) that are too low for machines
+    of `wanted` dollars an hour: key -> the least amount that allows them. `spent`: what the budget's machines have cost
+    in this day and month.
     """
     limits = {
         "per_hour": (budget.per_hour, 0.0),

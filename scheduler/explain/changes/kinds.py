@@ -1,9 +1,10 @@
-"""The list of all kinds of change that may end a reservation's wait, and the functions for those kinds that change
+"""The list of all kinds of change that may end a reservation's wait, and the functions for the kinds that change
 reservations or the queue.
 
-Each kind is a function that finds the smallest change of this kind. It lists candidates from the rows and the rules,
-and a trial plan with a candidate decides whether the reservation is served. A candidate that does not help costs one
-plan and causes no wrong answer. The functions for slots, pools and accounts have modules of their own.
+Each kind is a function that finds the smallest change of this kind. It lists candidates (possible changes) from the
+rows and the rules, and a trial plan with a candidate decides whether the reservation is served. A candidate that does
+not help costs one plan and causes no wrong answer. The functions for slots, pools, accounts and budgets are in modules
+of their own.
 """
 
 from collections.abc import Iterator
@@ -62,8 +63,8 @@ def list_freed(search: Search) -> Iterator[Suggestion]:
 
 
 def list_waits(search: Search) -> Iterator[Suggestion]:
-    """Yield suggestions to wait until a launch back-off ends in a pool that may serve the reservation, soonest end
-    first.
+    """Yield suggestions to wait until a launch back-off is over in a pool that may serve the reservation. The back-off
+    that ends first comes first.
     """
     pools = {name for name, _ in list_pools(search)}
     holds = [each for each in search.view.holds.values() if each.pool in pools | {"*"} and each.until > search.now]
@@ -78,8 +79,8 @@ def list_waits(search: Search) -> Iterator[Suggestion]:
 
 
 def list_overtaking(search: Search) -> Iterator[Suggestion]:
-    """Yield changes of the rules that let the reservation be placed before an earlier reservation that does not fit:
-    backfill is switched on, or the starvation guard is switched off.
+    """Yield changes of the rules that let the reservation be placed before an earlier reservation that does not fit.
+    There are two: backfill is switched on; the starvation guard is switched off.
     """
     settings = search.rules.settings_of(search.reservation.request.pool, search.reservation.request.system)
     changes: list[tuple[str, dict[str, Any]]] = []
@@ -96,8 +97,8 @@ def list_overtaking(search: Search) -> Iterator[Suggestion]:
 
 
 def end_lease(search: Search) -> Suggestion | None:
-    """Return a change that ends another reservation, so that its slot can serve the waiting one. Return None if no such
-    change ends the wait. Reservations with the fewest and smallest leases are tried first.
+    """Return a change that ends another reservation, so that one of its slots can serve the waiting reservation. Return
+    None if no such change ends the wait. Reservations with the fewest and smallest leases are tried first.
     """
     owners: dict[str, str] = {}
     for slot, _ in list_slots(search):
@@ -120,8 +121,8 @@ def _rank_of_holder(holder: Reservation) -> tuple[int, float, int]:
 
 
 def _first_of(list_changes: Candidates) -> Kind:
-    """Return a function that searches the changes which `list_changes` yields, and returns the first one that would end
-    the reservation's wait.
+    """Return a function that tries the changes which `list_changes` yields, in order. It returns the first change that
+    would end the reservation's wait, or None.
     """
     return lambda search: search.find_first(list_changes(search))
 
@@ -140,8 +141,8 @@ OPENERS: Final[tuple[Candidates, ...]] = (
     list_leases_more,
     list_overtaking,
 )
-"""Functions that list changes which may be the first change of a pair. Only kinds of change without an amount are here:
-such a change is either made or not.
+"""Functions that list changes for `combine_two`: each may be the first one of two changes that are tried together. Only
+kinds of change without an amount are here: such a change is either made or not.
 """
 SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     _first_of(list_freed),
@@ -166,8 +167,8 @@ SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     grant_balance,
     end_lease,
 )
-"""Functions that each search for one kind of change, in the order in which they are called. Changes that cost nothing
-come first.
+"""Functions that each search for one kind of change, in the order in which they are called. Kinds of change that cost
+nothing come first.
 """
 KINDS_OF_CHANGE: Final[tuple[Kind, ...]] = (
     *SINGLE_KINDS,
@@ -175,6 +176,6 @@ KINDS_OF_CHANGE: Final[tuple[Kind, ...]] = (
     add_hosts_that_fit,
     lambda search: combine_two(search, OPENERS, [add_hosts_that_fit]),
 )
-"""All functions that search for a change, in the order in which they are called: single changes first, then pairs of
-changes. New hosts with the size that the reservation needs come after changes of what exists.
+"""All functions that search for a change, in the order in which they are called: single changes, then pairs of changes.
+New hosts of the size that the reservation needs come last, because all other changes use what exists.
 """

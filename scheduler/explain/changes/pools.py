@@ -32,8 +32,8 @@ _STEPS: Final = 10_000
 
 
 def add_slots(search: Search) -> Suggestion | None:
-    """Return the smallest rise of `max_slots` that would end the reservation's wait: the rise for one pool, else for
-    all pools together (`scheduler.max_slots`), else for both. Return None if no rise ends the wait.
+    """Return the smallest rise of `max_slots` that would end the reservation's wait: of one pool, else of a limit over
+    several pools, else of both. Return None if no rise ends the wait.
     """
     wanted = count_wanted(search)
     return (
@@ -65,9 +65,9 @@ def _with_slots(name: str, most: int, more: int) -> Suggestion:
 
 
 def _add_slots_of_both(search: Search, wanted: int) -> Suggestion | None:
-    """Return a change that raises both the `max_slots` of one pool and the limit over all pools, so that the
-    reservation's wait ends. First the rise of the pool is found while the limit over all pools is as high as possible,
-    then the smallest rise of that limit.
+    """Return a change that raises two limits so that the reservation's wait ends: the `max_slots` of one pool, and a
+    `max_slots` over several pools. First the rise for the pool is found while the limit over several pools is raised by
+    `wanted`, then the smallest rise of the latter. Return None if no such change ends the wait.
     """
     for make in _list_bounds_over_all(search):
         second = find_second(search, make(wanted), [_add_slots_in_pool])
@@ -81,8 +81,8 @@ def _join_slots(make: Callable[[int], Suggestion], second: Suggestion, more: int
 
 
 def _list_bounds_over_all(search: Search) -> Iterator[Callable[[int], Suggestion]]:
-    """For each `max_slots` that limits several pools together, yield a function `make(n)` that returns the change which
-    raises this limit by `n`.
+    """Yield a function for each `max_slots` that limits several pools together. The function `make(n)` returns the
+    change that raises this limit by `n`.
     """
     scheduler = search.rules.scheduler
     if scheduler.max_slots:
@@ -102,8 +102,8 @@ def _with_more_over_all(path: str, most: int, system: str | None, more: int) -> 
 
 
 def list_offerings_more(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that add one offering (EC2 machine type) of another pool to a pool that may serve the reservation,
-    cheapest offering first.
+    """Yield changes that add one offering (EC2 machine type), which another pool has, to a pool that may serve the
+    reservation. The cheapest offering comes first.
     """
     known = [each for pool in search.rules.pools.values() for each in pool.offerings if each.is_for_sale]
     for offering in sorted(known, key=lambda each: (each.price, each.name)):
@@ -117,8 +117,8 @@ def list_offerings_more(search: Search) -> Iterator[Suggestion]:
 
 
 def raise_price_factor(search: Search) -> Suggestion | None:
-    """Return the smallest rise of a pool's `price_factor` that would end the reservation's wait, because it allows more
-    expensive offerings (EC2 machine types). Return None if no rise ends the wait.
+    """Return the smallest rise of a pool's `price_factor` that would end the reservation's wait. A higher factor allows
+    more expensive offerings (EC2 machine types). Return None if no rise ends the wait.
     """
     instances = list_instances(search.reservation.request, "essential")
     component = instances[0].component if len(instances) == 1 else None  # None: the reservation is a gang
@@ -147,8 +147,8 @@ def _could_be(search: Search, pool: Pool, offering: Offering, component: Compone
 
 
 def list_larger_machines(search: Search) -> Iterator[Suggestion]:
-    """Yield changes after which a pool has machines that are large enough for every component of the reservation:
-    larger `resources` of the pool, or a new offering if the pool has offerings.
+    """Yield changes after which a pool has machines that are large enough for each component of the reservation: larger
+    `resources` of the pool or, if the pool has offerings, one new offering.
     """
     instances = list_instances(search.reservation.request, "essential")
     for name, pool in list_pools(search):
@@ -177,14 +177,14 @@ def _with_larger_machines(name: str, pool: Pool, wanted: Resources) -> Suggestio
 
 
 def _find_name(pool: Pool) -> str:
-    """Return a name for a new offering that no offering of the pool has."""
+    """Return a name for a new offering that is not the name of an offering of the pool."""
     taken = {each.name for each in pool.offerings}
     return next(name for number in count(1) if (name := f"larger-{number}") not in taken)
 
 
 def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that give the new slots of a pool the labels which the reservation requires and the pool lacks. The
-    change with the fewest labels comes first.
+    """Yield changes that add labels to the new slots of a pool: those that the reservation requires and the pool lacks.
+    The change with the fewest labels comes first.
     """
     found = [
         (name, pool, find_lacking(pool.labels, required_labels(search.reservation, component)))
@@ -202,8 +202,8 @@ def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
 
 
 def list_leases_more(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that raise `max_leases_per_slot` by one, for each pool that may serve the reservation and has this
-    limit.
+    """Yield a change for each pool that may serve the reservation and has a `max_leases_per_slot`: one that raises this
+    limit by one.
     """
     for name, pool in list_pools(search):
         if pool.lease_limit != float("inf"):
@@ -215,8 +215,9 @@ def list_leases_more(search: Search) -> Iterator[Suggestion]:
 
 
 def add_pool(search: Search) -> Suggestion | None:
-    """Return a change that adds a pool, a copy of an existing one, with as many slots as the reservation needs to be
-    served. Return None if a pool that may serve the reservation exists already.
+    """Return a change that adds a pool with as few slots as end the reservation's wait. The new pool is a copy of an
+    existing pool. Return None if no such change ends the wait, or if a pool that may serve the reservation exists
+    already.
     """
     if list_pools(search):
         return None
@@ -225,8 +226,8 @@ def add_pool(search: Search) -> Suggestion | None:
 
 
 def list_new_pools(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that add a pool with one slot, each a copy of an existing pool. Yield nothing if a pool that may
-    serve the reservation exists already.
+    """Yield changes that add a pool with one slot. Each new pool is a copy of an existing pool. Yield nothing if a pool
+    that may serve the reservation exists already.
     """
     if not list_pools(search):
         for name, pool in search.rules.pools.items():

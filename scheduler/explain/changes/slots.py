@@ -1,5 +1,5 @@
-"""Changes of slots that may end a reservation's wait: uncordon a slot, enlarge a host, add labels to a
-host, add hosts.
+"""Changes of slots that may end a reservation's wait: uncordon a slot, enlarge a host, add labels to a host, add
+hosts.
 """
 
 from collections import Counter
@@ -32,18 +32,18 @@ from scheduler.model.slots import Slot
 from scheduler.policy.capacity.fits import capacity_of, given_to
 
 MOST_RIVALS: Final = 16
-"""The most pending instances whose requests are added up, because they may take added capacity before the reservation
-whose wait is explained.
+"""The greatest number of pending instances whose requests are added up: they may take added capacity before the
+reservation whose wait is explained.
 """
 MOST_SUMS: Final = 200
-"""The most sums of pending requests for which the new capacity of one host is computed."""
+"""The greatest number of sums of pending requests for which one host's new capacity is computed."""
 MOST_SIZES: Final = 48
-"""The most ways to enlarge a host that one search for a change tries."""
+"""The greatest number of ways to enlarge a host that one search for a change tries."""
 Missing = dict[str, float]
 
 
 def list_uncordoned(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that uncordon one slot each, for cordoned slots that may serve the reservation."""
+    """Yield changes that each uncordon one slot: a cordoned ready slot of a pool that may serve the reservation."""
     cordoned = (slot for slot, _ in list_slots(search) if slot.cordoned)
     for slot in islice(cordoned, MOST_CANDIDATES):
         yield Suggestion(
@@ -54,8 +54,8 @@ def list_uncordoned(search: Search) -> Iterator[Suggestion]:
 
 
 def enlarge_slot(search: Search) -> Suggestion | None:
-    """Return the change that gives one host the larger resources which would end the reservation's wait. Return None if
-    there is none. Changes of the fewest resources are tried first, then those with the smallest amounts.
+    """Return a change that gives one host larger resources, so that the reservation's wait ends. Return None if no such
+    change ends it. Changes of the fewest resources are tried first, then those with the smallest amounts.
 
     If earlier reservations in the queue would take the added capacity, the host becomes large enough for these
     reservations too.
@@ -74,10 +74,10 @@ def enlarge_slot(search: Search) -> Suggestion | None:
 
 
 def _list_different(search: Search) -> Iterator[tuple[Slot, Pool]]:
-    """Yield the hosts that the search tries to enlarge, each with its pool. Of equal hosts, as many are yielded as the
-    reservation has essential instances, at most MOST_CANDIDATES.
+    """Yield the hosts that the search tries to enlarge, each with its pool. Of hosts that are alike, as many are
+    yielded as the reservation has essential instances, at most MOST_CANDIDATES.
 
-    One of several equal hosts is not enough, because other instances of a gang may take the first ones.
+    One of several hosts that are alike is not enough, because other instances of a gang may take the first ones.
     """
     instances = list_instances(search.reservation.request, "essential")
     seen, most = Counter[Hashable](), min(len(instances), MOST_CANDIDATES)
@@ -108,9 +108,8 @@ def _with_larger(slot: Slot, pool: Pool, missing: Missing) -> Suggestion:
 
 
 def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, list[Missing]]) -> Iterator[Missing]:
-    """For each sum of requests in `sums` of the slot's pool, yield the amounts by resource that the slot lacks to hold
-    the sum beside its leases. Sums that fit already are skipped. `sums`: pool -> its sums, as `_list_sums` returns
-    them.
+    """Yield, for each sum of requests in the slot's pool, the amounts by resource that the slot lacks to hold the sum
+    beside its leases. Sums that fit already are skipped. `sums`: pool -> its sums of requests, from `_list_sums`.
     """
     capacity = capacity_of(slot, pool)
     if capacity is None:
@@ -125,11 +124,11 @@ def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, lis
 
 
 def _list_sums(search: Search, pool: str, wanted: Resources) -> list[Missing]:
-    """Return sums of the requests of the smallest pending instances in this pool, as amounts by resource.
+    """Return sums of requests of the smallest pending instances, with their amounts by resource in this pool.
 
-    An enlarged slot should hold one of these sums: a size between two sums serves no further request. `wanted`, the
-    request of the waiting reservation, is added up first. Some sums do not contain it: if an earlier reservation blocks
-    the queue, capacity for the earlier one may be enough.
+    An enlarged slot should hold exactly one of these sums: a size between two sums serves no further request. `wanted`,
+    the request of the waiting reservation, is added up first. Some sums do not contain it: if an earlier reservation
+    blocks the queue, capacity for the earlier one may be enough.
     """
     sums: dict[tuple[float, ...], Missing] = {(0.0,) * len(wanted): dict.fromkeys(wanted, 0.0)}
     for resources in nsmallest(
@@ -142,8 +141,8 @@ def _list_sums(search: Search, pool: str, wanted: Resources) -> list[Missing]:
 
 
 def _list_pending_amounts(search: Search, name: str) -> Iterator[Resources]:
-    """For each instance of each pending reservation, yield the amounts by resource that the instance would get in this
-    pool. Equal reservations are counted at most MOST_RIVALS times.
+    """Yield the amounts by resource that each instance of each pending reservation would get in this pool. Of
+    reservations with equal requests, at most MOST_RIVALS are counted.
     """
     shapes = Counter(search.view.shapes[each] for each in search.view.by_phase["pending"])
     for shape, count in shapes.items():
@@ -161,8 +160,8 @@ def _used_on(search: Search, slot: Slot) -> Missing:
 
 
 def list_relabelled(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that give one host the labels which the reservation requires and the host lacks. The change with
-    the fewest labels comes first.
+    """Yield changes that add labels to one host: those that the reservation requires and the host lacks. The change
+    with the fewest labels comes first.
     """
     found = [
         (len(lacking), number, slot, lacking)
@@ -179,16 +178,15 @@ def list_relabelled(search: Search) -> Iterator[Suggestion]:
 
 
 def add_hosts(search: Search) -> Suggestion | None:
-    """Return the change that adds the fewest hosts to a static pool which would end the reservation's wait. New hosts
-    are copies of an existing host, else they have the `resources` of the pool. Return None if no number of hosts ends
-    the wait.
+    """Return a change that adds hosts to a static pool, as few as end the reservation's wait. The new hosts are copies
+    of an existing host, or have the `resources` of the pool. Return None if no number of hosts ends the wait.
     """
     return _add_hosts(search, _list_known_hosts)
 
 
 def add_hosts_that_fit(search: Search) -> Suggestion | None:
-    """Return the change that adds the fewest hosts of a suitable size to a static pool, so that the reservation's wait
-    ends. New hosts are as large as one component of the reservation needs, else large enough for every component.
+    """Return a change that adds hosts of a suitable size to a static pool, as few as end the reservation's wait. The
+    new hosts are large enough for one component of the reservation or, if that does not suffice, for every component.
     Return None if no number of hosts ends the wait.
     """
     return _add_hosts(search, _list_fitting_hosts)
@@ -202,8 +200,8 @@ def _add_hosts(search: Search, list_hosts: Callable[[Search, str, Pool], Iterabl
 
 @dataclass(frozen=True)
 class _Host:
-    """The description of hosts that could be added to a static pool: their pool, resources and labels, and a text for
-    people.
+    """A description of hosts that could be added to a static pool. `words`: what the suggestion's text writes about
+    them.
     """
 
     pool: str

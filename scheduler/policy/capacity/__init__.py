@@ -1,3 +1,3 @@
-"""What fits where: the rule of capacity, slots as a scheduling cycle sees them, requests, and the indexes that find a
-slot for a request.
+"""What fits where: the rule of capacity, slots as a scheduling cycle sees them, the requests of reservations, and the
+indexes that find a slot for a request.
 """

@@ -1,5 +1,5 @@
-"""Candidate queues: the slots on which one kind of request fits, with the best slot first. The capacity that a slot has
-left decides whether the request fits, and the number of its leases decides its rank.
+"""Candidate queues: the slots on which one kind of request fits, best slot first. The capacity that a slot has left
+decides whether the request fits, and the number of its leases decides its rank.
 
 Slots with the same pool and labels have the same `SlotClass`, and stand in the queues of that class. Slots with the
 same amounts left and the same number of leases share one `RemainingCapacity`.
@@ -18,24 +18,26 @@ from scheduler.policy.capacity.requests import Amounts
 from scheduler.policy.capacity.slot_info import Mark, SlotInfo
 
 Rank = int
-"""The position of a slot among candidates: the slot with the smallest rank is chosen. It is LEASE × a number that
-follows from the slot's number of leases, plus the position of the slot in slot order.
+"""The position of a slot among candidates: the slot with the smallest rank is chosen. It is LEASE × (the number of the
+slot's leases, negative if most leases come first) + the position of the slot in slot order.
 """
 LEASE: Final[Rank] = 1 << 48
-"""The amount by which one lease changes a rank. It is greater than any position in slot order."""
+"""The amount by which one lease changes the rank of a slot. It is greater than any position in slot order, so the
+number of leases decides before the position.
+"""
 NO_RANK: Final[Rank] = 1 << 96
-"""A rank behind the ranks of all slots."""
+"""A rank that is greater than the ranks of all slots; it stands for "no slot"."""
 HEAPIFIED_SHARE: Final = 8
-"""If more than 1 / HEAPIFIED_SHARE of the entries of a heap are new, the heap is built again: that takes less time than
-to push each entry.
+"""If more than 1 / HEAPIFIED_SHARE of the entries of a heap are new, the heap is built again, because pushing each new
+entry would take longer.
 """
 
 
 @dataclass(slots=True, eq=False)
 class RemainingCapacity:
-    """The capacity that a slot has left: `free` amounts (None: the slot counts leases only), `uses_left` of its
-    machine, and its `load` of at most `most` leases. Slots with the same capacity left share one object, so that each
-    answer is computed once.
+    """What a slot can still take. `free`: the amounts of resources that no lease uses (None: the slot counts leases
+    only). `uses_left`: how many leases its machine may still take (`max_uses`). `load`: the number of its leases, at
+    most `most`. Slots for which these four values are equal share one object, so that each answer is computed once.
     """
 
     free: Resources | None
@@ -43,12 +45,13 @@ class RemainingCapacity:
     uses_left: float
     most: float
     leases: Rank = field(init=False)
-    """The part of the slot's rank that comes from the number of its leases."""
+    """The part of the slot's rank that comes from the number of its leases: LEASE × `load`."""
     after: "_After" = field(init=False)
-    """Amounts of one lease -> the slot's remaining capacity after that lease; None if the lease does not fit."""
+    """A table (amounts of one lease -> the slot's remaining capacity after that lease; None: the lease does not fit).
+    """
     runs: dict[Amounts, tuple[int, "RemainingCapacity"]] = field(default_factory=dict)
-    """Amounts of one lease -> (how many such leases fit, the remaining capacity after them). `take_often` fills the
-    table.
+    """A table (amounts of one lease -> how many such leases fit, and the remaining capacity after them). `take_often`
+    fills it.
     """
 
     def __post_init__(self) -> None:
@@ -59,8 +62,8 @@ class RemainingCapacity:
         return find_obstacle(step.amounts, self.free, self.most - self.load, self.uses_left) is None
 
     def take_often(self, step: Amounts, most: int) -> tuple[int, "RemainingCapacity"]:
-        """Return how many leases of these amounts fit into this remaining capacity of a slot, up to `most`, and what is
-        left after them.
+        """Return two things: (1) how many leases of these amounts, up to `most`, fit into this remaining capacity of a
+        slot; (2) the remaining capacity after them.
         """
         known = self.runs.get(step)
         if known is not None and known[0] <= most:
@@ -74,7 +77,9 @@ class RemainingCapacity:
 
 
 class _After(dict[Amounts, RemainingCapacity | None]):
-    """A table that computes at the first lookup what is left of a slot after one lease of the given amounts."""
+    """A table (amounts of one lease -> what a slot has left after that lease; None: the lease does not fit). An entry
+    is computed when it is looked up for the first time.
+    """
 
     __slots__ = ("capacities", "remaining")
     remaining: RemainingCapacity
@@ -87,16 +92,20 @@ class _After(dict[Amounts, RemainingCapacity | None]):
 
 
 class RemainingCapacities(dict[Mark, RemainingCapacity]):
-    """The `RemainingCapacity` objects of one slot index; slots with equal capacity left share one object."""
+    """A table (key of `make_capacity_mark` -> `RemainingCapacity` object) for one slot index. Slots with equal
+    remaining capacity share one object.
+    """
 
     def find(self, mark: Mark, free: Resources | None) -> RemainingCapacity:
-        """Return the object that all slots with the key `mark` (see `make_capacity_mark`) and the free amounts `free`
-        share.
+        """Return the object for the slots with the key `mark` (see `make_capacity_mark`) and the free amounts `free`.
+        It is made at the first call.
         """
         return self.get(mark) or self._add(mark, free)
 
     def find_after(self, before: RemainingCapacity, amounts: Resources) -> RemainingCapacity:
-        """Return the object for the remaining capacity of a slot after one more lease of these amounts."""
+        """Return the object that stands for the remaining capacity of a slot after one more lease of these amounts.
+        `before`: the object that stands for it now.
+        """
         free = None if before.free is None else subtract(before.free, amounts)
         amount = None if free is None else tuple(free.items())
         mark = (amount, before.load + 1, before.uses_left - 1, before.most)
@@ -111,8 +120,8 @@ class RemainingCapacities(dict[Mark, RemainingCapacity]):
 
 
 def find_marks(slot_info: SlotInfo) -> tuple[Mark, Mark]:
-    """Return two keys for a slot index. Slots with equal first keys have the same pool and labels; slots with equal
-    second keys have the same remaining capacity.
+    """Return two keys of a slot. Slots with equal first keys have the same pool and labels; slots with equal second
+    keys have the same remaining capacity.
     """
     opened = slot_info.opened
     if opened is None or slot_info.given or slot_info.lifted or slot_info.labels is not opened.slot_info.labels:
@@ -129,7 +138,9 @@ def _make_class_mark(slot_info: SlotInfo) -> Mark:
 
 
 def make_capacity_mark(slot_info: SlotInfo) -> Mark:
-    """Return the second key of `find_marks`: equal if the same amounts, leases and uses are left."""
+    """Return the second key of `find_marks`. It is equal for slots with the same free amounts, number of leases, limit
+    of leases and uses left.
+    """
     free, pool = slot_info.free, slot_info.pool
     load = len(slot_info.leases) - slot_info.overlap - slot_info.lifted + slot_info.given
     uses_left = slot_info.uses_left if pool.max_uses else inf
@@ -138,56 +149,59 @@ def make_capacity_mark(slot_info: SlotInfo) -> Mark:
 
 @dataclass(slots=True, eq=False)
 class SlotClass:
-    """The slots of one pool with equal labels, and the queues of requests for which they are candidates."""
+    """The slots of one pool with equal labels, and the candidate queues in which they stand."""
 
     pool: str
     labels: Labels
     slot_infos: list[SlotInfo] = field(default_factory=list)
-    """All slots that were added to the class; some may have been removed from the index since."""
+    """All slots that were added to the class. Some of them may have been removed from the index since then."""
     candidate_queues: list["CandidateQueue"] = field(default_factory=list)
     has_removed: bool = False
     """Whether `slot_infos` still contains a slot that was removed from the index."""
     changed: list[SlotInfo] = field(default_factory=list)
-    """Slots whose capacity changed other than by one new lease, one entry for each change. Candidate queues read the
-    new entries before a search.
+    """The slots whose capacity changed otherwise than by one new lease, with one entry for each change. Each candidate
+    queue reads the entries that are new to it before a search.
     """
 
 
 @dataclass(slots=True, eq=False)
 class CandidateQueue:
-    """Slots on which one kind of request fits and whose labels are equally good: those with most leases first (with
-    fewest if it `spreads`), then in slot order.
+    """The slots on which one kind of request fits and whose labels are equally good. The best slot is the one with the
+    most leases (with the fewest if the queue `spreads`); of equal slots, the first one in slot order.
 
-    The request fits on `first`. An entry in `others` or `entered` is outdated once its slot has another number of
-    leases. The slot `first` has no entry: it stays the best slot while instances are placed on it, and no entry has to
-    be pushed for each of them.
+    `first` is the best slot; the entries of `others` and `entered` are the ranks of the other slots. An entry is
+    outdated once its slot has another number of leases. `first` has no entry: it stays the best slot while instances
+    are placed on it, so no entry has to be pushed for each of them.
     """
 
     step: Amounts
     """The amounts of one instance of the requests that use this queue."""
     spreads: bool
     slot_classes: Collection[SlotClass]
-    """The slot classes whose slots stand in the queue."""
+    """The classes whose slots are candidates in this queue."""
     slot_infos: Mapping[int, SlotInfo]
     """Position in slot order -> slot, for all slots of the index."""
     first: SlotInfo | None = None
-    """The best slot of the queue; None if the request fits on no slot."""
+    """The best slot of the queue; None if the request fits on no slot of the queue."""
     rank: Rank = NO_RANK
     """The rank of the best slot, `first`."""
     others: list[Rank] = field(default_factory=list)
-    """The ranks of the slots behind the best one when the queue was filled, greatest first."""
+    """The ranks of the slots that were not the best one when the queue was filled, greatest rank first."""
     entered: list[Rank] = field(default_factory=list)
-    """A heap of the ranks of slots that entered the queue after it was filled, and are not the best one.
+    """A heap of the ranks of slots that entered the queue after it was filled, except the best slot.
 
-    Speed: to take the last entry of a list costs a tenth of taking one out of a heap with thousands of slots.
+    Speed: these ranks are kept apart from the sorted list `others`, because taking the last entry of a list costs a
+    tenth of taking one out of a heap with thousands of slots.
     """
     read: dict[SlotClass, int] = field(default_factory=dict)
     """Slot class -> how many entries of the class's list `changed` the queue has read."""
     read_at: int = 0
-    """The number of changes of slots that the index had counted when the queue last read them."""
+    """The index's number of changes (`SlotIndex.changes`) when this queue last read the changes."""
 
     def catch_up(self) -> int:
-        """Update the queue by the changes of slots since its last search. Return the number of slots examined."""
+        """Read the changes of slots since the queue's last search, and update the queue. Return the number of slots
+        examined.
+        """
         if any(len(each.changed) - self.read[each] > len(each.slot_infos) for each in self.slot_classes):
             self.open()
             return sum(len(each.slot_infos) for each in self.slot_classes)
@@ -238,20 +252,24 @@ class CandidateQueue:
         self.advance()
 
     def update(self, first: SlotInfo) -> None:
-        """Note that the remaining capacity of `first`, the best slot of the queue, has changed."""
+        """Update the queue after the remaining capacity of `first`, the best slot, has changed; another slot may now be
+        the best.
+        """
         if first.remaining.after[self.step] is not None:
             heappush(self.entered, self._rank(first))
         self.advance()
 
     def fill_first(self, first: SlotInfo) -> None:
-        """Note that more instances were placed on `first`, the best slot of a queue that does not spread."""
+        """Update the queue after more instances were placed on `first`, the best slot. It stays the best slot until it
+        is full. Only for a queue that does not spread.
+        """
         if first.remaining.after[self.step] is None:
             self.advance()
         else:
             self.rank = self._rank(first)  # a slot with more leases stays the best one
 
     def enter(self, slot_info: SlotInfo) -> None:
-        """Add a slot other than `first` that changed and can take the request."""
+        """Add a slot other than the best one. The slot has changed, and the request fits on it."""
         rank = self._rank(slot_info)
         if rank < self.rank:
             if self.first is not None:
@@ -261,7 +279,9 @@ class CandidateQueue:
             heappush(self.entered, rank)
 
     def advance(self) -> None:
-        """Replace `first` by the best other slot, because `first` is full, was removed or has an entry again."""
+        """Make the best of the other slots the new `first`. The former one is full, was removed from the index, or has
+        an entry in the queue again.
+        """
         others, entered, slot_infos, slot_classes = self.others, self.entered, self.slot_infos, self.slot_classes
         step, spreads = self.step, self.spreads
         while others or entered:
@@ -278,8 +298,8 @@ class CandidateQueue:
         self.first, self.rank = None, NO_RANK
 
     def find_except(self, declined: Collection[str]) -> tuple[Rank, SlotInfo] | None:
-        """Return (rank, slot) of the best slot of the queue whose id is not in `declined`; None if there is no such
-        slot.
+        """Return (rank, slot) of the best slot of the queue whose id is not in `declined`; None if the queue has no
+        such slot.
         """
         self.catch_up()
         able = (

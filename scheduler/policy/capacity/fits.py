@@ -1,7 +1,7 @@
 """The rule of capacity: whether leases fit on a slot and, if not, why. The planner and the commit use this rule alone.
 
-The tables of the planner (`RemainingCapacity`, `Requirements`) keep the answers of `find_obstacle`, so that slots that
-are alike are tested once.
+The planner's classes `RemainingCapacity` and `Requirements` keep the answers of `find_obstacle`, so that slots that are
+alike are tested once.
 """
 
 from collections.abc import Collection
@@ -15,10 +15,12 @@ from scheduler.model.resources import SLACK, Resources, merge, subtract, total
 from scheduler.model.slots import Slot
 
 Obstacle = Literal["leases", "uses", "resources"]
-"""What a slot has too little of: leases that it may take, uses of its machine (`max_uses`), or a resource."""
+"""What a slot has too little of for one more lease: places for leases (`leases`), uses of its machine (`uses`, see
+`max_uses`), or an amount (`resources`).
+"""
 Moment = Literal["now", "later", "always"]
-"""Which leases on a slot count when its use is measured. `now`: held and revoking ones. `later`: held and claimed ones.
-`always`: all leases, and of the two moments the one with the greater use counts.
+"""Which leases on a slot count when its use is measured. `now`: held and revoking leases. `later`: held and claimed
+leases. `always`: the greater of the two uses, in number and in each resource.
 """
 
 
@@ -27,9 +29,9 @@ def find_obstacle(
 ) -> Obstacle | None:
     """Return why `count` more leases do not fit on a slot; None if they fit.
 
-    `request`: the sum of the amounts of these leases. `free`: the amounts that no lease uses; None: the slot counts
-    leases only. `leases`: how many more leases the slot can take. `uses`: how many leases its machine can take before
-    it is replaced. A request of exactly the free amounts fits. Source: Orchard.
+    `request`: the sum of the amounts of these leases. `free`: the slot's amounts that no lease uses; None: the slot
+    counts leases only. `leases`: how many more leases the slot can take. `uses`: how many leases its machine can take
+    before it is replaced. A request that is equal to the free amounts fits. Source: Orchard.
     """
     if leases < count:
         return "leases"
@@ -41,7 +43,9 @@ def find_obstacle(
 
 
 def fits(request: Resources, free: Resources) -> bool:
-    """Return whether each amount of `request` is at most the amount of the same resource in `free`."""
+    """Return whether each amount of `request` is at most the amount of the same resource in `free` (0 if `free` does
+    not name it).
+    """
     for name, amount in request.items():  # noqa: SIM110  a generator takes three times as long
         if amount > 0 and amount > free.get(name, 0) + SLACK:
             return False
@@ -50,13 +54,13 @@ def fits(request: Resources, free: Resources) -> bool:
 
 @dataclass(slots=True)
 class Usage:
-    """A number of leases, and the sum of their amounts."""
+    """A number of leases (`count`), and the sum of their amounts by resource (`amounts`)."""
 
     count: int = 0
     amounts: dict[str, float] = field(default_factory=dict)
 
     def add(self, amounts: Resources, times: int = 1) -> None:
-        """Add the number and amounts of leases to this sum; a negative number removes leases."""
+        """Add `times` leases with these amounts each to this sum; a negative number removes leases."""
         self.count += times
         for name, amount in amounts.items():
             self.amounts[name] = self.amounts.get(name, 0) + times * amount
@@ -73,12 +77,12 @@ class Occupancy:
             self.add(lease.state, lease.resources)
 
     def add(self, state: LeaseState, amounts: Resources, times: int = 1) -> None:
-        """Add `times` leases of this state to the sums; a negative number removes leases."""
+        """Add `times` leases of this state with these amounts each to the sums; a negative number removes leases."""
         self._usages[state].add(amounts, times)
 
     @property
     def claims(self) -> int:
-        """The number of claimed leases."""
+        """The number of leases in the state `claimed`."""
         return self._usages["claimed"].count
 
     def sum(self) -> Usage:
@@ -96,7 +100,7 @@ class Occupancy:
 
 
 def measure(leases: Collection[Lease], moment: Moment = "always") -> Usage:
-    """Return the number and the summed amounts of the leases in `leases` that count at `moment`."""
+    """Return the number of the leases in `leases` that count at `moment`, and the sum of their amounts."""
     if moment != "always":
         absent = "claimed" if moment == "now" else "revoking"
         leases = [lease for lease in leases if lease.state != absent]
@@ -107,9 +111,8 @@ def measure(leases: Collection[Lease], moment: Moment = "always") -> Usage:
 
 
 def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
-    """Return the resources of a slot: those of its row, else of its offering, else of its pool.
-
-    None: it counts leases only.
+    """Return the resources of a slot: of its row, else of its offering, else of its pool. Return None if none of them
+    has resources: the slot counts leases only.
     """
     if slot.resources is not None:
         return slot.resources
@@ -120,16 +123,16 @@ def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
 
 
 def given_to(component: Component, pool: Pool) -> dict[str, float]:
-    """Return the amounts of an instance in a pool: of each resource what the component requests, else what the pool's
-    `default_resources` contain.
+    """Return the amounts by resource that an instance of `component` gets in a pool: what the component requests, and
+    for other resources the pool's `default_resources`.
     """
     return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources
 
 
 def find_obstacle_on(slot: Slot, pool: Pool, component: Component, used: Usage, uses: float = inf) -> Obstacle | None:
-    """Return which limit of a slot one more instance of `component` would exceed; None if it fits.
+    """Return what a slot has too little of for one more instance of `component`; None if the instance fits.
 
-    `used`: what the leases on the slot use of it. `uses`: as for `find_obstacle`.
+    `used`: what the leases on the slot use. `uses`: how many more leases the slot's machine can take.
     """
     capacity = capacity_of(slot, pool)
     free = subtract(capacity, used.amounts) if capacity is not None and used.amounts else capacity
@@ -137,7 +140,7 @@ def find_obstacle_on(slot: Slot, pool: Pool, component: Component, used: Usage, 
 
 
 def is_overfull(usage: Usage, lease_limit: float, capacity: Resources | None) -> bool:
-    """Return whether leases exceed their slot: they would not fit on the slot if it were empty.
+    """Return whether the leases on a slot exceed it: all together would not fit even on the empty slot.
 
     This happens when a host registers again with fewer resources.
     """

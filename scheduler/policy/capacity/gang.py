@@ -1,4 +1,4 @@
-"""Gang placement: find a slot for each instance of a reservation in slot indexes, or for none of them."""
+"""Gang placement: a search in slot indexes finds a slot for each instance of a reservation, or takes none."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -9,33 +9,35 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 
 MANY: Final = 100
-"""For a gang with at least this number of instances, the free capacity is summed before slots are searched, because
-most large gangs do not fit.
+"""A gang with at least this number of instances is compared with the sum of the free capacity before slots are
+searched, because most large gangs do not fit.
 """
 Extend = Callable[[InstanceRequest], SlotInfo | None]
 _Find = Callable[[Sequence[SlotIndex], InstanceRequest, Collection[str]], tuple[SlotIndex, SlotInfo | None]]
 _Taken = list[tuple[SlotIndex, SlotInfo, RemainingCapacity, int]]
-"""What a search has taken so far, in order, each step as (index, slot, the slot's remaining capacity before the step,
-number of instances).
+"""What a search has taken so far, one entry for each slot taken from, in order: (index, slot, the slot's remaining
+capacity before, number of instances placed on it).
 """
 
 
 class Shortage(dict[RequestClass, int]):
-    """Request class -> the largest number of its instances that fitted when a search in certain slot indexes failed.
+    """A table (request class -> the largest number of its instances that fitted when a search in certain slot indexes
+    failed).
 
     While these slots get no capacity back, a gang with more instances of that class cannot fit. So most gangs that do
     not fit need no search. Callers clear the table when slots get capacity back.
     """
 
     def holds_for(self, demand: Demand) -> bool:
-        """Return whether earlier searches show that not all instances of a demand fit."""
+        """Return whether earlier searches have shown that the instances of a demand do not all fit."""
         return any(likeness in self and count > self[likeness] for likeness, count in demand.alike)
 
     def note(self, demand: Demand, found: int) -> None:
-        """Record that only the first `found` instances of a demand fit, so that no gang with more instances of this
+        """Record that only the first `found` instances of a demand fit, so no gang with more instances of this request
         class fits.
 
-        Record nothing if the holder declined slots, or if the instance that did not fit differs from the first one.
+        Record nothing if this is not true for other gangs: the holder of the reservation declined slots, or the
+        instance that did not fit differs from the first instance.
         """
         likeness, _ = demand.alike[0]
         if not demand.declined and (len(demand.alike) == 1 or demand.needs[found] is demand.needs[0]):
@@ -49,13 +51,13 @@ def fill(
     shortage: Shortage | None = None,
     accept: Callable[[Collection[SlotInfo]], bool] | None = None,
 ) -> list[SlotInfo] | None:
-    """Return a slot for each instance of a demand and take the capacity. Return None, and take nothing, if an instance
-    does not fit.
+    """Return a slot for each instance of a demand, and take the capacity. Return None, and take nothing, if not all
+    instances fit.
 
-    The indexes are searched in the given order. `extend` is called for an instance that fits in no index: it may add a
+    The indexes are searched in the given order. `extend` is called for an instance that fits in no index. It may add a
     slot to the last index, for example by a launch, and return it. If needed, it is called again until all instances
-    fit together once every slot is ready. `shortage`: what is known not to fit in these indexes. `accept`: the slots of
-    a gang are taken only if this function accepts them.
+    fit together once every slot is ready. `shortage`: what is known not to fit in these indexes. `accept`: a function
+    that decides whether a gang may take the slots that were found; None: it may.
     """
     if len(demand.needs) == 1:  # speed: almost all demands have one instance, and nothing has to be undone
         need = demand.needs[0]
@@ -81,9 +83,10 @@ def fill(
 def has_room(
     demand: Demand, slot_index: Sequence[SlotIndex], shortage: Shortage | None = None, extend: Extend | None = None
 ) -> bool:
-    """Return whether all instances of a demand would get slots in the indexes.
+    """Return whether all instances of a demand would get slots in the indexes. No capacity is taken.
 
-    No capacity is taken. `shortage`, `extend`: as for `fill`; slots that `extend` adds stay in the last index.
+    `shortage`: what is known not to fit in these indexes. `extend`: may add a slot to the last index for an instance
+    that fits in no index, as for `fill`; the added slots stay there.
     """
     taken = _take(demand, slot_index, extend, shortage)
     _undo(taken or [])
@@ -91,7 +94,7 @@ def has_room(
 
 
 def has_room_for_some(demand: Demand, slot_index: Sequence[SlotIndex]) -> bool:
-    """Return whether at least one instance of a demand would fit if its other instances were not placed."""
+    """Return whether at least one instance of a demand fits on a slot while its other instances are not placed."""
     return any(_find_in(slot_index, need, demand.declined)[1] is not None for need in dict.fromkeys(demand.needs))
 
 
@@ -108,8 +111,8 @@ def _take(
 def _take_together(
     demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None, taken: _Taken
 ) -> _Taken | None:
-    """Return slots on which all instances fit once every slot is ready: the slots in `taken`, or others with slots that
-    `extend` adds. Return None, and take nothing, if there are no such slots.
+    """Return slots on which all instances fit together once every slot is ready. They are the slots in `taken`, or
+    other slots, together with slots that `extend` adds. Return None, and take nothing, if there are no such slots.
 
     This search ranks the slots of all indexes together. Each instance takes the best slot. If a larger instance has
     that slot, the larger one moves to another slot.
@@ -162,11 +165,11 @@ def _take_all(
 
 
 def _could_hold(demand: Demand, slot_index: Sequence[SlotIndex], shortage: Shortage | None) -> bool:
-    """Return False if the instances of one run of equal requests (an entry of `demand.runs`) do not fit, even if the
-    other runs are not placed; True if a search has to decide.
+    """Return False if it is certain that the instances of a demand do not fit; True if only a search can decide.
 
-    The function adds up how many instances fit on each slot, and takes no capacity. If the demand has only one run,
-    `shortage` records a result that is too low.
+    For each run of equal requests (an entry of `demand.runs`) the function adds up how many instances fit on all slots,
+    as if the other runs were not placed. It takes no capacity. If the demand has only one run and too few instances
+    fit, their number is recorded in `shortage`.
     """
     for need, count in demand.runs:
         most = sum(each.count_fits(need, count) for each in slot_index)
@@ -195,7 +198,9 @@ def _find_in(
 def _find_best_in(
     slot_index: Sequence[SlotIndex], need: InstanceRequest, declined: Collection[str]
 ) -> tuple[SlotIndex, SlotInfo | None]:
-    """Return the best slot for an instance in all indexes, whatever the order of the indexes."""
+    """Return (index, slot) of the best slot for an instance in all indexes together. The slot is None if the instance
+    fits on none.
+    """
     found = [(each, slot_info) for each in slot_index if (slot_info := each.find(need, declined)) is not None]
 
     def rank(best: tuple[SlotIndex, SlotInfo]) -> tuple[object, int, int]:

@@ -1,4 +1,6 @@
-"""The requests of reservations, computed once in a cycle for all reservations that are alike."""
+"""The requests of reservations as the planner compares them with slots. They are computed once for all reservations
+that are alike.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,31 +16,37 @@ from scheduler.policy.capacity.fits import find_obstacle, given_to
 
 @dataclass(slots=True, eq=False)
 class RequestClass:
-    """A class of requests that fit on the same slots, in the same numbers. Compared by identity."""
+    """A class of requests that fit on the same slots, in the same numbers. Two classes are equal only if they are one
+    object.
+    """
 
 
 @dataclass(slots=True, eq=False)
 class Amounts:
-    """The amounts of one lease. Compared by identity: equal amounts share one object."""
+    """The amounts of one lease by resource. Equal amounts share one object, so that objects are compared by
+    identity.
+    """
 
     amounts: Resources
 
 
 class SharedAmounts:
-    """The amounts and request classes of one cycle, each stored once."""
+    """The different amounts and request classes that the demands under one version of the rules have, each as one
+    object.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[str, float], ...], Amounts] = {}
         self._alike: dict[object, RequestClass] = {}
 
     def find(self, amounts: Resources) -> Amounts:
-        """Return the object for these amounts, the same one for equal amounts."""
+        """Return the object that stands for these amounts. Equal amounts give the same object."""
         mark = tuple(amounts.items())
         return self._known.get(mark) or self._known.setdefault(mark, Amounts(amounts))
 
     def find_likeness(self, labels: Labels, own: Labels, steps: dict[str, Amounts]) -> RequestClass:
-        """Return the class of the requests with these amounts by pool and these labels (`labels` of the reservation,
-        `own` of the component).
+        """Return the class of the requests with these labels and amounts. `labels`: required by the reservation; `own`:
+        required by the component; `steps`: pool -> the amounts there.
         """
         mark = (frozenset(labels.items()), frozenset(own.items()), tuple(steps.items()))
         return self._alike.get(mark) or self._alike.setdefault(mark, RequestClass())
@@ -46,32 +54,38 @@ class SharedAmounts:
 
 @dataclass(slots=True, eq=False)
 class InstanceRequest:
-    """The request of one instance of a component. Compared by identity: equal instances share one object."""
+    """The request of one instance of a component. Equal instances share one object, so that objects are compared by
+    identity.
+    """
 
     component: Component
     labels: Labels
-    """The labels that the reservation requires of each slot; the component may require more."""
+    """The labels that the reservation requires of each slot, without the further labels of its component."""
     prefers: Labels
     given: dict[str, dict[str, float]]
-    """Pool that may serve the request -> the amounts of the instance there."""
+    """Pool that may serve the request -> the amounts by resource that the instance gets there."""
     steps: dict[str, Amounts]
-    """Pool -> the amounts of the instance there, as an object that equal requests share."""
+    """Pool that may serve the request -> the amounts that the instance gets there, as an object that equal requests
+    share.
+    """
     likeness: RequestClass
-    """The class of the request. The labels that it prefers do not matter for the class."""
+    """The class of the request. Requests that differ only in preferred labels have the same class."""
     spreads: bool
-    """Whether the slot with the fewest leases is the best one for the request; else the one with the most."""
+    """Whether the best slot for the request is the one with the fewest leases; if False, it is the one with the most
+    leases.
+    """
     required: frozenset[tuple[str, str]]
     """The labels that a slot must have, as pairs (name, value): those of the reservation and of the component."""
 
     def could_hold(self, pool: str, capacity: Resources | None, labels: Labels) -> bool:
-        """Return whether an empty slot of this pool with these labels and this capacity (None: it counts leases only)
-        could hold one instance.
+        """Return whether an empty slot of this pool, with these labels and the resources `capacity`, could hold one
+        instance. `capacity` None: the slot counts leases only.
         """
         return self.required <= labels.items() and find_obstacle(self.given[pool], capacity) is None
 
     def asks_as_much_as(self, other: "InstanceRequest") -> bool:
         """Return whether this request has the same required labels and pools as `other`, and at least the same amounts.
-        Then a slot that is too small for `other` is too small for this request, too.
+        If so, a slot that is too small for `other` is too small for this request, too.
         """
         if self.required != other.required:
             return False
@@ -82,7 +96,8 @@ class InstanceRequest:
         )
 
     def rank_labels(self, labels: Labels) -> tuple[int, int] | None:
-        """Return the rank of a slot's labels, less is better; None if a required label is missing.
+        """Return the rank of a slot's labels for this request (the smallest rank is best); None if the slot lacks a
+        required label.
 
         Slots with the most preferred labels come first, then slots with the fewest labels that are not required: that
         keeps special machines free. Source: Zoe.
@@ -97,36 +112,44 @@ class InstanceRequest:
 class Demand:
     """What a reservation requests, and the pools that may serve it.
 
-    Reservations with equal requests (one shape) share one demand, and so the answers about it. A reservation that
-    declined slots, or was interrupted too often (it is impatient), has a demand of its own.
+    Reservations with equal requests (one shape) share one demand, so each question about it is answered once. A
+    reservation that declined slots, or that was interrupted too often for the rules of a pool (`impatient`), has a
+    demand of its own.
     """
 
     shape: Shape
     pools: tuple[str, ...]
     """The pools that may serve the demand."""
     queue: str
-    """The name of the queue in which the reservation waits: its system if the system has settings of its own, else "".
+    """The name of the queue in which the reservation waits: the name of its system, if the configuration has settings
+    for this system; else "" (the common queue).
     """
     settings: SchedulerKeys
-    """The scheduler settings of that queue."""
+    """The scheduler settings (`SchedulerKeys`) of the queue in which the reservation waits."""
     needs: tuple[InstanceRequest, ...]
     """One request for each instance that is placed with all others or not at all: the essential instances and, under
-    `rigid`, the elastic ones after them.
+    `rigid` in queues other than `quota`, the elastic ones after them.
     """
     elastic: tuple[InstanceRequest, ...] = ()
-    """One request for each elastic instance of the demand, in the order of grants."""
+    """One request for each elastic instance, in the order in which elastic instances are granted."""
     declined: tuple[str, ...] = ()
     """Ids of slots that holders of the reservation declined; searches ignore these slots."""
     impatient: tuple[str, ...] = ()
-    """Pools in which the reservation was interrupted so often that it may use on-demand offerings at any price."""
+    """Pools whose `on_demand_after` is reached by the number of times that the reservation was interrupted. It may use
+    their on-demand offerings at any price.
+    """
     payer: str = ""
-    """The account of the reservation, if a budget limits what its launches may cost; "": no such account."""
+    """The account of the reservation, if a budget limits what its launches may cost; "": no budget does, or there is no
+    account.
+    """
     runs: tuple[tuple[InstanceRequest, int], ...] = field(init=False)
-    """`needs` as (request, number of equal requests that follow each other)."""
+    """The requests of `needs` in runs of equal ones, as (request, how many of it follow each other)."""
     alike: tuple[tuple[RequestClass, int], ...] = field(init=False)
-    """The requests in `needs` by class: (class, number of requests)."""
+    """How many requests of each class `needs` has: (class, number of requests)."""
     is_shared: bool = field(init=False)
-    """Whether all reservations with equal requests share the demand: no slot was declined, no pool is impatient."""
+    """Whether all reservations with equal requests share the demand. False if slots were declined (`declined`), or the
+    demand has pools in `impatient`.
+    """
 
     def __post_init__(self) -> None:
         self.is_shared = not self.declined and not self.impatient
@@ -142,13 +165,13 @@ class Demand:
 
     @property
     def elastic_runs(self) -> list[tuple[InstanceRequest, int]]:
-        """The elastic requests as (request, number of instances), one entry for each elastic component."""
+        """The requests of the elastic components, one entry for each: (request, number of instances)."""
         found = {need.component.name: need for need in dict.fromkeys(self.elastic)}
         return [(found[each.name], each.count) for each in self.shape.components if each.kind == "elastic"]
 
 
 class Demands(dict[Shape, Demand]):
-    """A table (shape -> demand) for one object of rules. A demand is made when its shape is looked up for the first
+    """A table (shape -> demand) for one `Rules` object. A demand is made when its shape is looked up for the first
     time.
     """
 
@@ -178,15 +201,15 @@ class Demands(dict[Shape, Demand]):
 
 
 class LastDemands:
-    """Keeps the demands of the last cycle, so that the next cycle under the same rules uses them again."""
+    """Keeps the demands of the last cycle, so that the next cycle under the same rules can use them again."""
 
     def __init__(self) -> None:
         self._rules: Rules | None = None
         self._demands: Demands | None = None
 
     def find(self, rules: Rules, most: int) -> Demands:
-        """Return the demands under these rules. They are made again if there are more than `most` shapes, of which many
-        may be in use no longer.
+        """Return the table of demands under these rules. A new table is made for other rules, and if the table has more
+        than `most` shapes, because many of them may be in use no longer.
         """
         demands = self._demands
         if demands is None or rules is not self._rules or len(demands) > most:
@@ -200,8 +223,8 @@ Needs = tuple[InstanceRequest, ...]
 def _make_needs(
     shape: Shape, pools: Iterable[tuple[str, Pool]], steps: SharedAmounts, *, spreads: bool
 ) -> tuple[Needs, Needs]:
-    """Return two tuples for a shape in these pools: the requests of the essential instances, and those of the elastic
-    ones.
+    """Return two tuples for a shape in these pools: (1) the requests of the essential instances; (2) the requests of
+    the elastic instances.
     """
     serving = list(pools)
     needs: dict[str, InstanceRequest] = {}

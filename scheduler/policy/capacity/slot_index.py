@@ -1,9 +1,9 @@
 """An index of the slots that can take instances, so that a search does not examine every slot.
 
 Slots with the same pool and labels have the same `SlotClass`. Slots stand in candidate queues with the best slot first.
-All requests for the same amounts of the same pools and labels share a queue. A new lease changes the remaining capacity
-of one slot; the queues in which the slot still fits are updated. So the cost of a cycle grows with the number of
-different slots and requests and with the number of new leases, not with slots × reservations.
+All requests for the same amounts in the same pools with the same labels share a queue. A new lease changes the
+remaining capacity of one slot; the queues in which the slot still fits are updated. So the cost of a cycle grows with
+the number of different slots and requests and with the number of new leases, not with slots × reservations.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -23,24 +23,24 @@ from scheduler.policy.capacity.requests import InstanceRequest
 from scheduler.policy.capacity.slot_info import Mark, SlotInfo
 
 _Alike = tuple[tuple[Mark, Mark], SlotClass, RemainingCapacity]
-"""Two keys that some slots share (see `find_marks`), and what these slots therefore share: their class and their
-remaining capacity.
-"""
+"""Slots that are alike: their two keys (see `find_marks`), their common class and their common remaining capacity."""
 Given = TypeVar("Given")
 _RANK = attrgetter("rank")
 
 SLOTS_A_STEP = 100
-"""How many slots a search may sum up at the cost of one step of the work budget."""
+"""The number of slots that a search may add up for one step of work, the unit of the work budget."""
 CHANGES_A_STEP = 3
-"""How many changes of slots a search may read at the cost of one step of the work budget."""
+"""The number of changes of slots that a search may read for one step of work, the unit of the work budget."""
 MOST_QUEUES = 8
-"""The most slot classes with equally good labels that have candidate queues of their own, which a search compares. If
-there are more, classes in which a request has equal amounts share a queue.
+"""If a request has more classes of slots with equally good labels than this, the classes in which it gets equal amounts
+share one candidate queue. Else each class has a queue of its own, and a search compares all these queues.
 """
 
 
 class SlotIndex:
-    """Slots that can take instances: `find` chooses a slot, `take` subtracts the capacity of an instance."""
+    """The slots that can take instances. `find` chooses a slot; `take` subtracts the capacity of an instance from a
+    slot.
+    """
 
     def __init__(self, slot_infos: Iterable[SlotInfo] = ()) -> None:
         self._slot_infos: dict[int, SlotInfo] = {}
@@ -51,21 +51,24 @@ class SlotIndex:
         self._capacities = RemainingCapacities()
         self._queues: dict[Mark, CandidateQueue] = {}
         self._tiers: dict[InstanceRequest, list[list[CandidateQueue]]] = {}
-        """Request -> the candidate queues of the slot classes with the required labels. Queues with the best labels
-        come first, and queues with equally good labels are in one list.
+        """Request -> the candidate queues of the slot classes that have the required labels. Queues with equally good
+        labels are in one list, and the list with the best labels is first.
         """
         self.changes = 0
-        """The number of changes of slots so far. Before a search, a queue reads the changes that it has not read yet.
+        """The number of changes of slots so far. A candidate queue compares it with the number at its last search
+        (`read_at`), and reads the changes in between.
         """
         self.steps = 0
-        """The counted work of searches for several instances (`policy/cycle/work_budget.py`)."""
+        """The steps of work that searches for several instances have taken so far. The work budgets of payers are
+        charged with them (`policy/cycle/work_budget.py`).
+        """
         self._insert_all(slot_infos)
 
     def _insert_all(self, slot_infos: Iterable[SlotInfo]) -> None:
         """Put slots into the index.
 
-        Speed: most slots are as the cycle found them, and share their keys with others. Shared keys are looked up by
-        identity, because to hash them takes as long as the rest.
+        Speed: most slots are unchanged since the cycle began, and share their keys (`find_marks`) with other slots.
+        Shared keys are looked up by identity, because hashing them takes as long as all other work here.
         """
         by_order, known, kept = self._slot_infos, dict[int, _Alike](), list[object]()
         for slot_info in slot_infos:
@@ -92,8 +95,8 @@ class SlotIndex:
             slot_info.slot_class, slot_info.remaining, slot_info.free = slot_class, remaining, remaining.free
 
     def add(self, slot_info: SlotInfo, need: InstanceRequest | None = None) -> None:
-        """Add a slot to the index, so that searches find it. With `need`, one instance of this request is placed on the
-        slot first.
+        """Add a slot to the index, so that searches find it. If `need` is given, one instance of this request is placed
+        on the slot first.
         """
         self._insert(slot_info)
         if need is not None:
@@ -104,13 +107,13 @@ class SlotIndex:
         self._note(slot_info.slot_class, slot_info)
 
     def _note(self, slot_class: SlotClass, slot_info: SlotInfo) -> None:
-        """Note that this slot changed; the queues of candidate slots read the change before their next search."""
+        """Record that this slot changed. The candidate queues read the change before their next search."""
         slot_class.changed.append(slot_info)
         self.changes += 1
         self.steps += 1
 
     def _insert(self, slot_info: SlotInfo) -> None:
-        """Put a slot into the class of slots with its pool and labels; no candidate queue is updated."""
+        """Put a slot into the class of slots with its pool and labels. No candidate queue is updated."""
         self._slot_infos[slot_info.order] = slot_info
         marks, opened = find_marks(slot_info), slot_info.opened
         shared, slot_class, remaining = self._alike.get(marks) or self._add_marks(marks, slot_info)
@@ -145,7 +148,9 @@ class SlotIndex:
         return slot_info.order in self._slot_infos
 
     def regroup(self, slot_info: SlotInfo) -> None:
-        """Note that a slot's free capacity changed otherwise than by `take`; queues read the change before a search."""
+        """Record that a slot's free capacity changed otherwise than by `take`. Candidate queues read the change before
+        a search.
+        """
         remaining = self._capacities.find(make_capacity_mark(slot_info), slot_info.free)
         if remaining is not slot_info.remaining:
             self._put(slot_info, remaining)
@@ -155,8 +160,8 @@ class SlotIndex:
         return iter(self._slot_infos.values())
 
     def find(self, need: InstanceRequest, declined: Collection[str] = ()) -> SlotInfo | None:
-        """Return the best slot for one instance; None if the instance fits on none. `declined`: ids of slots to leave
-        out.
+        """Return the best slot for one instance; None if the instance fits on no slot. `declined`: ids of slots to
+        ignore.
         """
         tiers = self._tiers.get(need)
         if tiers is None:
@@ -187,7 +192,9 @@ class SlotIndex:
         self._spend(slot_info, after)
 
     def take_often(self, slot_info: SlotInfo, need: InstanceRequest, most: int) -> int:
-        """Subtract up to `most` instances, at least one, from the slot's free capacity; return their number."""
+        """Subtract the amounts of as many instances as fit, at least one and at most `most`, from the slot's free
+        capacity. Return their number.
+        """
         if most == 1:
             self.take(slot_info, need)
             return 1
@@ -205,9 +212,11 @@ class SlotIndex:
         return count
 
     def take_each(self, need: InstanceRequest, give: Callable[[SlotInfo], Given]) -> Iterator[Given]:
-        """Yield `give(slot)` for each slot that `find` and `take` would return in turn, until the request fits nowhere.
+        """Yield `give(slot)` for each instance of the request that is placed, one after the other, until the request
+        fits on no slot. `slot` is the slot that `find` returns; `take` has subtracted the instance.
 
-        Other requests may take capacity in between, but none may be given back: full slots are not examined again.
+        Between two results other requests may take capacity, but no capacity may be given back: full slots are not
+        examined again.
         """
         known, given = None, None
         for candidate_queues in self._tiers.get(need) or self._rank(need):
@@ -230,7 +239,7 @@ class SlotIndex:
                 yield given  # type: ignore[misc]  # it is set at the first slot
 
     def _spend(self, slot_info: SlotInfo, after: RemainingCapacity) -> None:
-        """Record that one more instance is on a slot, and that `after` is the slot's remaining capacity."""
+        """Record that one more instance was placed on a slot. `after`: the slot's remaining capacity after that."""
         slot_info.given += 1
         slot_info.free, slot_info.remaining, left = after.free, after, after.after
         for candidates in slot_info.slot_class.candidate_queues:
@@ -245,10 +254,11 @@ class SlotIndex:
                 candidates.enter(slot_info)
 
     def take_run(self, need: InstanceRequest, most: int) -> list[tuple[SlotInfo, int]]:
-        """Return the slots that up to `most` equal instances get one after the other, as (slot, number of instances).
+        """Take capacity for up to `most` equal instances, one after the other. Return their slots as (slot, number of
+        instances).
 
-        Only for requests that do not spread: such a search finds the same slot until it is full, because none has more
-        leases.
+        Only for requests that do not spread: a search for such a request finds the same slot until the slot is full,
+        because this slot has the most leases.
         """
         runs: list[tuple[SlotInfo, int]] = []
         while most > 0 and (slot_info := self.find(need)) is not None:
@@ -259,7 +269,7 @@ class SlotIndex:
         return runs
 
     def count_fits(self, need: InstanceRequest, most: int) -> int:
-        """Return how many instances of this request fit on all slots together, up to `most`."""
+        """Return how many instances of this request, up to `most`, fit on all slots of the index together."""
         left = most
         known: dict[RemainingCapacity, int] = {}
         for pool, step in need.steps.items():
@@ -278,14 +288,16 @@ class SlotIndex:
         return most - left
 
     def put_back(self, slot_info: SlotInfo, remaining: RemainingCapacity, count: int) -> None:
-        """Give back the capacity of the last `count` instances that were placed on a slot. `remaining`: what the slot
-        had left before them.
+        """Give back the capacity of the last `count` instances that were placed on a slot. `remaining`: the slot's
+        remaining capacity before these instances.
         """
         slot_info.given -= count
         self._put(slot_info, remaining)
 
     def close(self) -> None:
-        """End all searches: drop references between objects, so that they are freed without the garbage collector."""
+        """End the use of the index: drop references between objects, so that they are freed without the garbage
+        collector.
+        """
         for remaining in self._capacities.values():
             remaining.after.clear()
             remaining.runs.clear()
@@ -295,12 +307,14 @@ class SlotIndex:
             slot_class.candidate_queues.clear()
 
     def _put(self, slot_info: SlotInfo, remaining: RemainingCapacity) -> None:
-        """Set the remaining capacity of a slot; queues of candidate slots read the change before their next search."""
+        """Set the remaining capacity of a slot. The candidate queues read the change before their next search."""
         slot_info.free, slot_info.remaining = remaining.free, remaining
         self._note(slot_info.slot_class, slot_info)
 
     def _rank(self, need: InstanceRequest) -> list[list[CandidateQueue]]:
-        """Return the candidate queues of a request, best labels first. They are valid until a slot class is added."""
+        """Return the candidate queues of a request, in lists of equally good labels, best labels first. The result is
+        valid until a slot class is added.
+        """
         alike: dict[tuple[int, int], list[SlotClass]] = {}
         for pool in need.steps:
             for slot_class in self._classes_of_pool.get(pool, ()):
@@ -317,7 +331,9 @@ class SlotIndex:
         return tiers
 
     def _open_queue(self, need: InstanceRequest, slot_classes: list[SlotClass]) -> CandidateQueue:
-        """Return the candidate queue for these amounts on these slot classes. Requests of equal amounts share it."""
+        """Return the candidate queue for the amounts of a request on these slot classes. Requests with equal amounts
+        share it.
+        """
         step = need.steps[slot_classes[0].pool]
         key = (need.spreads, step, *slot_classes)
         candidates = self._queues.get(key)

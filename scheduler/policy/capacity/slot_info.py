@@ -1,7 +1,7 @@
 """Slots as a scheduling cycle sees them: scratch copies, and the cached facts from which a cycle makes its copies.
 
-Facts that follow from a row and its leases are cached until one of them changes, so that a cycle after few changes
-examines few slots.
+Facts that follow from a slot's row and its leases are cached until the row or a lease changes, so that a cycle after
+few changes examines few slots.
 """
 
 from math import inf
@@ -21,69 +21,73 @@ from scheduler.model.view import View
 from scheduler.policy.capacity.fits import capacity_of, find_obstacle, measure
 
 Mark = tuple[object, ...]
-"""A key that is equal for slots that are alike in some facts, for example in the capacity that they have left."""
+"""A key that is equal for slots that are alike in some facts, for example in their remaining capacity."""
 Leases = dict[tuple[str, str], Lease]
 """The leases of a slot: (reservation id, component) -> lease."""
 
 
 NO_LEASES: Final[Leases] = {}
-"""An empty table, which all slots without leases share."""
+"""The empty table that all slots without leases share."""
 
 
 class SlotInfo(msgspec.Struct, eq=False):
-    """The scratch copy of one slot: its state as decided so far, its leases and its free amounts."""
+    """The scratch copy of one slot in a cycle: the decisions so far have changed its state, leases and free amounts."""
 
     slot: Slot
     pool: Pool
     order: int
-    """The position of the slot in the order of all slots: pools as configured, then by number."""
+    """The position of the slot in slot order: pools in configured order, then the slots of a pool by number."""
     state: SlotState
     capacity: Resources | None
     """The resources of the slot; None: the slot counts leases only."""
     labels: Labels
     leases: Leases
-    """The leases of the slot's present epoch. The table may be the view's own, so it is replaced and never changed."""
+    """The leases of the slot's present epoch. The view may own the table, so the table is replaced and never changed.
+    """
     free: Resources | None
     market: str
-    """The market of the offering that the slot was launched from; "" if the pool lists none."""
+    """The market of the offering from which the slot was launched; "" if it was launched without an offering."""
     price: float
     unconfirmed: int
-    """How many leases of the slot in a row were not confirmed, including those of this cycle."""
+    """How many of the slot's last leases in a row were not confirmed, with those that this cycle ends."""
     idle_since: float
-    """When the slot's last lease ended, in this cycle too, else when the slot became ready."""
+    """When the slot's last lease ended (also one that this cycle ends), else when the slot became ready."""
     overlap: int = 0
-    """The number of pairs of a revoking lease and a claim on its capacity; each pair counts as one lease."""
+    """The number of pairs of a revoking lease and a claim on the same capacity. A pair counts as one lease."""
     given: int = 0
-    """How many instances this cycle placed on the slot or keeps capacity for there."""
+    """The number of instances that this cycle placed on the slot, or for which it keeps capacity there."""
     redeemed: int = 0
-    """The number of the slot's leases that this cycle assigns to claims or by preemption. The slot's row does not count
-    them as uses of the machine (`max_uses`) yet.
+    """How many leases this cycle assigned on the slot in place of claims or by preemption. The slot's row does not
+    count them as uses of the machine (`max_uses`) yet.
     """
     lifted: int = 0
-    """The number of elastic leases that are taken off the slot in this scratch copy."""
+    """The number of elastic leases that this cycle has taken off the slot in the scratch copy."""
     unclean: bool = False
-    """Whether a lease on the slot ended in this cycle without its holder's release, in a pool that recycles such slots.
+    """Whether this cycle ended a lease on the slot without its holder's release, in a pool that replaces such slots
+    (`recycle_unclean`).
     """
     wanted: bool = False
-    """Whether this cycle assigned a lease on the slot or keeps capacity there. Such a slot is neither idle nor warm."""
+    """Whether this cycle assigned a lease here or keeps capacity here. The slot is then neither idle nor warm."""
     stuck: bool = False
-    """Whether the slot was interrupted or is past the timeout of its state: it serves no reservation."""
+    """Whether the slot was interrupted or has exceeded the timeout of its state, and so serves no reservation."""
     is_plain: bool = True
-    """Whether no lease of the slot has a limit of cores or is a claim, when the free amounts were last computed."""
+    """Whether no lease of the slot was a claim or had a limit of cores when the free amounts were last computed."""
     opened: "CachedSlot | None" = None
-    """The cached facts about the slot at the beginning of the cycle; None if the view has no such slot."""
+    """The slot as it was at the beginning of the cycle, with cached facts; None if the view has no such slot."""
     slot_class: Any = None
     remaining: Any = None
-    """The slot's `SlotClass` and `RemainingCapacity` in a slot index; None while it is in no index."""
+    """`slot_class`, `remaining`: the slot's `SlotClass` and `RemainingCapacity` in the slot index that contains it.
+    Both are None while no index contains it.
+    """
 
     @property
     def load(self) -> int:
-        """The number of leases on the slot, including those of this cycle."""
+        """The number of leases on the slot in the scratch copy, including those that this cycle has placed."""
         return len(self.leases) - self.overlap - self.lifted + self.given
 
     @property
     def uses_left(self) -> float:
-        """How many leases the slot's machine may still take (`max_uses`). Each claim has taken one of them."""
+        """How many more leases the slot's machine may take (`max_uses`). Claims count as taken."""
         if not self.pool.max_uses:
             return inf  # most pools have no such limit: the claims are not counted
         claims = sum(lease.state == "claimed" for lease in self.leases.values())
@@ -91,12 +95,12 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def has_place(self) -> bool:
-        """Whether the slot can take one more lease, whatever its resources."""
+        """Whether the limit of leases and `max_uses` allow one more lease on the slot. Resources are not tested."""
         return find_obstacle({}, None, self.pool.lease_limit - self.load, self.uses_left) is None
 
     @property
     def takes_leases(self) -> bool:
-        """Whether the slot is ready, not cordoned, not offline, and without an unknown occupant.
+        """Whether the slot is ready, not cordoned, not offline, and runs no unknown reservation (`Slot.stranger`).
 
         The commit tests the same on rows (`stays_in_service`). Here drains and interruptions are in `state` or `stuck`.
         """
@@ -109,23 +113,25 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def is_active(self) -> bool:
-        """Whether the slot counts towards `max_slots`: in every state except `empty` and `error`."""
+        """Whether the slot counts towards `max_slots`. A slot in any state except `empty` and `error` does."""
         return self.state not in INACTIVE
 
     @property
     def is_serving(self) -> bool:
-        """Whether the slot counts towards `min_slots`: ready or in flight, and not cordoned."""
+        """Whether the slot counts towards `min_slots`. A slot that is ready or in flight, and not cordoned, does."""
         return (self.state == "ready" or self.is_coming) and not self.slot.cordoned
 
     @property
     def is_idle(self) -> bool:
-        """Whether the slot is ready and not cordoned, has no leases, and no capacity there is kept."""
+        """Whether the slot is ready and not cordoned, has no leases, and no reservation has capacity kept there."""
         is_free = not (self.leases or self.wanted or self.slot.stranger)
         return self.state == "ready" and not self.slot.cordoned and is_free
 
     def end_lease(self, key: tuple[str, str], now: float) -> None:
-        """End one lease of the slot in this cycle. Unless it was only a claim, its holder may have left something on
-        the machine: in a pool with `recycle_unclean` the slot is unclean then.
+        """End one lease of the slot in this cycle. `key`: (reservation id, component).
+
+        If the lease was not only a claim, its holder may have left files or processes on the machine. So in a pool with
+        `recycle_unclean` the slot is unclean then.
         """
         ended = self.leases.get(key)
         self.leases = {other: lease for other, lease in self.leases.items() if other != key}
@@ -135,8 +141,8 @@ class SlotInfo(msgspec.Struct, eq=False):
         self.count_free()
 
     def count_free(self) -> None:
-        """Set what follows from the leases of the slot, after these have changed: the free amounts (`free`), the number
-        of pairs of a revoking and a claimed lease (`overlap`), and whether the leases are plain (`is_plain`).
+        """Compute what follows from the leases of the slot, after these have changed: the free amounts (`free`), the
+        number of pairs of a revoking lease and a claim (`overlap`), and `is_plain`.
         """
         leases, capacity = self.leases, self.capacity
         has_claims = has_limits = False
@@ -163,22 +169,20 @@ class SlotInfo(msgspec.Struct, eq=False):
 
 
 class CachedSlot(msgspec.Struct, eq=False):
-    """A slot at the beginning of a cycle, with the facts that follow from its row and its leases."""
+    """A slot as it is at the beginning of a cycle, with the facts that follow from its row and its leases."""
 
     slot_info: SlotInfo
-    """The slot at the beginning of a cycle, of which each cycle makes its scratch copy."""
+    """The slot as it is at the beginning of a cycle. Each cycle copies this object, and changes only the copy."""
     is_at_rest: bool
-    """Whether no rule of the slot's lifecycle, such as a timeout or a drain, changes the slot while its row and leases
-    stay as they are.
-    """
+    """Whether no rule of the lifecycle, such as a timeout, can change the slot before its row or a lease changes."""
     is_sound: bool
-    """Whether all leases on the slot belong to its present machine."""
+    """Whether all leases that name the slot belong to its present machine (epoch)."""
     marks: tuple[Mark, Mark] | None = None
-    """The result of `find_marks` for the unchanged slot; None until it is needed."""
+    """The two keys that `find_marks` returns for the unchanged slot; None until they are needed."""
     life: tuple[bool, float] | None = None
-    """The result of `find_life`; None until it is needed."""
+    """The result of `find_life` (whether the machine has drifted, and when it is too old); None until it is needed."""
     may_exceed: bool | None = None
-    """Whether the leases may exceed the slot's capacity (`elastic/assignment.py`); None until it is needed."""
+    """Whether the leases may use more than the slot's capacity (`elastic/assignment.py`); None until it is needed."""
 
 
 def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> SlotInfo:
@@ -204,7 +208,7 @@ def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASE
 
 
 def find_reason_to_retire(slot_info: SlotInfo) -> SlotReason | None:
-    """Return why a ready slot must be drained; None if it stays in service."""
+    """Return the reason why a ready slot must be drained; None if it stays in service."""
     slot, pool = slot_info.slot, slot_info.pool
     if slot.offering is not None and not is_configured(slot, pool):
         return "unconfigured"
@@ -227,13 +231,15 @@ def count_uses_left(slot: Slot, pool: Pool, taken: int = 0) -> float:
 
 
 def is_unhealthy(pool: Pool, unconfirmed: int, failed_probes: int) -> bool:
-    """Return whether `unhealthy_after` leases in a row were not confirmed, or as many probes in a row failed."""
+    """Return whether `unhealthy_after` (0: off) leases in a row were not confirmed, or as many probes in a row
+    failed.
+    """
     return 0 < pool.unhealthy_after <= max(unconfirmed, failed_probes)
 
 
 def find_life(slot_info: SlotInfo, pool: Pool) -> tuple[bool, float]:
-    """Return whether the slot's machine has drifted, and when it is too old (infinity: never), by the rules of its
-    pool.
+    """Return two facts about the slot's machine, by the rules of its pool: (1) whether it has drifted; (2) the time at
+    which it is too old (seconds since the epoch; infinity: never).
     """
     cached = slot_info.opened
     if cached is not None and cached.life is not None:
@@ -247,11 +253,11 @@ def find_life(slot_info: SlotInfo, pool: Pool) -> tuple[bool, float]:
 
 
 def is_configured(slot: Slot, pool: Pool) -> bool:
-    """Return whether the pool still has the offering from which the slot was launched; True if it was launched without
-    one.
+    """Return whether the pool still has the offering from which the slot was launched. Return True if the slot was
+    launched without an offering.
 
-    The key of an offering changes when another one with its name appears in another market or zone. So the name and the
-    market are compared too.
+    The key of an offering changes when another offering of the same name is added in another market or zone. So the
+    name and the market are compared too.
     """
     if slot.offering is None or not pool.is_elastic:
         return True
@@ -262,18 +268,18 @@ def is_configured(slot: Slot, pool: Pool) -> bool:
 
 
 def _keys_of(offering: Offering) -> tuple[str, str, str]:
-    """Return the keys that an offering can have, depending on which other offerings have its name."""
+    """Return all keys that an offering can have. The key in use depends on the other offerings of the same name."""
     key = f"{offering.name}/{offering.market}"
     return (offering.name, key, f"{key}/{offering.zone or 'any'}")
 
 
 AT_REST: Final = frozenset({"ready", "empty"})
-"""Slot states without a timeout: a slot may stay in them for any time."""
+"""Slot states without a timeout, in which a slot may stay for any time."""
 
 
 def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
-    """Return the scratch copy of a slot of this pool at the beginning of a cycle, with the facts that stay valid until
-    the row or a lease of the slot changes.
+    """Return a slot of this pool as it is at the beginning of a cycle, with the facts that stay valid until its row or
+    a lease changes.
     """
     found, is_sound = _find_held(view, slot)
     slot_info = make_slot_info(slot, pool, 0, found)
@@ -281,11 +287,11 @@ def make_cached_slot(view: View, slot: Slot, pool: Pool) -> CachedSlot:
 
 
 def renew_slot(slot_info: SlotInfo, view: View, slot: Slot) -> CachedSlot | None:
-    """Set the scratch copy of a slot, and the cached facts of which it is a copy, to the present row and leases of the
-    slot, as if both were made again. Return the cached facts. Return None, and change nothing, if a new row has other
-    amounts or labels, or is of another market.
+    """Update the scratch copy of a slot, and the cached facts from which it was copied, to the present row and leases
+    of the slot. The result is the same as if both were made again. Return the cached facts. Return None, and change
+    nothing, if a new row has other amounts, other labels or another market.
 
-    Only for a cycle that did nothing to the slot but assign leases.
+    Call this function only if the cycle did nothing to the slot except assign leases.
     """
     opened, pool = slot_info.opened, slot_info.pool
     assert opened is not None, "the view has had the slot"  # noqa: S101
@@ -316,8 +322,8 @@ def renew_slot(slot_info: SlotInfo, view: View, slot: Slot) -> CachedSlot | None
 
 
 def _renew_row(slot_info: SlotInfo, opened: CachedSlot, slot: Slot) -> bool:
-    """Set what follows from a new row of a slot. Return False, without a change, if the row has other amounts or
-    labels, or is of another market.
+    """Update the scratch copy and the cached facts to a new row of the slot. Return False, and change nothing, if the
+    row has other amounts, other labels or another market; else return True.
     """
     fresh = make_slot_info(slot, slot_info.pool, opened.slot_info.order)
     if (fresh.capacity, fresh.labels, fresh.market) != (slot_info.capacity, slot_info.labels, slot_info.market):
@@ -330,7 +336,7 @@ def _renew_row(slot_info: SlotInfo, opened: CachedSlot, slot: Slot) -> bool:
 
 
 def _find_held(view: View, slot: Slot) -> tuple[Leases, bool]:
-    """Return the leases of a slot's present epoch, and whether these are all leases that name the slot."""
+    """Return two things: (1) the leases of a slot's present epoch; (2) whether no other lease names the slot."""
     named = view.leases_on.get(slot.id, NO_LEASES)
     found = _list_present(named, slot.epoch) if named and slot.state in HOLDING else NO_LEASES
     return found, found is named or len(found) == len(named)
@@ -353,18 +359,18 @@ def is_settled_stop(slot: Slot, pool: Pool) -> bool:
 
 
 def is_sound(view: View, slot: Slot) -> bool:
-    """Return whether all leases that name a slot belong to its present epoch, and its state may hold leases."""
+    """Return whether all leases that name a slot belong to its present epoch, and its state permits leases."""
     named = view.leases_on.get(slot.id)
     return not named or (slot.state in HOLDING and len(find_leases(view, slot)) == len(named))
 
 
 def find_leases(view: View, slot: Slot) -> Leases:
-    """Return the leases of a slot's present epoch, by (reservation, component)."""
+    """Return the leases of a slot's present epoch, by (reservation id, component)."""
     return _list_present(view.leases_on.get(slot.id, NO_LEASES), slot.epoch)
 
 
 def _list_present(leases: Leases, epoch: int) -> Leases:
-    """Return the leases of a slot that belong to this epoch. If all of `leases` do, return the same table."""
+    """Return the leases in `leases` that belong to this epoch. If all do, return the table `leases` itself."""
     for lease in leases.values():
         if lease.epoch != epoch:
             return {key: each for key, each in leases.items() if each.epoch == epoch}

@@ -8,31 +8,34 @@ from scheduler.model.reservations import Reservation
 
 
 class Balances:
-    """The quota accounts that exist in a cycle: the level of each after the charge, and its balance after charge and
-    preemptions. Source: qscheduler.
+    """The quota accounts of one cycle, with two facts about each: its level after the charge, and its balance after the
+    charge and the preemptions so far. Source: qscheduler.
     """
 
     def __init__(self, accounts: Mapping[str, Account]) -> None:
         self.accounts = accounts
         self._levels = {name: level_of(account.balance) for name, account in accounts.items()}
         self.left = {name: account.balance for name, account in accounts.items()}
-        """What each account has left now, by level; a level may be overdrawn."""
+        """Account id -> what the account has left now at each paid level. The balance of a level may be negative."""
 
     def account_of(self, reservation: Reservation) -> Account | None:
-        """Return the account that pays for a reservation; None if the reservation names no account that exists."""
+        """Return the account that pays for a reservation; None if the reservation names no account, or one that does
+        not exist.
+        """
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def level_of(self, reservation: Reservation) -> int:
-        """Return the best level at which a reservation's account had a balance after the charge, else the free level.
+        """Return the best level at which a reservation's account had a balance after the charge. Return the free level
+        if there is no such level or no account.
 
-        Preemptions in this cycle move balances and do not change the level.
+        Preemptions in this cycle change balances and do not change this level.
         """
         account = self.account_of(reservation)
         return FREE if account is None else self._levels[account.id]
 
     @property
     def are_by_name(self) -> bool:
-        """Whether equal account names in two reservations mean that the same account pays for both.
+        """Whether reservations that name the same account are always paid by the same account.
 
         This is false after an account was deleted: a new account with the same name pays only for reservations that
         were submitted later.
@@ -40,7 +43,7 @@ class Balances:
         return not any(account.forgotten_upto for account in self.accounts.values())
 
     def move(self, cost: Levels, payer: Account, payee: Account | None) -> None:
-        """Charge `cost` to the account `payer`, and refund it to the account `payee` that paid it before (None: no
+        """Charge `cost` to the account `payer`. Refund it to `payee`, the account that paid it before (None: no
         refund).
         """
         self.left[payer.id] = subtract(self.left[payer.id], cost)
@@ -49,4 +52,4 @@ class Balances:
 
 
 NO_BALANCES: Final = Balances({})
-"""The balances of a cycle without quota accounts. Nothing is ever charged there, so all cycles share them."""
+"""The balances of a cycle without quota accounts. Nothing is charged there, so all such cycles share this object."""

@@ -1,5 +1,5 @@
-"""The slots as a cycle finds them, in slot order. They are kept from one cycle to the next, and only slots that changed
-are read again.
+"""The slots as they are when a cycle begins, in slot order. They are kept from one cycle to the next, and only slots
+that changed are read again.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ _copy: Any = SlotInfo.__copy__  # type: ignore[attr-defined]  # every Struct has
 
 
 class OpenedSlots:
-    """The cached facts of all slots of the configured pools, and the slots that need attention (`restless`, `unsound`,
-    `vanished`), which a cycle reads before it copies any slot.
+    """The cached facts of all slots of the configured pools. `restless`, `unsound` and `vanished` list the slots that a
+    cycle has to examine before it copies any slot.
     """
 
     def __init__(self) -> None:
@@ -30,17 +30,19 @@ class OpenedSlots:
         self._places: dict[str, tuple[str, int]] = {}
         """Slot id -> (its pool, its index in the list of this pool in `_slots`), in slot order."""
         self.restless: dict[int, str] = {}
-        """Position in slot order -> id of a slot to which a rule of its lifecycle may apply (`CachedSlot.is_at_rest`).
+        """Position in slot order -> id of a slot that a rule of its lifecycle may change (`CachedSlot.is_at_rest` is
+        false).
         """
         self.unsound: set[str] = set()
-        """Ids of slots that a lease names although the lease belongs to another machine; the slot may not exist."""
+        """Ids of slots whose leases do not all belong to their present machine. Such a slot may not exist any more."""
         self.vanished: list[Slot] = []
         """Slots with EC2 machines whose pool the rules no longer list, in slot order."""
 
     def follow(self, view: View, rules: Rules, cached: dict[str, CachedSlot]) -> None:
-        """Read the slots that changed since the last call; all slots if one came or left, or if a pool has changed.
+        """Read the slots that changed since the last call. Read all slots if a slot was added or deleted, or if a pool
+        has changed.
 
-        `cached`: the cached facts by slot id (`PlanCache.slots`). Facts that are missing there are added.
+        `cached`: slot id -> cached facts (`PlanCache.slots`). Facts that are missing there are added.
         """
         is_known = view is self._view and _are_same(rules.pools, self._pools)
         if not is_known or not self._reread(view, cached):
@@ -48,8 +50,8 @@ class OpenedSlots:
         self._revision = view.revision
 
     def _reread(self, view: View, cached: dict[str, CachedSlot]) -> bool:
-        """Read the slots that changed. Return False, after which all slots have to be read, if a changed slot is new,
-        was deleted or has another pool.
+        """Read the slots that changed, and return True. Return False if all slots have to be read, because a changed
+        slot is new, was deleted or has another pool.
         """
         slots, places = view.slots, self._places
         for name in list_touched(view, self._revision):
@@ -75,7 +77,7 @@ class OpenedSlots:
         return known
 
     def _note(self, opened: CachedSlot) -> None:
-        """Record whether a slot is at rest, and whether all leases that name it belong to its machine."""
+        """Update `restless` and `unsound` for one slot."""
         name, order = opened.slot_info.slot.id, opened.slot_info.order
         if opened.is_at_rest:
             self.restless.pop(order, None)
@@ -103,9 +105,10 @@ class OpenedSlots:
         self.unsound.update(view.leases_on.keys() - view.slots.keys())
 
     def copy(self) -> tuple[dict[str, list[SlotInfo]], dict[str, SlotInfo]]:
-        """Return scratch copies of all slots, which one cycle may change: by pool in slot order, and all of them by id.
+        """Return scratch copies of all slots, which one cycle may change. They are returned in two tables: (1) pool ->
+        its slots in slot order, pools in configured order; (2) slot id -> slot.
 
-        Pools are in configured order. Speed: the copies are made in one pass over a list.
+        Speed: the copies are made in one pass over a list.
         """
         pools: dict[str, list[SlotInfo]] = {}
         for name, slots in self._slots.items():
@@ -116,5 +119,5 @@ class OpenedSlots:
 
 
 def _are_same(pools: Mapping[str, Pool], others: Mapping[str, Pool]) -> bool:
-    """Return whether these are the same pools, in the same order."""
+    """Return whether two tables have the same pools (the same objects) in the same order."""
     return list(pools) == list(others) and all(pool is others[name] for name, pool in pools.items())

@@ -1,4 +1,4 @@
-"""The queue of one cycle: pending reservations in order, the demand of each, and why reservations wait."""
+"""The queue of one cycle: pending reservations in order, the demand of each, and the reasons why reservations wait."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
@@ -17,7 +17,7 @@ _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
 @dataclass(slots=True)
 class Queue:
-    """Pending reservations in order, and the demand of each.
+    """Pending reservations in order, with the demand of each.
 
     They are stored in parallel lists, because there may be a million reservations.
     """
@@ -26,11 +26,12 @@ class Queue:
     ids: list[str] = field(default_factory=list)
     demands: list[Demand] = field(default_factory=list)
     oldest: float = inf
-    """`created_at` of the oldest reservation in the queue."""
+    """When the oldest reservation in the queue was created (`created_at`); infinity for an empty queue."""
     _stays: Sequence[object] | None = None
-    """One entry for each of `_rows`, true if the row remains after a filter; None: all rows remain.
+    """One entry for each row of `_rows`; the row belongs to the queue if its entry is true. None: all rows belong to
+    it.
 
-    The rows are filtered late, because most steps need only the ids.
+    The rows are filtered when they are first read, because most steps need only the ids.
     """
     _different: KeysView[Demand] | None = None
 
@@ -43,7 +44,7 @@ class Queue:
 
     @property
     def different(self) -> KeysView[Demand]:
-        """All demands of the queue, each once, in the order of their first reservations."""
+        """The different demands of the queue, in the order of their first reservations."""
         if self._different is None:
             self._different = dict.fromkeys(self.demands).keys()
         return self._different
@@ -52,15 +53,16 @@ class Queue:
         return zip(self.reservations, self.demands, strict=True)
 
     def sort(self, rank: Callable[[Reservation], Any]) -> "Queue":
-        """Return a queue sorted by rank, smallest first; reservations of equal rank keep their order."""
+        """Return a queue sorted by `rank`, smallest rank first. Reservations of equal rank keep their order."""
         ranks = list(map(rank, self.reservations))
         return self._arrange(sorted(range(len(ranks)), key=ranks.__getitem__))
 
     def sort_groups(self, numbers: Sequence[int], ranks: Sequence[float]) -> "Queue":
-        """Return a queue sorted by the rank of each reservation's group.
+        """Return the queue sorted by the rank of each reservation's group, smallest first. Reservations of equal rank
+        keep their order.
 
-        `numbers` has the group of each reservation, `ranks` the rank of each group. This is faster than `sort`, because
-        few ranks differ.
+        `numbers`: for each reservation, the index of its group in `ranks`. This is faster than `sort`, because there
+        are few different ranks.
         """
         found: dict[float, list[int]] = {rank: [] for rank in sorted(ranks)}
         if len(found) <= 1:
@@ -79,9 +81,9 @@ class Queue:
         )
 
     def merge(self, added: "Queue", key: Callable[[Reservation], Any]) -> "Queue":
-        """Return a queue with the reservations of another one added. Both queues are in order of `key`.
+        """Return this queue with the reservations of the queue `added`. Both queues are sorted by `key`.
 
-        Of two reservations with equal keys, the one of this queue is first.
+        Of two reservations with equal keys, the one of this queue comes first.
         """
         rows, at = self.reservations, 0
         merged = Queue(oldest=min(self.oldest, added.oldest))
@@ -100,16 +102,17 @@ class Queue:
 
     def filter(self, stays: Sequence[object]) -> "Queue":
         """Return a queue of the reservations whose entry in `stays` is true, in the same order. `stays` has one entry
-        for each reservation of this queue.
+        for each reservation of this queue, in queue order.
         """
         ids, demands = list(compress(self.ids, stays)), list(compress(self.demands, stays))
         return Queue(self.reservations, ids, demands, self.oldest, stays)
 
 
 def _find_place(rows: Sequence[Reservation], value: Any, begin: int, key: Callable[[Reservation], Any]) -> int:
-    """Return the first position from `begin` on whose row has a greater key than `value`.
+    """Return the first position, from `begin` on, of a row whose key is greater than `value`; the number of rows if
+    there is none. `key`: returns the sort key of a row; the rows are sorted by it.
 
-    The search looks at the rows near `begin` first, with growing steps: a position that is near costs few keys.
+    The search looks at the rows near `begin` first, with growing steps: to find a near position, few keys are computed.
     """
     end, step = begin, 1
     while end < len(rows) and key(rows[end]) <= value:
@@ -118,14 +121,16 @@ def _find_place(rows: Sequence[Reservation], value: Any, begin: int, key: Callab
 
 
 class WaitReasons:
-    """Why each reservation waits. If it has several waiting codes, the first one in WAITING_CODES is reported."""
+    """Collects why each reservation waits. If several waiting codes are added for a reservation, the first one in
+    WAITING_CODES is reported.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, Reason] = {}
         self._ordered: tuple[Sequence[str], Iterable[Reason]] = ((), ())
-        """The ids and reasons of `add_in_order`, as long as no other reason was added.
+        """The ids and reasons that `add_in_order` received, while no other reason was added before.
 
-        Speed: in most cycles with many waiting reservations these are all reasons, and `list` needs no look-up for any
+        Speed: in most cycles with many waiting reservations these are all reasons, and `list` then looks up no
         reservation.
         """
 
@@ -141,14 +146,16 @@ class WaitReasons:
         return self._open().get(name)
 
     def add(self, name: str, code: str, detail: str) -> None:
-        """Add a reason of the reservation `name`."""
+        """Add a reason why the reservation `name` waits: a waiting code, and a sentence with the details."""
         reasons = self._open()
         known = reasons.get(name)
         if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]:
             reasons[name] = (code, detail)
 
     def add_all(self, ids: Sequence[str], reasons: Iterable[Reason]) -> None:
-        """Add a reason for each of many reservations: `reasons` has one for each of `ids`, or more."""
+        """Add one reason for each of many reservations. `reasons`: the reasons in the order of `ids`; further entries
+        are ignored.
+        """
         if not ids:
             return
         known = self._open()
@@ -159,16 +166,19 @@ class WaitReasons:
                 self.add(name, *reason)
 
     def add_in_order(self, ids: Sequence[str], reasons: Sequence[Reason]) -> None:
-        """Add reasons as `add_all` does. `ids` must be in queue order, so that `list` need not look them up."""
+        """Add one reason for each of these reservations, like `add_all`. Because `ids` are in queue order, `list` need
+        not look these reservations up.
+        """
         if not self._open():
             self._ordered = (ids, reasons)
         else:
             self.add_all(ids, reasons)
 
     def list(self, ids: Sequence[str], *, are_all_in: bool) -> Waits:
-        """Return the waiting reservations among `ids`, in that order, each with its reason.
+        """Return the reservations among `ids` for which a reason was added, in the order of `ids`, each with its
+        reason.
 
-        `are_all_in`: whether the ids of `add_in_order` are part of `ids` and in the same order.
+        `are_all_in`: whether `ids` contains all ids of `add_in_order`, in the same order.
         """
         if are_all_in and self._ordered[0]:
             return Waits(*self._ordered)

@@ -1,5 +1,5 @@
-"""The state of one scheduling cycle: a scratch copy of the view, whose capacity all steps share, and
-decisions so far.
+"""The state of one scheduling cycle: a scratch copy of the view, from which all steps take capacity, and the decisions
+so far.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,42 +38,45 @@ from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
 UNUSED_DEMANDS: Final = 1000
-"""If there are more demands than two for each pending reservation plus this number, the next cycle makes them again,
-because many may be in use no longer.
+"""If there are more demands than two for each pending reservation plus this number, the next cycle makes all demands
+again, because many of them may be in use no longer.
 """
 _STATE_AFTER: dict[type, SlotState] = {Drain: "draining", Terminate: "terminating", Reset: "empty", Stop: "stopped"}
 
 
 class Timers:
-    """Collects the times at which a deadline is reached, to find when the next cycle is needed.
+    """Collects the times at which a later cycle may have something to decide, for example when a timeout ends. The
+    earliest one (`first`) is the time of the next cycle.
 
-    Only the steps of a plan add times. Functions that answer a question never do.
+    Only the steps of a plan add times, and functions whose docstrings state it.
     """
 
     def __init__(self, now: float) -> None:
         self._now = now
         self.first = inf
-        """The earliest instant at which something falls due; infinity if nothing does."""
+        """The earliest time that was added (seconds since the epoch); infinity if none was."""
         self.lease_terms: set[Terms] = set()
-        """The fields (ttl, pool, system) that determine how long the leases assigned in this cycle last. Many leases
-        have equal fields, so their end is computed once.
+        """The different values of (ttl, pool, system) of the leases that this cycle assigns. These fields determine how
+        long a lease lasts. Many leases have equal fields, so the time of their end is computed once.
         """
 
     def add(self, *instants: float | None) -> None:
-        """Note that a cycle is due at each of these instants, or at once if it has passed. None adds nothing."""
+        """Schedule a cycle for each of these times (seconds since the epoch). A time that has passed makes the next
+        cycle due at once; None is ignored.
+        """
         for instant in instants:
             if instant is not None:
                 self.first = min(self.first, max(instant, self._now))
 
     def add_after(self, start: float, limit: float) -> None:
-        """Note that a cycle is due at the first instant that is more than `limit` seconds after `start`."""
+        """Schedule a cycle for the first moment that is more than `limit` seconds after `start`."""
         self.add(nextafter(max(start + limit, self._now), inf))
 
 
 class CycleState:
-    """What one cycle knows and has decided: slots, demands, decisions, waiting reasons and timers.
+    """What the steps of one cycle share: slots, demands, the decisions so far, waiting reasons and timers.
 
-    `cache`: what cycles keep for later cycles, to save time (default: an empty cache).
+    `cache`: facts that cycles keep for later cycles, to save time (default: an empty cache).
     """
 
     def __init__(self, view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> None:
@@ -82,69 +85,82 @@ class CycleState:
         self._opened = self.cache.recall(OpenedSlots)
         self._opened.follow(view, rules, self.cache.slots)
         self.unsound = set(self._opened.unsound)
-        """Ids of slots that a lease names although the lease belongs to another machine; the slot may not exist."""
+        """Ids of slots whose leases do not all belong to their present machine. Such a slot may not exist any more."""
         self.vanished = self._opened.vanished
         """Slots with EC2 machines whose pool the rules no longer list, in slot order."""
         restless = self._opened.restless
         self._restless: dict[int, SlotInfo] = {order: self.slot_infos[name] for order, name in restless.items()}
         self._indexes: list[SlotIndex] = []
         self.ready: SlotIndex
-        """The index of ready slots that take instances; this and the other indexes exist from `open_indexes` on."""
+        """The index of the ready slots that take instances. `open_indexes` makes this index and the one of slots in
+        flight.
+        """
         self.coming: SlotIndex
-        """The index of slots in flight."""
+        """The index of the slots in flight."""
         self._launched: SlotIndex | None = None
         self.have_cpus: bool | None = None
-        """Whether the step `share` has work, because slots have cpus to share; None until the step has looked."""
+        """Whether any slot has the resource `cpus`, so that the step `share` has work; None until that step has
+        examined the slots.
+        """
         self.demands = self.cache.recall(LastDemands).find(rules, 2 * len(view.waiters) + UNUSED_DEMANDS)
-        """The demands by shape, for reservations whose shape alone decides what they request: see `demand_of`."""
+        """A table (shape -> demand), for reservations whose shape alone decides what they request. See `demand_of`."""
         self.begin(now)
 
     def begin(self, now: float) -> None:
-        """Start the cycle without decisions. A kept cycle (`policy/replan`) calls it again for a later tick."""
+        """Start the cycle at `now` without decisions. A kept cycle (`policy/replan`) calls it again for a later
+        tick.
+        """
         self.now = now
         self.decisions: list[Decision] = []
         self.waits = WaitReasons()
         self.requeued: dict[str, Reservation] = {}
-        """Reservations whose leases this cycle ended and that are pending again."""
+        """Reservation id -> a reservation whose leases this cycle ended and that is pending again."""
         self.returning: dict[str, Reservation] = {}
-        """Revoked reservations that keep their leases for a grace: they may cause launches, but get no lease yet."""
+        """Reservation id -> a revoked reservation that keeps its leases for a grace period. It may cause launches, and
+        gets no new lease before the grace period ends.
+        """
         self.balances = NO_BALANCES
-        """What the quota accounts have left after `charge`; empty if no queue is `quota`."""
+        """What the quota accounts have left after the step `charge`, minus preemptions; without accounts if no queue is
+        `quota`.
+        """
         self.charged: tuple[str, ...] = ()
         """Ids of the quota accounts that this cycle charges."""
         self.preempted: list[Reservation] = []
-        """Reservations that were preempted without a grace. They are pending again and are served last in this cycle.
+        """Reservations that this cycle preempted without a grace period. They are pending again, and are served after
+        all other reservations.
         """
         self.over: set[str] = set()
-        """Ids of the reservations that this cycle has ended or requeued."""
+        """Ids of the reservations whose leases this cycle has ended: they have ended or are pending again."""
         self.timers = Timers(now)
         self.vacated: set[tuple[str, str]] = set()
-        """(reservation, component) of elastic leases that this cycle ended while their reservation stays leased."""
+        """(reservation id, component) of elastic leases that this cycle ended while their reservation stays leased."""
         self.turns = WorkBudget(self.cache.turns, self.rules.limits.work_per_tick)
-        """The work budgets of this cycle for gangs and elastic components."""
+        """The work budgets of this cycle: how much work the gangs and elastic components of each principal or account
+        may take.
+        """
 
     @cached_property
     def _copies(self) -> tuple[dict[str, list[SlotInfo]], dict[str, SlotInfo]]:
-        """The scratch copies of the slots. Speed: a cycle in which no step examines a slot makes none."""
+        """The scratch copies of the slots, by pool and by id. Speed: they are made when a step first reads one."""
         return self._opened.copy()
 
     @cached_property
     def pools(self) -> dict[str, list[SlotInfo]]:
-        """The slots of each configured pool, in slot order. Pools are in configured order."""
+        """Configured pool -> the scratch copies of its slots, in slot order. Pools are in configured order."""
         return self._copies[0]
 
     @cached_property
     def slot_infos(self) -> dict[str, SlotInfo]:
-        """All slots of the configured pools, by id: pools in configured order, slots in slot order."""
+        """Slot id -> scratch copy, for all slots of the configured pools, in slot order."""
         return self._copies[1]
 
     def note_restless(self, slot_info: SlotInfo) -> None:
-        """Add a slot that this cycle has changed to the slots that `list_restless` returns."""
+        """Record that this cycle has changed a slot, so that `list_restless` returns it."""
         self._restless[slot_info.order] = slot_info
 
     def list_restless(self) -> list[SlotInfo]:
-        """Return, in slot order, the slots that changed in this cycle or whose state ends by itself, for example
-        `booting`.
+        """Return two kinds of slots, in slot order: (1) slots that this cycle has changed; (2) slots that a rule of the
+        lifecycle may change, for example a booting slot at its timeout.
 
         The steps that repair, retire and find the next cycle's time examine only these slots: most slots of a fleet are
         in a lasting state.
@@ -156,23 +172,29 @@ class CycleState:
         self.decisions.append(decision)
 
     def move_slot(self, slot_info: SlotInfo, decision: Drain | Terminate | Reset | Stop) -> None:
-        """Decide that a slot drains, terminates, becomes empty or is stopped. It stays so for the rest of the cycle."""
+        """Decide that a slot drains, terminates, becomes empty or is stopped. The scratch copy has the new state for
+        the rest of the cycle.
+        """
         self.decide(decision)
         slot_info.state = _STATE_AFTER[type(decision)]
 
     def assign(self, reservation: Reservation, leases: Iterable[Lease], level: int | None = None) -> None:
-        """Decide that a reservation gets these leases. `level`: the quota level that pays for them; None: no quota."""
+        """Decide that a reservation gets these leases. `level`: the quota level at which its account pays for them;
+        None: the queue is not `quota`.
+        """
         self.place(reservation, name_placements(leases), level)
 
     def place(self, reservation: Reservation, placements: tuple[Placement, ...], level: int | None) -> None:
-        """Decide, as `assign` does, that a reservation gets leases, which are given as the placements of a decision."""
+        """Decide that a reservation gets leases, as `assign` does. The leases are given as placements, the form that a
+        decision contains.
+        """
         request = reservation.request
         self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
         self.decide(Assign(reservation=reservation.id, leases=placements, level=level))
 
     def end(self, reservation: Reservation) -> None:
-        """End all leases of a reservation, and ignore the reservation in the rest of the cycle, as if it were not
-        pending.
+        """End all leases of a reservation in the scratch copies. The rest of the cycle ignores the reservation, and
+        does not treat it as pending.
         """
         self.over.add(reservation.id)
         self.requeued.pop(reservation.id, None)
@@ -184,7 +206,7 @@ class CycleState:
                 self.note_restless(slot_info)
 
     def end_instance(self, reservation: Reservation, component: str, slot: str) -> None:
-        """End one elastic lease of a reservation, which stays leased."""
+        """End one elastic lease of a reservation in the scratch copies. The reservation stays leased."""
         self.vacated.add((reservation.id, component))
         slot_info = self.slot_infos.get(slot)
         if slot_info is not None and (reservation.id, component) in slot_info.leases:
@@ -192,25 +214,29 @@ class CycleState:
             self.note_restless(slot_info)
 
     def requeue(self, reservation: Reservation, decision: Requeue | Restart) -> None:
-        """Decide that a reservation is pending again, at the position of its age in the queue. Its leases end."""
+        """Decide that a reservation is pending again, and end its leases. Its position in the queue is that of
+        its age.
+        """
         self.decide(decision)
         self.end(reservation)
         self.requeued[reservation.id] = msgspec.structs.replace(reservation, phase="pending", leases=())
 
     def stays_leased(self, reservation: Reservation) -> bool:
-        """Return whether this cycle has neither ended nor revoked the leases of a leased reservation so far."""
+        """Return whether this cycle has neither ended nor revoked the leases of a reservation so far. The reservation
+        was leased when the cycle began.
+        """
         return reservation.id not in self.over and reservation.id not in self.returning
 
     def list_claimants(self) -> list[Reservation]:
-        """Return the reservations with a claim, in order of submission."""
+        """Return the reservations that claim slots, in order of submission."""
         found = [each for each in self.view.special.values() if is_claimant(each) and each.id not in self.over]
         return sorted(found, key=lambda each: each.sequence)
 
     def demand_of(self, reservation: Reservation) -> Demand:
         """Return the demand of a reservation: what its instances request, and the pools that may serve it.
 
-        Reservations with equal requests share one demand, unless a slot was declined or a reservation was interrupted
-        too often.
+        Reservations with equal requests share one demand, unless the reservation declined a slot or was interrupted too
+        often.
         """
         shape = self.view.shapes[reservation.id]
         demand = self.demands.find(shape, reservation.request.account)
@@ -227,7 +253,7 @@ class CycleState:
         """Return whether the slot `name` still has the machine that the holder of a reservation declined.
 
         A later machine of the slot was not declined: otherwise machines would be launched for this reservation again
-        and again, and it could use none of them. A machine that had no lease yet is a later one.
+        and again, and it could use none of them. A machine that has had no lease yet counts as a later one.
         """
         slot = self.view.slots.get(name)
         if slot is None or slot.state != "ready" or (slot.epoch and not slot.uses):
@@ -239,20 +265,23 @@ class CycleState:
         return self.rules.settings_of(reservation.request.pool, reservation.request.system)
 
     def find_revoke_by(self, settings: SchedulerKeys) -> float | None:
-        """Return when the grace of a lease that is preempted now ends under these settings; None: no grace."""
+        """Return the time at which the grace period of a lease ends that is preempted now; None if the queue's
+        `settings` give no grace period.
+        """
         return self.now + settings.preemption_grace if settings.preemption_grace else None
 
     def wait(self, name: str, code: str, detail: str) -> None:
-        """Record why the reservation `name` waits. If it has several waiting codes, the first one in WAITING_CODES is
-        reported.
+        """Record why the reservation `name` waits: `code`, a waiting code, and `detail`, its sentence. If several codes
+        are recorded for it, the first one in WAITING_CODES is reported.
         """
         self.waits.add(name, code, detail)
 
     def wait_for(self, name: str, slot_infos: Sequence[SlotInfo]) -> None:
         """Record that the reservation `name` waits for these slots, on which capacity is kept for it.
 
-        If one of the slots is in flight, the waiting code is `booting`. If all are ready, either the capacity became
-        available during this cycle or the reservation was preempted in it; the next cycle places the reservation.
+        If one of the slots is in flight, the waiting code is `booting`. If all slots are ready, one of two things has
+        happened in this cycle: the capacity became available, or the reservation was preempted. The next cycle then
+        places the reservation.
         """
         awaited = [f"{each.slot.id} ({each.state})" for each in slot_infos if each.state != "ready"]
         if awaited:
@@ -263,7 +292,7 @@ class CycleState:
             self.wait(name, "no_capacity", "capacity became available during this tick; the next one places it")
 
     def is_due(self, instant: float) -> bool:
-        """Return whether `instant` is the time of the cycle or earlier."""
+        """Return whether the time `instant` has been reached: it is the time of the cycle or earlier."""
         return self.now >= instant
 
     def is_past(self, start: float, limit: float) -> bool:
@@ -271,8 +300,8 @@ class CycleState:
         return self.now > start + limit  # 64.4 - 4.4 is more than 60, and 4.4 + 60 is 64.4
 
     def open_indexes(self) -> None:
-        """Make the index of ready slots and the index of slots in flight. Steps call this before they place
-        reservations.
+        """Make the index of ready slots (`ready`) and the index of slots in flight (`coming`). Steps call it before
+        they place reservations.
         """
         slot_infos = [
             slot_info for slot_info in self.slot_infos.values() if not slot_info.slot.cordoned and not slot_info.stuck
@@ -288,31 +317,36 @@ class CycleState:
 
     @property
     def launched(self) -> SlotIndex:
-        """The index of slots that this cycle launches. It is made when the first launch is tried."""
+        """The index of the slots that this cycle launches. It is made when it is first read."""
         if self._launched is None:
             self._launched = self.make_index()
         return self._launched
 
     def make_index(self, slot_infos: Iterable[SlotInfo] = ()) -> SlotIndex:
-        """Return an index of these slots. Its searches count as work of the cycle, and `finish` closes it."""
+        """Return an index of these slots. The work of its searches is counted (`count_steps`), and `finish` closes the
+        index.
+        """
         self._indexes.append(index := SlotIndex(slot_infos))
         return index
 
     def _is_done_with(self, slot_info: SlotInfo) -> bool:
-        """Return whether the index of ready slots can leave out this slot: its queue is `quota`, it is full, and no
-        elastic instance can be reclaimed from it. A `quota` queue has no starvation guard that could keep the slot.
+        """Return whether nothing more can be placed on a slot in this cycle, so that the index of ready slots can leave
+        out the slot. The conditions: the slot's queue is `quota`, the slot is full, and none of its elastic instances
+        can be reclaimed. (A `quota` queue has no starvation guard that could keep the slot.)
         """
         if self.view.stretching and any(lease.kind == "elastic" for lease in slot_info.leases.values()):
             return False
         return not slot_info.has_place and self.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
 
     def count_steps(self) -> int:
-        """Return the steps of work that searches for several instances have taken so far in this cycle."""
+        """Return the steps of work that searches for several instances have taken so far in this cycle, in all
+        indexes.
+        """
         return sum(index.steps for index in self._indexes)
 
     def finish(self, queue: Queue, wake_at: float | None) -> Plan:
-        """Return the plan, with the waiting reasons in the order of the queue, and close the indexes. `wake_at`: when
-        the next cycle is due (None: at no time).
+        """Return the plan of this cycle, with the waiting reservations in the order of `queue`, and close the indexes.
+        `wake_at`: when the next cycle is due; None: at no time.
         """
         ids = [*queue.ids, *(each.id for each in self.preempted)] if self.preempted else queue.ids
         if self.returning:
@@ -332,8 +366,9 @@ class CycleState:
 def make_revoke(
     holder: str, lease: Lease, reason: RevokeReason, revoke_by: float | None, room_for: str | None = None
 ) -> Revoke:
-    """Return the decision that ends an elastic lease of the reservation `holder`, at once (`revoke_by` None) or by a
-    deadline. `room_for`: as in `Revoke`.
+    """Return the decision to end an elastic lease of the reservation `holder`. `revoke_by`: the time at which the lease
+    ends; None: it ends at once. `room_for`: id of the reservation whose essential instances need the capacity; None:
+    there is none.
     """
     return Revoke(
         reservation=holder,
@@ -347,5 +382,5 @@ def make_revoke(
 
 
 def name_placements(leases: Iterable[Lease]) -> tuple[Placement, ...]:
-    """Return leases in the form of placements, which decisions contain."""
+    """Return these leases as placements, the form in which decisions contain leases."""
     return tuple(Placement(each.component, each.slot, each.epoch, each.resources) for each in leases)

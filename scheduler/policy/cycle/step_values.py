@@ -1,4 +1,4 @@
-"""The types of the values that the steps of `plan()` pass on.
+"""The types of the values that one step of `plan()` passes to the next.
 
 Each step takes the cycle's state with the type that the step before it returned, and returns it with another type. So
 mypy reports a step that is called before the step that it depends on.
@@ -15,7 +15,7 @@ from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 
 Unexpired = NewType("Unexpired", CycleState)
-"""The cycle's state after expired reservations have ended: they have no leases any more."""
+"""The cycle's state after expired reservations have ended. They have no leases any more."""
 Healed = NewType("Healed", CycleState)
 """The cycle's state after repairs: lost, interrupted and stuck slots are repaired, and reservations that lost a slot
 are pending again.
@@ -27,7 +27,9 @@ Warm = NewType("Warm", CycleState)
 Tiered = NewType("Tiered", CycleState)
 """The cycle's state after machines were stopped, launched and terminated for the stopped tier of each pool."""
 ToStop = Mapping[str, int]
-"""Pool -> how many of its slots in flight or idle will be stopped when they are ready, or idle for long enough."""
+"""Pool -> how many of its slots will be stopped later for the stopped tier: slots in flight when they are ready, idle
+slots when they were idle for long enough.
+"""
 ScaledIn = NewType("ScaledIn", CycleState)
 """The cycle's state after slots that were idle for too long have begun to drain."""
 Replaced = NewType("Replaced", CycleState)
@@ -47,32 +49,32 @@ commit.
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """The slots and launches that the starvation guard keeps for reservations that have waited for too long."""
+    """What the starvation guard keeps for reservations that have waited for too long: slots, and launches for gangs."""
 
     gangs: Collection[str]
-    """Ids of protected gangs. Launches that could serve such a gang are not made for reservations behind it."""
+    """Ids of protected gangs. Launches that could serve such a gang are not made for reservations behind the gang."""
     kept: Mapping[str, SlotIndex]
-    """Id of a gang -> the ready slots that are kept for it. "" -> the slots that are kept for all protected single
-    instances.
+    """Id of a protected gang -> the ready slots that are kept for the gang. The key "" -> the slots that are kept for
+    all protected reservations with a single instance.
     """
 
 
 class ElasticShortage(NamedTuple):
-    """Elastic instances of one reservation for which no slot has capacity, in pools that launch machines for elastic
-    instances.
+    """Elastic instances of one reservation for which no slot has capacity. The pools of `demand` launch machines for
+    elastic instances (`launch_for_elastic`).
     """
 
     reservation: Reservation
     demand: Demand
-    """The demand for one of the elastic instances."""
+    """The demand of a single elastic instance; all instances of this entry are alike."""
     instances: int
-    """How many elastic instances of the reservation have this demand."""
+    """The number of elastic instances without a slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """The reservations and elastic instances that fit on no slot that is ready or in flight: the input of the step that
-    launches slots.
+    """The input of the step that launches slots: the reservations and elastic instances that fit on no slot that is
+    ready or in flight.
     """
 
     queue: Queue
@@ -80,33 +82,39 @@ class Unplaced:
     deferred: Collection[str]
     """Ids of reservations behind a gang in a queue without backfill.
 
-    They get ready slots only after slots were launched for the gang.
+    They are placed on ready slots only after slots were launched for the gang.
     """
     protected: Protected
     elastic: Sequence[ElasticShortage]
-    """Elastic instances for which no slot has capacity, in the order in which they are served."""
+    """Elastic instances for which no slot has capacity, in the order in which launches are tried for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Launches that only `max_slots` or EC2's quota withholds: one demand for each reservation, in queue order."""
+    """The demands whose launches only `max_slots` or EC2's quota withholds. `demands` has one entry for each such
+    reservation, in queue order.
+    """
 
     demands: Sequence[Demand]
     kept: Mapping[str, SlotIndex]
-    """Ready slots that the starvation guard keeps, as in `Protected.kept`."""
+    """The ready slots that the starvation guard keeps for reservations, as in `Protected.kept`."""
     awaited: Mapping[int, Sequence[InstanceRequest]]
-    """Index in `demands` -> the requests of protected gangs without launches that come directly before this demand in
-    the queue. For this demand and all later ones, no launch is made that could serve one of these requests.
+    """Position in `demands` -> requests of protected gangs. The gangs got no launches and come directly before this
+    demand in the queue. For this demand and all later ones, no launch is made that could serve one of these requests.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """The slots that have to end so that withheld launches can run in a later cycle."""
+    """How many launches are withheld in each pool, and which slots must not end to make these launches possible. For
+    each withheld launch an unneeded slot ends, so that the launch can run in a later cycle.
+    """
 
     launches: Mapping[str, int]
-    """Pool -> how many launches `max_slots` or EC2's quota withholds."""
+    """Pool -> how many launches are withheld there, by `max_slots` or EC2's quota."""
     spared: Container[str]
-    """Ids of slots without leases that must not end: the reservations with withheld launches would use them too."""
+    """Ids of slots without leases that must not end, because a reservation with withheld launches would use them
+    together with the new slots.
+    """
     beyond: Mapping[str, int]
-    """Pool -> how many of these launches `max_slots` withholds. EC2's quota withholds the others."""
+    """Pool -> how many of the launches in `launches` are withheld by `max_slots`. EC2's quota withholds the others."""

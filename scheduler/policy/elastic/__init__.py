@@ -1,1 +1,1 @@
-"""Elastic instances: granting, reclaiming and accounting for their use."""
+"""Elastic instances: how they are granted and reclaimed, and how their use of slots is counted."""

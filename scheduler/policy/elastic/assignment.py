@@ -1,4 +1,5 @@
-"""The assignment of elastic instances to slots in the scratch copy of a cycle: the moves of a search, and their undo.
+"""The assignment of elastic instances to slots in the scratch copy of a cycle: a search moves instances, and can undo
+its moves.
 
 Source: Zoe, where an undo restores the list of the moves but not the slots.
 """
@@ -22,10 +23,11 @@ MORE: Final = 1e-9
 
 
 def weigh_use(slot_info: SlotInfo, amounts: Resources, have: Mapping[str, Resources]) -> float:
-    """Return by how much a lease with these amounts raises the utilisation of a pool, which `flexible` compares.
+    """Return by how much a lease with these amounts raises the utilisation of the slot's pool. Under `flexible` a
+    reclaim is made only if the sum of utilisations grows.
 
-    This is the sum over resources of (amount leased / amount that the pool has), or 1 if the slot counts leases only.
-    `have`: by pool, the sum of the resources of slots in service. Source: Zoe's flexible heuristic.
+    The result is the sum over resources of (amount leased / amount that the pool has), or 1 if the slot counts leases
+    only. `have`: pool -> the sum of the resources of its slots in service. Source: Zoe's flexible heuristic.
     """
     if slot_info.capacity is None:
         return 1.0
@@ -35,7 +37,7 @@ def weigh_use(slot_info: SlotInfo, amounts: Resources, have: Mapping[str, Resour
 
 @dataclass(slots=True)
 class _Entry:
-    """The state before one move of an instance, so that the move can be undone.
+    """The state before one move of an instance: what an undo of this move restores.
 
     Amounts are stored, because subtracting and adding fractions is not exact.
     """
@@ -44,28 +46,32 @@ class _Entry:
     stood: SlotInfo | None
     use: float
     slot_infos: tuple[tuple[SlotInfo, int, int, Resources | None], ...]
-    """(slot, given, lifted, free) of each slot that the move changes, as they were before the move."""
+    """Each slot that the move changes, as it was before the move: (slot, its `given`, its `lifted`, its `free`)."""
     stamp: int
     """`Assignment.stamp` before the move."""
     leaving: Usage | None = None
-    """The capacity of revoking leases on the slot before the move; None: the move did not change it."""
+    """What revoking leases would free on the slot, before the move (see `Assignment._leaving`); None: the move did not
+    change it.
+    """
 
 
 class Assignment:
-    """Moves elastic instances and places essential ones in the scratch copy of a cycle, and can undo these moves."""
+    """Moves elastic instances and places essential ones in the scratch copy of a cycle. It can undo these moves."""
 
     def __init__(self, cycle: CycleState) -> None:
         self._slot_index = cycle.ready
         self._journal: list[_Entry] = []
         self._changed: dict[int, SlotInfo] = {}
-        """Position in slot order -> a changed slot that the slot index has not read yet. One update of the index reads
-        the slots of many moves.
+        """Position in slot order -> a changed slot whose change the slot index has not read yet. One update of the
+        index then reads the slots of many moves.
         """
         self.use = 0.0
-        """The utilisation of the pools; only differences matter, see `weigh_use`."""
+        """The sum of the utilisations of the pools, counted from 0 at the start: only differences matter
+        (`weigh_use`).
+        """
         self._leaving: dict[SlotInfo, Usage] = {}
-        """Slot -> what its revoking leases free when they end, without the parts that are claimed or promised already.
-        In slot order.
+        """Slot -> the capacity that becomes free when its revoking leases end, without the parts that are claimed or
+        are promised to elastic instances already. In slot order.
         """
         by_pool: dict[str, list[Resources]] = {}
         for slot_info in self._slot_index.list_slot_infos():
@@ -73,33 +79,38 @@ class Assignment:
         self._slot_infos = cycle.slot_infos
         self.missing = MissingInstances()
         self.standing: dict[int, dict[ElasticInstance, None]] = {}
-        """Position in slot order -> the elastic instances on the slot. Empty for a queue that reclaims nothing."""
+        """Position in slot order -> the elastic instances on the slot. The table is empty for a queue that reclaims
+        nothing.
+        """
         self.history: list[SlotInfo] = []
-        """The changed slots, one entry for each change: the slot got capacity back, got an elastic instance, or its
-        coming capacity was promised to one. Searches read the entries since their last look.
+        """The changed slots, with one entry for each change. There are three kinds of change: the slot got capacity
+        back; it got an elastic instance; capacity of its revoking leases was promised to an instance. A search reads
+        the entries that were added since its last run.
         """
         self.stamp = 0
-        """A number that changes whenever a slot gets capacity back. If it is equal at two times, capacity was only
-        taken between them.
-        """
+        """A number that changes whenever a slot gets capacity back. While it is the same, capacity was only taken."""
         self._last_stamp = 0
         self._expected: dict[RequestClass, RatedSlots[int]] = {}
-        """Request class -> the slots whose revoking leases free enough for an instance, in slot order."""
+        """Request class -> the slots on which an instance fits once the revoking leases there have ended, in slot
+        order.
+        """
         self._totals: dict[str, Resources] = {name: total(amounts) for name, amounts in by_pool.items()}
 
     def find(self, need: InstanceRequest, declined: Collection[str] = ()) -> SlotInfo | None:
-        """Return the best slot for one instance, None if it fits on none. `declined`: ids of slots to leave out."""
+        """Return the best slot for one instance; None if the instance fits on no slot. `declined`: ids of slots to
+        ignore.
+        """
         self.update_index()
         return self._slot_index.find(need, declined)
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether some revoking lease may free capacity that a missing elastic instance could use."""
+        """Whether there are revoking leases whose capacity a missing elastic instance could use after they end."""
         return bool(self._leaving)
 
     def enter(self, groups: Iterable[ElasticGroup]) -> None:
-        """Record the slots of the elastic instances of these groups, and the groups with missing instances. Call it
-        before any search.
+        """Record the elastic instances of these groups that are on slots, and the groups with missing instances. Call
+        it before any search for these groups.
         """
         for group in groups:
             for each in group.elastic_instances:
@@ -108,15 +119,18 @@ class Assignment:
             self.missing.note(group)
 
     def could_place(self, need: InstanceRequest) -> bool:
-        """Return whether one instance fits on a slot now, or may fit once revoking leases have ended."""
+        """Return False if it is certain that an instance fits on no slot, now or after revoking leases have ended; else
+        True.
+        """
         return bool(self._leaving) or self.find(need) is not None
 
     def find_again(
         self, need: InstanceRequest, last: SlotInfo | None, declined: Collection[str] = ()
     ) -> SlotInfo | None:
-        """Return the best slot for an instance after an equal one was put on the slot `last`; None if it fits on none.
+        """Return the best slot for an instance; None if it fits on no slot. `last`: the slot that an equal instance got
+        just before.
 
-        Speed: a search that packs finds `last` until that slot is full.
+        Speed: a search that packs finds `last` again until that slot is full.
         """
         is_packing = last is not None and not need.spreads and last.has_place and last.slot.id not in declined
         if last is not None and is_packing and need.could_hold(last.slot.pool, last.free, last.labels):
@@ -124,16 +138,16 @@ class Assignment:
         return self.find(need, declined)
 
     def has(self, slot_info: SlotInfo) -> bool:
-        """Return whether instances can be placed on a slot in this cycle. The answer becomes False when the starvation
-        guard keeps the slot.
+        """Return whether instances can be placed on a slot in this cycle. The result becomes False when the starvation
+        guard keeps the slot for a reservation.
         """
         return self._slot_index.has(slot_info)
 
     def could_serve(self, need: InstanceRequest, slot_info: SlotInfo, declined: Collection[str] = ()) -> bool:
-        """Return whether instances can be placed on the slot in this cycle, and the request would fit if the slot were
-        empty.
+        """Return whether a request would fit on the slot if the slot were empty, and instances can be placed on the
+        slot in this cycle.
 
-        False for slots with the ids `declined`.
+        False for the slots with the ids `declined`.
         """
         pool = slot_info.slot.pool
         if slot_info.slot.id in declined or pool not in need.given or not self._slot_index.has(slot_info):
@@ -141,13 +155,13 @@ class Assignment:
         return need.could_hold(pool, slot_info.capacity, slot_info.labels)
 
     def update_index(self) -> None:
-        """Update the slot index, so that all searches find the changed slots as they are now."""
+        """Let the slot index read the changed slots, so that all searches find them as they are now."""
         for slot_info in self._changed.values():
             self._slot_index.regroup(slot_info)
         self._changed.clear()
 
     def fits_home(self, elastic_instance: ElasticInstance) -> bool:
-        """Return whether an elastic instance that was lifted off the slot of its lease still fits there."""
+        """Return whether an elastic instance, which was lifted off the slot of its lease, still fits on that slot."""
         home, lease = elastic_instance.home, elastic_instance.lease
         if home is None or lease is None or not self._slot_index.has(home):
             return False
@@ -155,8 +169,8 @@ class Assignment:
         return find_obstacle(lease.resources, home.free, home.pool.lease_limit - home.load) is None
 
     def move(self, elastic_instance: ElasticInstance, slot_info: SlotInfo | None) -> None:
-        """Take an elastic instance off its slot in the scratch copy of the cycle, and put it on the slot of
-        `slot_info`, if any.
+        """Move an elastic instance to the slot `slot_info` in the scratch copy of the cycle; None: off its present
+        slot, and to no other.
         """
         self._note(elastic_instance, slot_info)
         if elastic_instance.slot_info is not None:
@@ -180,12 +194,12 @@ class Assignment:
             self.history.append(slot_info)
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
-        """Subtract the capacity of an essential instance from a slot."""
+        """Place an essential instance on a slot: subtract its amounts from the slot's free capacity."""
         self._note(None, slot_info)
         self._put(slot_info, need.given[slot_info.slot.pool], is_new=True)
 
     def note_leaving(self, reservations: Iterable[Reservation]) -> None:
-        """Record the capacity that the revoking leases of these reservations free when they end, so that elastic
+        """Record the capacity that becomes free when the revoking leases of these reservations end, so that elastic
         instances can wait for it.
         """
         slots = {lease.slot for each in reservations for lease in each.leases if lease.state == "revoking"}
@@ -216,7 +230,9 @@ class Assignment:
         return True
 
     def _find_leaving(self, need: InstanceRequest) -> SlotInfo | None:
-        """Return the first slot on which a request fits once the revoking leases there end; None if there is none."""
+        """Return the first slot in slot order on which a request fits once the revoking leases there have ended; None
+        if there is none.
+        """
         expected = self._expected.get(need.likeness)
         if expected is None:
 
@@ -230,7 +246,7 @@ class Assignment:
         return None if found is None else found[1]
 
     def _could_await(self, need: InstanceRequest, slot_info: SlotInfo) -> bool:
-        """Return whether a request fits on a slot once the revoking leases there end."""
+        """Return whether a request fits on a slot once the revoking leases there have ended."""
         leaving, free = self._leaving.get(slot_info), slot_info.free
         if leaving is None or not self.could_serve(need, slot_info):
             return False
@@ -245,11 +261,11 @@ class Assignment:
 
     @property
     def mark(self) -> int:
-        """The number of moves so far. `undo` with this number returns to the present state."""
+        """The number of moves so far. If it is passed to `undo` later, the present state is restored."""
         return len(self._journal)
 
     def undo(self, mark: int) -> None:
-        """Undo all moves of elastic instances that were made since the number of moves was `mark`."""
+        """Undo the latest moves, until their number is `mark` again."""
         while len(self._journal) > mark:
             entry = self._journal.pop()
             for slot_info, given, lifted, free in entry.slot_infos:
@@ -264,9 +280,9 @@ class Assignment:
             self.use, self.stamp = entry.use, entry.stamp
 
     def lift_overfull(self) -> None:
-        """Lift the elastic instances off each slot whose leases exceed its capacity.
+        """Lift all elastic instances off each slot whose leases exceed its capacity.
 
-        The cascade puts an instance that still fits back when it serves the instance's group.
+        Instances that still fit are put back when the cascade serves their groups in rank order.
         """
         for lifted in [list(found) for found in self.standing.values()]:
             slot_info = lifted[0].slot_info
@@ -304,7 +320,7 @@ class Assignment:
         self._note_return(slot_info)
 
     def _note_return(self, slot_info: SlotInfo) -> None:
-        """Record that capacity of a slot became free."""
+        """Record that a slot got capacity back."""
         self._changed[slot_info.order] = slot_info
         self.history.append(slot_info)
         self._last_stamp += 1
@@ -312,7 +328,8 @@ class Assignment:
 
 
 def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstance]) -> bool:
-    """Return whether these instances use a resource that the slot no longer names, because its host registered again.
+    """Return whether these instances use a resource that the slot does not have any more, because its host registered
+    again without it.
 
     A resource that a slot does not name counts as 0. Source: Orchard.
     """
@@ -328,10 +345,11 @@ def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstan
 
 
 def _may_exceed(slot_info: SlotInfo) -> bool:
-    """Return whether leases may exceed their slot, together or by a resource that the slot does not name.
+    """Return False if it is certain that the leases on a slot do not exceed the slot; True if only the exact test can
+    decide. Leases exceed a slot in two cases: their sum is greater than the slot's capacity, or they use a resource
+    that the slot does not name.
 
-    False is certain; after True the exact test has to follow. The answer is kept until the slot or one of its leases
-    changes.
+    The result is kept until the slot or one of its leases changes.
     """
     opened, capacity = slot_info.opened, slot_info.capacity
     is_changed = opened is None or slot_info.given or slot_info.lifted

@@ -1,10 +1,10 @@
-"""The cascade: grants and reclaims elastic instances of the leased reservations of one queue, in rank order.
+"""The cascade: it grants and reclaims elastic instances of one queue, for its leased reservations in rank order.
 
-Under `rigid` and `malleable` it only grants. Under `flexible` and `yielding` it also reclaims, for groups of earlier
-rank and for essential instances of pending reservations. Source: the flexible heuristic of Pace, Venzano, Carra and
-Michiardi (arXiv 1611.09528), the base of Zoe. The heuristic lifts all elastic instances and places them again. The
-cascade lifts only instances whose capacity is needed, the last in rank first. The result has the same instances, and
-none moves without need.
+Under the settings `elastic: rigid` and `malleable` it only grants. Under `flexible` and `yielding` it also reclaims,
+for groups of earlier rank and for essential instances of pending reservations. Source: the flexible heuristic of Pace,
+Venzano, Carra and Michiardi (arXiv 1611.09528), the base of Zoe. The heuristic lifts all elastic instances and places
+them again. The cascade lifts only instances whose capacity is needed, the last in rank first. The result has the same
+instances, and none moves without need.
 """
 
 from bisect import bisect_left, insort
@@ -35,14 +35,14 @@ from scheduler.policy.elastic.relaxed_capacity import RelaxedCapacity
 from scheduler.policy.elastic.victim_search import VictimSearch
 
 _FIRST: Final[Rank] = (0, 0)
-"""The first of all ranks."""
+"""A rank that is not behind any other rank."""
 _LAST: Final[Rank] = (1 << 62, 0)
 """A rank behind the ranks of all groups of elastic instances."""
 _rank = attrgetter("rank")
 
 
 class Cascade:
-    """Grants and reclaims the elastic instances of one queue in the scratch copy of the cycle."""
+    """Grants and reclaims the elastic instances of one queue, in rank order, in the scratch copy of the cycle."""
 
     def __init__(
         self,
@@ -64,41 +64,41 @@ class Cascade:
         self.groups: list[ElasticGroup] = []
         self._relaxed: RelaxedCapacity | None = None
         self._kept: RelaxedCapacity | None = None
-        """The capacity that the slots kept by the starvation guard would have without elastic instances, computed after
-        the guard last kept another slot; None: not computed yet.
+        """The capacity that the slots kept by the starvation guard would have without elastic instances. It is computed
+        again when the guard keeps another slot; None: not computed yet.
         """
         self._kept_out: dict[Demand, bool] = {}
-        """Demand for one instance -> whether the slots that the guard keeps would serve it."""
+        """Demand for one instance -> whether a reclaim on the slots in `_kept` would make capacity for it."""
         self._victims = VictimSearch(self.groups, self._assignment)
         self._lifted: list[ElasticGroup] = []
-        """Groups with instances that were lifted and that are not served again yet."""
+        """Groups of which instances were lifted, and which the cascade still has to serve after that."""
         self._displaced: dict[ElasticGroup, None] = {}
         """All groups with instances that may go back to the slots of their leases."""
         self._without_slot: dict[RequestClass, tuple[Rank, int]] = {}
-        """Request class -> (first rank for which no slot was found, `Assignment.stamp` at that time).
+        """Request class -> (the first rank for which no slot was found, `Assignment.stamp` at that time).
 
-        Without a lift since then no slot is found for this rank and later ones.
+        While `Assignment.stamp` is the same, no slot is found for this rank and later ones.
         """
         self._first_touched: Rank = _LAST
         """The rank of the first group with an instance that was lifted off its slot and is not back yet."""
         self._refused: dict[str, set[Demand]] = defaultdict(set)
-        """Name of linked pools -> the demands for which no reclaim suffices. The entry is removed when another
-        reservation gets slots in these pools.
+        """Pool that stands for its linked pools (see `link_pools`) -> the demands for which no reclaim suffices. The
+        entry is removed when another reservation gets slots there.
         """
         self._has_grace = bool(settings.preemption_grace)
-        """Whether instances that are lifted keep their slots for a grace, and so get no others meanwhile."""
+        """Whether an instance that is lifted keeps its slot for a grace period, and gets no other meanwhile."""
 
     @property
     def takes_back(self) -> bool:
-        """Whether the `elastic` setting of the queue lets held instances be reclaimed."""
+        """Whether the queue's setting `elastic` allows that held instances are reclaimed (`flexible`, `yielding`)."""
         return self.settings.elastic in RECLAIMS
 
     def elastic_instances(self) -> Iterator[ElasticInstance]:
-        """Return every elastic instance of the queue, in rank order."""
+        """Return every elastic instance of the queue for which an object was made, in rank order."""
         return (elastic_instance for group in self.groups for elastic_instance in group.elastic_instances)
 
     def serve_leased(self, reservations: Sequence[Reservation]) -> None:
-        """Grant or reclaim elastic instances of the reservations that were leased before this cycle."""
+        """Grant or reclaim elastic instances of the reservations that were leased before this cycle. Call it first."""
         for each in reservations:
             leases = [lease for lease in each.leases if (each.id, lease.component) not in self._cycle.vacated]
             demand = self._cycle.demand_of(each)
@@ -114,9 +114,10 @@ class Cascade:
             self._fill(self.groups)
 
     def follow(self, reservation: Reservation, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """Add the elastic instances of a reservation that was placed in this cycle to those that the cascade serves.
+        """Add the elastic instances of a reservation that was placed in this cycle, and grant them slots. If the
+        setting `elastic` allows it, elastic instances of later rank are reclaimed for them.
 
-        `slot_infos`: the slots of these instances, if they were placed together with the essential ones.
+        `slot_infos`: the slots of these elastic instances, if they were placed together with the essential ones.
         """
         self._refused.pop(self._linked[demand.pools[0]], None)
         if not demand.elastic:
@@ -157,8 +158,8 @@ class Cascade:
         return None
 
     def is_kept_out(self, demand: Demand, kept: Collection[SlotIndex]) -> bool:
-        """Return whether a reclaim could serve a demand if the starvation guard did not keep the slots in `kept`. It is
-        called after a reclaim without these slots did not suffice.
+        """Return whether a reclaim could serve a demand if the starvation guard did not keep the slots in `kept`. Call
+        it only if a reclaim without these slots did not suffice.
         """
         if not self.takes_back or not demand.pools:
             return False
@@ -171,14 +172,14 @@ class Cascade:
         return not self._relaxed.could_hold(demand) and self._kept.could_hold_with(self._relaxed, demand)
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """Subtract the requests of a reservation from the capacity that a reclaim could free on these slots. The
+        """Subtract the requests of a reservation from the capacity that reclaims could still free on these slots: the
         reservation was placed there, or capacity is kept for it there.
         """
         if self._relaxed is not None:
             self._relaxed.take(demand.needs, slot_infos)
 
     def find_refused(self, group: ElasticGroup) -> Collection[str]:
-        """Return the ids of the slots that the account of a group may not get for one more instance; () if its limits
+        """Return the ids of the slots on which the limits of its account refuse a group one more instance; () if they
         refuse none.
         """
         if self._limits is not None:
@@ -244,7 +245,7 @@ class Cascade:
         return groups
 
     def _leave(self, groups: Sequence[ElasticGroup]) -> None:
-        """Remove groups that `follow` added. None of their instances is on a slot."""
+        """Remove groups that `_join` added. None of their instances is on a slot."""
         for group in groups:
             del self.groups[bisect_left(self.groups, group.rank, key=_rank)]
             self._assignment.missing.drop(group)
@@ -281,11 +282,10 @@ class Cascade:
         self._assignment.update_index()
 
     def _add_lifted(self, left: list[tuple[Rank, ElasticGroup]], done: set[RequestClass], start: Rank) -> None:
-        """Add groups with lifted instances to `left`, the groups that are still to be served.
+        """Move the groups in `_lifted` to `left`, the groups that are still to be served.
 
-        The capacity that a lift freed may suffice together with the capacity that revoking leases will free. So if
-        there are revoking leases, classes of requests for which no slot was found (`done`) are tried again, from the
-        rank `start` on.
+        A slot may have enough capacity once revoking leases there end, because a lift freed some. So if there are
+        revoking leases, request classes for which no slot was found (`done`) are tried again, from the rank `start` on.
         """
         if self._lifted and self._assignment.is_awaiting:
             found = (self._assignment.missing.find_next(likeness, start) for likeness in done)
@@ -343,14 +343,14 @@ class Cascade:
         return True
 
     def _find_victims(self, group: ElasticGroup, declined: Collection[str] = ()) -> Sequence[ElasticInstance]:
-        """Return the instances of groups behind this one that have to be lifted so that one more instance of this group
-        fits on a slot other than those with the ids `declined`.
+        """Return the elastic instances to lift so that one more instance of this group fits on a slot; () if no lift
+        helps. They belong to groups of later rank. `declined`: ids of slots to ignore.
         """
         return self._victims.find(group.need, _after(group.rank), declined) if self.takes_back else ()
 
     def _find(self, need: InstanceRequest, first: Rank, declined: Collection[str]) -> SlotInfo | None:
-        """Return a slot for one more instance. If none is free, lift elastic instances of groups from the rank `first`
-        on.
+        """Return a slot for one more instance; None if it fits on none. If no slot has free capacity, lift elastic
+        instances of groups from the rank `first` on.
         """
         slot_info = self._assignment.find(need, declined)
         if slot_info is None and (victims := self._victims.find(need, first, declined)):
@@ -360,8 +360,8 @@ class Cascade:
     def _lift(
         self, victims: Sequence[ElasticInstance], need: InstanceRequest, declined: Collection[str] = ()
     ) -> SlotInfo | None:
-        """Lift elastic instances off their slot. Return the slot on which an instance of the request fits then; None:
-        on none.
+        """Lift the elastic instances `victims` off their slot. Return the slot on which an instance of the request then
+        fits; None if it fits on none.
         """
         for elastic_instance in victims:
             self._assignment.move(elastic_instance, None)
@@ -372,10 +372,9 @@ class Cascade:
 
 
 def link_pools(demands: Iterable[Demand]) -> dict[str, str]:
-    """Return pool -> one of the pools with which it is linked, the same one for all linked pools.
+    """Return a table (pool -> the pool that stands for it and all pools linked with it).
 
-    Two pools are linked if one demand may use both, or if a chain of such pools connects them. A demand depends on no
-    pool outside of its links.
+    Two pools are linked if one demand may use both, or if a chain of such pools connects them.
     """
     linked: dict[str, str] = {}
     for pools in {demand.pools for demand in demands}:

@@ -1,6 +1,6 @@
 """The elastic instances of leased reservations, in the scratch copy of a cycle.
 
-An instance may be lifted off its slot and put back or on another slot, see `elastic/assignment.py`. Source: Zoe.
+A search (`elastic/assignment.py`) may lift an instance off its slot, and put it back or on another slot. Source: Zoe.
 """
 
 from bisect import bisect_left, insort
@@ -20,46 +20,52 @@ RECLAIMS: Final = frozenset({"flexible", "yielding"})
 
 
 Rank = tuple[int, int]
-"""The position of a group in the order of service: (position of its reservation, position of its component)."""
+"""The position of a group in the order in which groups are served: (position of its reservation, position of its
+component).
+"""
 _rank = attrgetter("rank")
 
 
 @dataclass(slots=True, eq=False)
 class ElasticInstance:
-    """One elastic instance of a reservation that is leased already or placed in this cycle."""
+    """One elastic instance of a reservation that is leased already, or that is placed in this cycle."""
 
     group: "ElasticGroup"
     holder: Reservation
     instance: Instance
     need: InstanceRequest
     index: int = 0
-    """The position of the instance among the elastic instances of its reservation."""
+    """The position of the instance among all elastic instances of its reservation, from 0."""
     lease: Lease | None = None
     """The lease of the instance; None: it has no lease."""
     home: SlotInfo | None = None
-    """The slot of the instance's lease; None if the instance cannot be lifted, for example if that slot drains."""
+    """The slot of the instance's lease. None if the instance has no lease or cannot be lifted, for example because its
+    slot drains.
+    """
     slot_info: SlotInfo | None = None
-    """The instance's slot in the scratch copy; None: the instance is on no slot, or on one from which it cannot be
-    lifted.
+    """The slot on which the instance is in the scratch copy. None: it is on no slot, or on a slot from which it cannot
+    be lifted.
     """
     expects: bool = False
-    """Whether the instance is promised the capacity of revoking leases once these have ended; nothing more is reclaimed
-    for the instance.
+    """Whether capacity is promised to the instance that becomes free when revoking leases end. The instance waits for
+    this, and nothing more is reclaimed for it.
     """
 
     @property
     def is_missing(self) -> bool:
-        """Whether the elastic instance needs a slot."""
+        """Whether the elastic instance needs a slot: it has no lease, or it was lifted off the slot of its lease."""
         return self.slot_info is None and (self.lease is None or self.home is not None)
 
     @property
     def is_revoked(self) -> bool:
-        """Whether the elastic instance loses the slot of its lease in this cycle."""
+        """Whether the lease of the elastic instance has to be revoked, because the instance is not on the lease's slot
+        any more.
+        """
         return self.home is not None and self.slot_info is not self.home
 
     @property
     def is_granted(self) -> bool:
-        """Whether the elastic instance gets a new slot in this cycle."""
+        """Whether the elastic instance is on a slot in the scratch copy for which it has no lease yet."""
         return self.slot_info is not None and self.slot_info is not self.home
 
     def stand(self, slot_info: SlotInfo | None) -> None:
@@ -71,8 +77,8 @@ class ElasticInstance:
         self.slot_info = slot_info
 
     def amounts_on(self, slot_info: SlotInfo) -> Resources:
-        """Return the instance's amounts on a slot: those of its lease if it is the lease's slot, else those of the
-        slot's pool.
+        """Return the instance's amounts on a slot: those of its lease if the lease is on this slot, else those that the
+        slot's pool gives.
         """
         if slot_info is self.home and self.lease is not None:
             return self.lease.resources
@@ -81,7 +87,7 @@ class ElasticInstance:
 
 @dataclass(slots=True, eq=False)
 class ElasticGroup:
-    """The elastic instances of one component of one reservation, all alike.
+    """The elastic instances of one component of one reservation. They are all alike.
 
     Held instances keep their slots before missing ones are granted. Grants take the lowest index first, reclaims the
     highest.
@@ -91,22 +97,23 @@ class ElasticGroup:
     need: InstanceRequest
     holder: Reservation
     unopened: Iterator[int]
-    """The indices of instances that have no lease and no `ElasticInstance` yet, lowest first. This object is made when
-    the instance is to be granted: so the cost of a cycle does not grow with the number of missing instances.
+    """The indices of the instances that have no lease and no `ElasticInstance` object yet, lowest first. An object is
+    made only when the instance is to be granted, so that the cost of a cycle does not grow with the number of missing
+    instances.
     """
     instances: Sequence[Instance]
-    """The elastic instances of the group's reservation, by index."""
+    """All elastic instances of the reservation (also of its other components), by index."""
     elastic_instances: list[ElasticInstance] = field(default_factory=list)
-    """The elastic instances of the group, by index."""
+    """The instances of the group for which an object was made, sorted by index."""
     missing: int = 0
-    """The number of instances of the group that need a slot, whether an object was made for them or not."""
+    """The number of instances of the group that need a slot, with and without an object."""
     lifted: int = 0
-    """The number of missing instances that may return to the slots of their leases."""
+    """The number of instances of the group that were lifted off the slot of their lease, and may return to it."""
     is_noted: bool = False
-    """Whether `MissingInstances` contains the group."""
+    """Whether `MissingInstances` contains the group at present."""
     refused: Collection[str] | None = None
-    """The ids of the slots that no further instance of the group may get, by the limits of its account. None: the
-    account has no limits. While slots are refused, missing instances launch nothing.
+    """The ids of the slots that no further instance of the group may get, because of the limits of its account. None:
+    the account has no limits. While slots are refused, missing instances launch nothing.
     """
     first_unopened: int | None = field(init=False)
 
@@ -114,14 +121,16 @@ class ElasticGroup:
         self.first_unopened = next(self.unopened, None)
 
     def count_unleased(self) -> int:
-        """Return how many instances of the group have no lease, got no slot in this cycle and are promised none."""
+        """Return how many instances of the group have no lease, got no slot in this cycle, and have no promise of
+        capacity (`expects`).
+        """
         return self.missing - sum(
             each.expects or (each.lease is not None and each.is_missing) for each in self.elastic_instances
         )
 
     def walk_missing(self) -> Iterator[ElasticInstance]:
-        """Yield the instances of the group that need a slot, lowest index first. Objects that do not exist yet are
-        made.
+        """Yield the instances of the group that need a slot, lowest index first. Make the objects of instances that
+        have none yet.
         """
         waiting = [elastic_instance for elastic_instance in self.elastic_instances if elastic_instance.is_missing]
         for elastic_instance in waiting:
@@ -131,12 +140,12 @@ class ElasticGroup:
         yield from self._open_up_to(None)
 
     def _open_up_to(self, end: int | None) -> Iterator[ElasticInstance]:
-        """Make the objects of the group's instances whose index is below `end` (None: all), one after the other."""
+        """Make the missing objects of the instances whose index is below `end` (None: of all), and yield each."""
         while self.first_unopened is not None and (end is None or self.first_unopened < end):
             yield self._open()
 
     def open_all(self) -> list[ElasticInstance]:
-        """Return all instances of the group, and make the objects that do not exist yet."""
+        """Return all instances of the group. Make the objects of instances that have none yet."""
         while self.first_unopened is not None:
             self._open()
         return self.elastic_instances
@@ -151,31 +160,30 @@ class ElasticGroup:
 
 
 class GrantLimits(Protocol):
-    """Finds the slots that the limits of an account refuse to its elastic instances."""
+    """Finds the slots on which the limits of an account refuse its elastic instances."""
 
     def update(self, group: ElasticGroup) -> None:
-        """Set `group.refused` to the ids of the slots that the limits of the group's account refuse to it.
+        """Set `group.refused` to the ids of the slots on which the limits of its account refuse the group one more
+        instance.
 
-        Slots that this group, and groups of earlier calls, were granted in this cycle count towards the limits.
+        Slots count towards the limits that this cycle has granted to this group and to the groups of earlier calls.
         """
 
 
 class MissingInstances:
-    """The elastic groups that have missing instances. Groups with the same request class are in one list, in rank
-    order.
-    """
+    """The elastic groups that have missing instances, by request class and in rank order."""
 
     def __init__(self) -> None:
         self._groups: dict[RequestClass, list[ElasticGroup]] = {}
 
     def note(self, group: ElasticGroup) -> None:
-        """Add a group, if it has missing instances and is not contained yet."""
+        """Add a group, if it has missing instances and was not added yet."""
         if group.missing and not group.is_noted:
             group.is_noted = True
             insort(self._groups.setdefault(group.need.likeness, []), group, key=_rank)
 
     def drop(self, group: ElasticGroup) -> None:
-        """Remove a group, if it is contained."""
+        """Remove a group, if it was added."""
         if group.is_noted:
             group.is_noted = False
             groups = self._groups[group.need.likeness]
@@ -202,11 +210,10 @@ class MissingInstances:
 def list_groups(
     cycle: CycleState, reservation: Reservation, demand: Demand, position: int, leases: Iterable[Lease]
 ) -> list[ElasticGroup]:
-    """Return the elastic instances of one reservation as groups, one for each component. `position`: the place of the
-    reservation in the order of service. `leases`: its present leases.
+    """Return the elastic instances of one reservation as groups, one for each component. `position`: the position of
+    the reservation in the order in which reservations are served. `leases`: its present leases.
 
-    After the holder surrendered an instance of a component, that component gets no new instances: the holder wants
-    fewer.
+    A component of which the holder surrendered an instance gets no new instances, because the holder wants fewer.
     """
     held = [lease for lease in leases if lease.kind == "elastic"]
     has_grace = bool(demand.settings.preemption_grace)
@@ -236,18 +243,24 @@ def list_groups(
 
 
 def _number(component: Component, leases: Iterable[Lease]) -> dict[int, Lease]:
-    """Return the leases of the elastic instances of one component, by the number of the instance."""
+    """Return a table (number of the instance -> lease) of the leases in `leases` that belong to elastic instances of
+    one component.
+    """
     numbered = ((find_number(component, lease.component), lease) for lease in leases)
     return {number: lease for number, lease in numbered if number is not None}
 
 
 def _list_others(first: int, count: int, numbers: Container[int]) -> Iterator[int]:
-    """Yield the indices of all instances of a component except those in `numbers`."""
+    """Yield the indices of a component's instances except the numbers in `numbers`. `first`: the index of its first
+    instance; `count`: how many it has.
+    """
     return (first + number for number in range(count) if number not in numbers)
 
 
 def find_number(component: Component, name: str) -> int | None:
-    """Return the number of the component's instance with the given name; None if no instance has that name."""
+    """Return the number, from 0, of the component's instance with the name `name`; None if no instance has this
+    name.
+    """
     if component.count == 1:
         return 0 if name == component.name else None
     stem, _, digits = name.rpartition(".")
@@ -257,8 +270,8 @@ def find_number(component: Component, name: str) -> int | None:
 
 
 def is_reclaimable(cycle: CycleState, slot_info: SlotInfo, holder: Reservation, lease: Lease) -> bool:
-    """Return whether an elastic lease may be reclaimed for another reservation: the lease is held, and ending it does
-    not cost its pool the slot (`recycle_unclean`).
+    """Return whether an elastic lease may be reclaimed for another reservation. There are two conditions: the lease is
+    held; its end does not make the pool replace the slot (`recycle_unclean`).
     """
     return _is_free_to_go(slot_info, holder, lease, has_grace=bool(cycle.settings_of(holder).preemption_grace))
 

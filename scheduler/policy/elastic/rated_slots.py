@@ -1,5 +1,5 @@
-"""Slots sorted by a key, for searches that need the slot with the least key. Before a search, only changed slots are
-sorted in again.
+"""Slots sorted by a key, for searches that need the slot with the least key. Before a search only changed slots are
+examined again.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -12,35 +12,43 @@ Key = TypeVar("Key", tuple[int, int, int, int], int)
 
 
 class RatedSlots(Generic[Key]):
-    """The slots that a rule accepts, sorted by the key that the rule gives them, least first.
+    """The slots that a rule accepts, sorted by the key that the rule gives them, least key first.
 
-    `history`, the list of changed slots, must contain each slot whose key may have become less and each slot that may
-    be accepted now. A key may become greater without an entry there, when a lease is placed on the slot or the slot
+    `history`, the list of changed slots, must contain each slot whose key may have become less and each slot that the
+    rule may accept now. No entry is needed when a key becomes greater because a lease is placed on the slot or the slot
     leaves its index: the search that reaches the slot notices this.
     """
 
     def __init__(self, rate: Callable[[SlotInfo], Key | None], history: Sequence[SlotInfo]) -> None:
-        """Start without slots. `rate` is the rule: it returns the key of a slot, None if the slot is not accepted."""
+        """Start without slots. `rate` is the rule: it returns the key of a slot, or None if the slot is not accepted.
+        `history`: the list of changed slots, to which the caller appends.
+        """
         self._rate: Callable[[SlotInfo], Key | None] = rate
         self._history, self._read = history, len(history)
         self._slot_infos: dict[int, SlotInfo] = {}
         """Position in slot order -> slot, for the slots that were examined."""
         self._keys: dict[int, Key] = {}
-        """Position in slot order -> the key of an accepted slot when it was examined last. The heap has an entry for
-        each.
+        """Position in slot order -> the key of an accepted slot, as it was last computed. The heap contains this
+        key.
         """
         self._states: dict[int, tuple[object, int, int, object]] = {}
-        """Position in slot order -> what determined the key of the slot when it was examined last."""
+        """Position in slot order -> the facts about the slot from which its key was last computed, to notice
+        changes.
+        """
         self._heap: list[tuple[Key, int]] = []
-        """(key, slot order) of accepted slots. An entry is stale once its slot has another key."""
+        """A heap of (key, position in slot order) of accepted slots. An entry is outdated once its slot has another
+        key.
+        """
 
     def add(self, slot_info: SlotInfo) -> None:
-        """Examine a slot, unless it was examined before."""
+        """Examine a slot and add it if the rule accepts it. Do nothing if the slot was examined before."""
         if slot_info.order not in self._slot_infos:
             self._update(slot_info)
 
     def find_first(self, declined: Collection[str] = ()) -> tuple[Key, SlotInfo] | None:
-        """Return the least key and its slot; None if no slot is accepted. Slots with the ids `declined` are ignored."""
+        """Return the least key and its slot; None if no slot is accepted. Slots whose ids are in `declined` are
+        ignored.
+        """
         self._catch_up()
         passed: list[tuple[Key, int]] = []
         found = None
@@ -58,7 +66,7 @@ class RatedSlots(Generic[Key]):
         return found
 
     def starts_before(self, key: Key) -> bool:
-        """Return whether an accepted slot may have a key that is less than this one."""
+        """Return False if it is certain that no examined slot has a key less than this one; else True."""
         return bool(self._heap) and self._heap[0][0] < key
 
     def _catch_up(self) -> None:
@@ -79,8 +87,8 @@ class RatedSlots(Generic[Key]):
         return key
 
     def _is_as_examined(self, slot_info: SlotInfo) -> bool:
-        """Return whether a slot is unchanged since it was examined: nothing was placed on it and it did not leave its
-        index.
+        """Return whether a slot has not changed since its key was computed: its free amounts, leases and index are the
+        same.
         """
         free, given, lifted, slot_class = self._states[slot_info.order]
         is_as_loaded = slot_info.given == given and slot_info.lifted == lifted

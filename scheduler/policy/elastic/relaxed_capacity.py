@@ -1,5 +1,5 @@
-"""Relaxed capacity: what ready slots would have left without the elastic instances that may be reclaimed. For one slot
-it is called the headroom of the slot in this module.
+"""Relaxed capacity: what ready slots would have left without the elastic instances that may be reclaimed. (The names
+with `headroom` in this module mean the relaxed capacity of single slots, and not slots that end for withheld launches.)
 
 Under load most pending reservations would not fit even then. Comparing sums shows this without moving an instance.
 """
@@ -18,15 +18,14 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.elastic.instances import ElasticInstance
 
 ROUNDING: Final = 1e-6
-"""The fraction of an instance that may be missing although the instance counts as fitting: sums of fractions are not
-exact, and a demand that fits must not be refused.
+"""The fraction of an instance by which capacity may be too small for the instance to count as fitting: sums of
+fractions are not exact, and a demand that fits must not be refused.
 """
 _Headroom = tuple[float, tuple[tuple[str, float], ...] | None]
-"""The relaxed capacity of one slot, which is the most that the slot could take: (number of further leases, amounts of
-resources).
+"""The relaxed capacity of one slot: (number of further leases, amounts by resource). Amounts None: the slot counts
+leases only.
 
-Amounts None: the slot counts leases only. The numbers may be too high; a search applies the exact rule,
-`find_obstacle`, afterwards.
+The numbers may be too high; a search applies the exact rule, `find_obstacle`, afterwards.
 """
 
 
@@ -44,16 +43,16 @@ def _count_fits(headroom: _Headroom, amounts: Resources, most: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _ClassHeadroom:
-    """The relaxed capacity of the ready slots of one pool with equal labels. `counts`: relaxed capacity of a slot ->
-    number of slots that have it.
+    """The relaxed capacity of the ready slots of one pool with equal labels. `counts`: relaxed capacity -> the number
+    of slots that have it.
     """
 
     slot_class: SlotClass
     counts: Counter[_Headroom] = field(default_factory=Counter)
 
     def move(self, before: _Headroom | None, after: _Headroom | None) -> None:
-        """Record that the capacity left on one slot has changed. `before` None: the slot is new. `after` None: the slot
-        is no longer counted, or can take no more leases.
+        """Record that the relaxed capacity of one slot has changed from `before` to `after`. `before` None: the slot is
+        new. `after` None: the slot is not counted any more.
         """
         if before is not None and before[0] > 0:
             self.counts[before] -= 1
@@ -63,7 +62,7 @@ class _ClassHeadroom:
             self.counts[after] += 1
 
     def could_serve(self, need: InstanceRequest) -> bool:
-        """Return whether the pool and the labels of the slots serve a request."""
+        """Return whether the pool and the labels of these slots meet a request. Amounts are not tested."""
         pool = self.slot_class.pool
         return pool in need.given and need.could_hold(pool, None, self.slot_class.labels)
 
@@ -80,20 +79,22 @@ class _ClassHeadroom:
 
 
 class RelaxedCapacity:
-    """The relaxed capacity of all slots of some indexes. Essential instances that are placed are subtracted, and
-    nothing is ever added.
+    """The relaxed capacity of all slots of some indexes. Instances that are placed are subtracted; no capacity is ever
+    added.
 
-    Slots that are alike in pool, labels and relaxed capacity are counted together, so that a search examines few of
-    them.
+    Slots that are alike in pool, labels and relaxed capacity are counted together, so that a search examines few
+    entries.
     """
 
     def __init__(self, slot_indexes: Collection[SlotIndex], elastic_instances: Iterable[ElasticInstance]) -> None:
         self._slot_indexes, self.size = slot_indexes, sum(map(len, slot_indexes))
         self._refused: list[tuple[InstanceRequest, int]] = []
-        """Requests that are known not to fit, as (request, number of instances)."""
+        """Requests that are known not to fit, as (request, number of instances of it)."""
         self._classes: dict[SlotClass, _ClassHeadroom] = {}
         self._of: dict[int, tuple[SlotInfo, _ClassHeadroom, _Headroom]] = {}
-        """Position in slot order -> (slot, the counts of its class, its relaxed capacity)."""
+        """Position in slot order -> (slot, the object that counts the slots of its pool and labels, its relaxed
+        capacity).
+        """
         standing: dict[int, list[ElasticInstance]] = {}
         for each in elastic_instances:
             if each.slot_info is not None:
@@ -112,8 +113,8 @@ class RelaxedCapacity:
             self._of[slot_info.order] = slot_info, known, headroom
 
     def could_hold(self, demand: Demand) -> bool:
-        """Return whether the instances of each component would fit if no other component were placed. If not, no
-        reclaim helps.
+        """Return whether the instances of each component would fit if no other component were placed. If they would
+        not, no reclaim helps.
         """
         return all(self._could_hold(need, count, demand.declined) for need, count in Counter(demand.needs).items())
 
@@ -126,14 +127,18 @@ class RelaxedCapacity:
         return found >= count
 
     def could_hold_with(self, other: "RelaxedCapacity", demand: Demand) -> bool:
-        """Return whether the instances of each component would fit on the slots of both, as for `could_hold`."""
+        """Return whether the instances of each component would fit on the slots of this object and of `other` together,
+        if no other component were placed.
+        """
         return all(
             self.count_fits(need, count, demand.declined) + other.count_fits(need, count, demand.declined) >= count
             for need, count in Counter(demand.needs).items()
         )
 
     def count_fits(self, need: InstanceRequest, most: int, declined: Sequence[str]) -> int:
-        """Return how many instances of a request would fit, up to `most`, on slots that the holder has not declined."""
+        """Return how many instances of a request, up to `most`, would fit on the slots whose ids are not in
+        `declined`.
+        """
         self._forget_removed()
         found = 0
         if not declined:
@@ -150,7 +155,7 @@ class RelaxedCapacity:
         return found
 
     def _forget_removed(self) -> None:
-        """Remove slots that left the indexes because the starvation guard keeps them."""
+        """Remove the slots that left the indexes, because the starvation guard keeps them for reservations."""
         if self.size == sum(map(len, self._slot_indexes)):
             return
         self.size = sum(map(len, self._slot_indexes))
@@ -160,8 +165,8 @@ class RelaxedCapacity:
                 del self._of[order]
 
     def take(self, needs: Sequence[InstanceRequest], slot_infos: Sequence[SlotInfo]) -> None:
-        """Subtract requests from the relaxed capacity of the ready slots on which they were placed, or on which
-        capacity is kept for them. The sequences are parallel: one slot for each request.
+        """Subtract requests from the relaxed capacity of slots: they were placed there, or capacity is kept for them.
+        The request `needs[i]` is on the slot `slot_infos[i]`.
         """
         for need, slot_info in zip(needs, slot_infos, strict=True):
             if (present := self._of.get(slot_info.order)) is None:
@@ -175,7 +180,9 @@ class RelaxedCapacity:
 
 
 def _find_headroom(slot_info: SlotInfo, standing: Sequence[ElasticInstance]) -> _Headroom:
-    """Return the relaxed capacity of a slot: what it would have left without the elastic instances in `standing`."""
+    """Return the relaxed capacity of a slot: what it would have left without the elastic instances `standing`, which
+    are on it.
+    """
     leases = min(slot_info.pool.lease_limit - slot_info.load, slot_info.uses_left) + len(standing)
     if slot_info.free is None:
         return leases, None

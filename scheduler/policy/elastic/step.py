@@ -1,5 +1,5 @@
 """The elastic part of the placing: it grants and reclaims elastic instances under the setting `elastic` of each queue,
-and makes the decisions for it.
+and makes the decisions for this.
 
 Revokes that an assignment needs are decided before the assignment, grants after it. With a `preemption_grace` a revoked
 instance keeps its slot until the deadline, and no other lease gets the capacity before that. Meanwhile the reservation
@@ -28,12 +28,12 @@ RECLAIMING: Final = "elastic instances of other reservations are being reclaimed
 
 
 class _SlotUsage:
-    """The leases on one slot, as they are after the decisions that were made so far."""
+    """The leases on one slot as they are after the decisions that were recorded here."""
 
     def __init__(self, slot_info: SlotInfo, given: Mapping[tuple[str, str], Resources]) -> None:
-        """Start with the leases on the slot.
+        """Start with the leases on the slot in the scratch copy.
 
-        `given`: the amounts that this cycle has assigned on the slot, by (reservation, component).
+        `given`: (reservation, component) -> the amounts that this cycle has assigned on the slot; they are added.
         """
         self._slot_info = slot_info
         self._occupancy = Occupancy(slot_info.leases.values())
@@ -42,7 +42,9 @@ class _SlotUsage:
             self.add("held", amounts)
 
     def revoke(self, elastic_instance: ElasticInstance, *, is_over: bool) -> None:
-        """Record that the lease of an instance on the slot ends (`is_over`), or is revoking until a deadline."""
+        """Record that the lease of an instance on the slot is revoked. `is_over`: the lease ends at once; if False, it
+        goes on as a revoking lease until a deadline.
+        """
         amounts = elastic_instance.amounts_on(self._slot_info)
         self.add("held", amounts, -1)
         if not is_over:
@@ -54,37 +56,40 @@ class _SlotUsage:
 
 
 class ElasticDecisions:
-    """Turns the changes of all elastic instances of a cycle into decisions."""
+    """Turns the moves of all elastic instances of a cycle into decisions: grants, revokes and claims."""
 
     def __init__(self, cycle: CycleState, start: int, claiming: Iterable[str]) -> None:
         """Start without elastic instances. `start`: the number of decisions that the cycle had before the placing
-        began. `claiming`: the reservations that have claims since earlier cycles.
+        began. `claiming`: ids of the reservations that have claims since earlier cycles.
         """
         self._cycle, self._start = cycle, start
         self._usages: dict[str, _SlotUsage] = {}
-        """Slot id -> the leases on the slot, for slots on which instances are revoked."""
+        """Slot id -> the leases on the slot. Only slots on which instances are revoked are contained."""
         self._given: dict[str, dict[tuple[str, str], Resources]] = {}
-        """Slot id -> (reservation, component) -> the amounts that the decisions written so far assign."""
+        """Slot id -> (reservation, component) -> the amounts that decisions before the placing assign there."""
         for decision in cycle.decisions[:start]:
             if isinstance(decision, Assign):
                 for each in decision.leases:
                     self._given.setdefault(each.slot, {})[decision.reservation, each.component] = each.resources
         self._revoked: dict[str, list[ElasticInstance]] = {}
-        """Slot id -> the elastic instances that are revoked there, last in rank first."""
+        """Slot id -> the elastic instances that have to be revoked there and are not revoked yet, last in rank
+        first.
+        """
         self._late: list[ElasticInstance] = []
-        """Elastic instances that are granted after all other decisions, because revokes may have to come before them.
+        """Elastic instances whose grants come after all other decisions, because revokes may have to come before
+        them.
         """
         self._early: dict[str, list[ElasticInstance]] = {}
-        """Reservation id -> its instances that are granted together with its assignment, or before all assignments if
-        the reservation was leased before.
+        """Reservation id -> its instances whose grants need no revokes. They come directly after its assignment, or
+        before all assignments if the reservation was leased before.
         """
         self._claiming = {*claiming}
         self._nameless: dict[ElasticGroup, list[ElasticInstance]] = {}
-        """Group -> its elastic instances that may be granted and have no grant yet, highest index first."""
+        """Group -> its elastic instances for which no grant was written yet and one may be, highest index first."""
 
     def add(self, elastic_instances: Sequence[ElasticInstance], *, takes_back: bool) -> None:
-        """Add the elastic instances of one queue, in rank order, to those that become decisions. `takes_back`: whether
-        the queue reclaims elastic instances, so that grants may need revokes before them.
+        """Add the elastic instances of one queue, in rank order; `write` turns their moves into decisions.
+        `takes_back`: whether the queue reclaims elastic instances, so that revokes may have to come before grants.
         """
         moved = [
             elastic_instance
@@ -123,8 +128,8 @@ class ElasticDecisions:
         yield from self._grant(self._early.get(decision.reservation, ()))
 
     def _make_way(self, assign: Assign) -> Iterator[Decision]:
-        """Yield the revokes that an assignment needs, then the assignment. With a grace, yield a claim in place of the
-        assignment.
+        """Yield the revokes that an assignment needs, then the assignment. If the revoked instances have a grace
+        period, yield a claim in place of the assignment.
         """
         mine = [(self._usages[each.slot], each) for each in assign.leases if each.slot in self._usages]
         for usage, each in mine:
@@ -153,8 +158,8 @@ class ElasticDecisions:
         return Claim(reservation=assign.reservation, leases=assign.leases)
 
     def _revoke_others(self) -> Iterator[Decision]:
-        """Yield the other revokes: of instances that lost their slot to a better rank, and of instances that no longer
-        fit.
+        """Yield the revokes that no assignment needs: of instances that lost their slot to an instance of a better
+        rank, and of instances that no longer fit.
         """
         for slot, elastic_instances in self._revoked.items():
             for elastic_instance in elastic_instances:
@@ -169,7 +174,9 @@ class ElasticDecisions:
         return make_revoke(elastic_instance.holder.id, elastic_instance.lease, "reclaimed", revoke_by, room_for)
 
     def _grant(self, elastic_instances: Iterable[ElasticInstance]) -> Iterator[Decision]:
-        """Yield grants of the elastic instances that fit now. The others wait for a later cycle."""
+        """Yield a grant for each of these elastic instances that fits now. The other instances wait for a later
+        cycle.
+        """
         for elastic_instance in elastic_instances:
             slot_info = elastic_instance.slot_info
             if slot_info is None or elastic_instance.holder.id in self._claiming:
@@ -194,10 +201,10 @@ class ElasticDecisions:
             )
 
     def _take_name(self, group: ElasticGroup) -> str:
-        """Return the name of the instance that a group's next grant is for: the instance with the lowest index that has
-        neither a lease nor a grant.
+        """Return the name for the next grant of a group: that of the instance with the lowest index that has neither a
+        lease nor a grant.
 
-        Instances of a group are alike, so the choice does not depend on which grants had to wait. Source: Zoe.
+        Instances of a group are alike, so it does not matter which instance a grant was found for. Source: Zoe.
         """
         if group not in self._nameless:
             ends_at_once = self._find_revoke_by(group.holder.id) is None
@@ -210,13 +217,15 @@ class ElasticDecisions:
 
 
 class ElasticStep:
-    """Grants and reclaims elastic instances in one cycle, with one `Cascade` for each queue with elastic components."""
+    """Grants and reclaims elastic instances in one cycle. It has one `Cascade` for each queue with elastic
+    components.
+    """
 
     def __init__(self, cycle: CycleState, waiters: Queue, limits: GrantLimits | None = None) -> None:
-        """Serve the elastic instances of leased reservations.
+        """Start the step: serve the elastic instances of the leased reservations.
 
         `waiters`: the pending reservations in queue order; some of them were assigned their leases in this cycle.
-        `limits`: finds the slots that the limits of an account refuse to its instances; None: no account has such
+        `limits`: finds the slots on which the limits of an account refuse its instances; None: no account has such
         limits.
         """
         self._cycle, self._limits = cycle, limits
@@ -224,9 +233,12 @@ class ElasticStep:
         self._cascades: dict[str, Cascade] = {}
         self._queue = Queue()
         self._claiming: set[str] = set()
-        """The reservations that claim slots. Their elastic instances keep capacity, and are granted after the grace."""
+        """Ids of the reservations with claims. Capacity is kept for their elastic instances, which are granted after
+        the claimed slots were given back.
+        """
         self.pools: set[str] = set()
-        """The pools in which elastic instances may stand: capacity there may be given back while the queue is served.
+        """The pools in which elastic instances may be placed. Reclaims may give capacity back there while the queue is
+        served.
         """
         leased = [each for each in cycle.view.stretching.values() if cycle.stays_leased(each)]
         if leased or any(demand.elastic for demand in cycle.demands.values()):
@@ -265,11 +277,11 @@ class ElasticStep:
     def serve(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
     ) -> list[SlotInfo] | None:
-        """Add the elastic instances of a placed reservation to the step, or reclaim elastic instances for one that fits
-        nowhere.
+        """Return the slots of a reservation: `slot_infos`, on which it was placed, or slots that elastic instances give
+        back for it. Return None if the reservation still fits nowhere after reclaims.
 
-        `slot_infos`: the slots on which the reservation was placed, None if it fits nowhere. Return the slots of the
-        reservation, or None if it still fits nowhere after reclaims.
+        `slot_infos` None: the reservation fits nowhere without reclaims. If the reservation was placed, its elastic
+        instances are added to the step.
         """
         cascade = self._cascades.get(demand.queue)
         if cascade is None:
@@ -281,18 +293,22 @@ class ElasticStep:
         return slot_infos
 
     def is_kept_out(self, demand: Demand, kept: Collection[SlotIndex]) -> bool:
-        """Return whether a reclaim could serve a demand if the starvation guard did not keep the slots in `kept`."""
+        """Return whether a reclaim could make capacity for a demand if the starvation guard did not keep the slots in
+        `kept`.
+        """
         return (cascade := self._cascades.get(demand.queue)) is not None and cascade.is_kept_out(demand, kept)
 
     def spend(self, demand: Demand, slot_infos: list[SlotInfo]) -> None:
-        """Subtract the requests of a reservation from the capacity that a reclaim could free on these slots. The
+        """Subtract the requests of a reservation from the capacity that reclaims could still free on these slots: the
         reservation was placed there, or capacity is kept for it there.
         """
         if (cascade := self._cascades.get(demand.queue)) is not None:
             cascade.spend(demand, slot_infos)
 
     def finish(self) -> list[ElasticShortage]:
-        """Turn the changes of elastic instances into decisions; return the instances that may cause launches."""
+        """Turn the moves of elastic instances into decisions. Return the elastic instances without a slot that may
+        cause launches.
+        """
         if not self._cascades:
             return []
         settlement = ElasticDecisions(self._cycle, self._start, self._claiming)
@@ -304,9 +320,10 @@ class ElasticStep:
         return []
 
     def _list_shortages(self) -> list[ElasticShortage]:
-        """Return the elastic instances without a slot in pools with `launch_for_elastic`, in rank order.
+        """Return the elastic instances without a slot that may use a pool with `launch_for_elastic`, in rank order.
 
-        Pending reservations count too: their essential instances may have capacity that is in flight.
+        Instances of pending reservations are included, because their essential instances may wait for capacity in
+        flight.
         """
         shortages: list[ElasticShortage] = []
         groups: dict[str, list[ElasticGroup]] = {}

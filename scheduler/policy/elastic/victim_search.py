@@ -1,4 +1,5 @@
-"""The search for the elastic instances to lift so that one more instance of a request fits: the last in rank first.
+"""The search for victims: the elastic instances that have to be lifted off a slot so that one more instance of a
+request fits there.
 
 A search takes the elastic instances in order, the last in rank first, and adds the capacity of each to its slot, until
 the request fits on a slot. Only the instances of that slot are lifted. For each request class the slots are kept in
@@ -18,36 +19,39 @@ from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance, Ra
 from scheduler.policy.elastic.rated_slots import RatedSlots
 
 _Turn = tuple[int, int, int, int]
-"""The position of an instance in the order of lifts; the instance with the smallest position is lifted first."""
+"""The position of an elastic instance in the order of lifts. The instance with the smallest position is lifted
+first.
+"""
 _FIRST: Final[_Turn] = (-(1 << 62), 0, 0, 0)
-"""A position before those of all elastic instances."""
+"""A position in the order of lifts before the positions of all elastic instances."""
 _rank = attrgetter("rank")
 
 
 def _find_turn(elastic_instance: ElasticInstance) -> _Turn:
-    """Return the position of an instance in the order of lifts: the last group in rank first. Within a group, instances
-    that were granted in this cycle come first, then the highest index.
+    """Return the position of an instance in the order of lifts. Instances of the group that is last in rank come first;
+    within a group, instances that were granted in this cycle come first, then the highest index.
     """
     position, component = elastic_instance.group.rank
     return -position, -component, -elastic_instance.is_granted, -elastic_instance.index
 
 
 class _Candidates:
-    """The slots on which requests of one class would fit without elastic instances, in the order of lifts."""
+    """The slots on which a lift makes one more instance of a request class fit, in the order of lifts."""
 
     def __init__(self, need: InstanceRequest, groups: Sequence[ElasticGroup], assignment: Assignment) -> None:
-        """Start without slots. `groups`: all groups in rank order; the caller may insert and remove groups."""
+        """Start without slots. `groups`: all groups in rank order; the list may change between searches."""
         self._need, self._groups, self._assignment = need, groups, assignment
         self._serves: dict[int, bool] = {}
         """Position in slot order -> whether the request fits on the slot if it is empty."""
         self._slots = RatedSlots(self._find_key, assignment.history)
         self._reached = _FIRST
-        """A position in the order of lifts. The slots of all instances before it were examined, or have changed since.
+        """A position in the order of lifts. The slots of all instances before it were examined, or are in the list of
+        changed slots.
         """
 
     def find(self, bound: Rank, declined: Collection[str]) -> Sequence[ElasticInstance]:
-        """Return the instances to lift for one more instance of the request; () if no lift helps. They belong to groups
-        from the rank `bound` on, and are on a slot whose id is not in `declined`.
+        """Return the instances to lift, all on one slot, so that one more instance of the request fits there; () if no
+        lift helps. They belong to groups from the rank `bound` on, and the id of their slot is not in `declined`.
         """
         if declined:
             self._walk(bound, to_the_end=True)
@@ -62,9 +66,10 @@ class _Candidates:
         return self._list_victims(found[1])
 
     def _walk(self, bound: Rank, *, to_the_end: bool = False) -> bool:
-        """Examine slots of the next instances in the order of lifts, until a slot is found or `bound` is reached.
+        """Examine the slots of further instances in the order of lifts, until a slot is found or no group from the rank
+        `bound` on is left.
 
-        Return whether a slot may have been found. `to_the_end`: do not stop at the first slot; return False.
+        Return whether a slot may have been found. `to_the_end`: examine all these slots, and return False.
         """
         position, component, *_ = self._reached
         at = bisect_left(self._groups, (-position, -component), key=_rank)
@@ -85,7 +90,7 @@ class _Candidates:
 
     def _list_victims(self, slot_info: SlotInfo) -> Sequence[ElasticInstance]:
         """Return the elastic instances of a slot that have to be lifted so that the request fits, in the order of
-        lifts. The list is empty if lifting all of them does not suffice.
+        lifts. Return () if the request does not fit even after all of them were lifted.
         """
         standing = self._assignment.standing.get(slot_info.order)
         if not standing or not self._could_serve(slot_info):
@@ -114,18 +119,18 @@ class _Candidates:
 
 
 class VictimSearch:
-    """Searches for the elastic instances to lift, for any number of requests."""
+    """Searches for the elastic instances to lift, for requests of all classes."""
 
     def __init__(self, groups: Sequence[ElasticGroup], assignment: Assignment) -> None:
-        """Start without searches. `groups`: all groups in rank order; the caller may insert and remove groups."""
+        """Start without searches. `groups`: all groups in rank order; the list may change between searches."""
         self._groups, self._assignment = groups, assignment
         self._candidates: dict[RequestClass, _Candidates] = {}
 
     def find(self, need: InstanceRequest, bound: Rank, declined: Collection[str] = ()) -> Sequence[ElasticInstance]:
-        """Return the elastic instances to lift for one more instance of the request, in the order of lifts.
+        """Return the elastic instances to lift, all on one slot and in the order of lifts, so that one more instance of
+        the request fits there.
 
-        They belong to groups from the rank `bound` on. Return () if no lift helps. `declined`: ids of slots to leave
-        out.
+        They belong to groups from the rank `bound` on. Return () if no lift helps. `declined`: ids of slots to ignore.
         """
         candidates = self._candidates.get(need.likeness)
         if candidates is None:

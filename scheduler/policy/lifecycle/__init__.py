@@ -1,1 +1,3 @@
-"""Rules of time and loss: what expires, times out, is interrupted or lost, and when the next cycle is due."""
+"""Rules of time and loss: what expires or times out, what happens after an interruption or a loss, and when the next
+cycle is due.
+"""

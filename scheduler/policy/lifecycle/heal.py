@@ -35,17 +35,17 @@ from scheduler.policy.lifecycle.timers import (
 )
 
 BY_CLOUD = frozenset({"rebalance", "maintenance"})
-"""Reasons to drain a slot that come from an announcement of EC2. A slot in flight is terminated with this reason."""
+"""Drain reasons that EC2 announced. A slot in flight with such a reason is terminated, with the same reason."""
 
 _sequence = attrgetter("sequence")
 
 
 def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
-    """Repair each slot and each reservation with leases; return the slots whose boot timed out in this cycle.
+    """Repair each slot and each reservation with leases. Return the slots whose boot timed out in this cycle.
 
-    The order: grace periods that are over, interrupted slots, slots whose machine is gone or whose host is silent,
-    slots that have been in a state for too long, restarts, unconfirmed assignments, slots to retire. A failure of one
-    reservation does not affect others.
+    These are handled in order: grace periods that are over, interrupted slots, slots whose machine is gone or whose
+    host is silent, slots that have been in a state for too long, restarts, unconfirmed assignments, slots to retire. A
+    failure of one reservation does not affect others.
     """
     _end_graces(cycle)
     restless, claimants = cycle.list_restless(), cycle.list_claimants()
@@ -64,8 +64,8 @@ def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
 
 
 def _end_graces(cycle: CycleState) -> None:
-    """Requeue each revoking reservation whose grace is over or whose machines are gone already. A grace that would end
-    after EC2 takes one of the machines back is shortened.
+    """Requeue each revoking reservation whose grace period is over or that has lost the machine of an essential lease.
+    Shorten a grace period that would end after EC2 takes one of the machines back.
     """
     for reservation in _list_in_phase(cycle, "revoking"):
         revoke_by = find_end_of_grace(reservation, cycle.view.slots)
@@ -88,8 +88,8 @@ def _list_in_phase(cycle: CycleState, phase: Phase) -> list[Reservation]:
 
 
 def _heal_interrupted(cycle: CycleState, restless: Iterable[SlotInfo]) -> None:
-    """Drain interrupted slots that are ready, terminate those in flight, and requeue the reservations with essential
-    leases on interrupted slots.
+    """Drain interrupted slots that are ready, terminate interrupted slots in flight, and requeue the reservations with
+    essential leases on interrupted slots.
     """
     for slot_info in [each for each in restless if each.slot.interrupted_at is not None]:
         if slot_info.state in INACTIVE | {"terminating"}:
@@ -106,8 +106,8 @@ def _heal_interrupted(cycle: CycleState, restless: Iterable[SlotInfo]) -> None:
 
 
 def _requeue_interrupted(cycle: CycleState, leases: Leases) -> None:
-    """Requeue the leased reservations that have essential ones of these leases of an interrupted slot, at once or after
-    a grace. Their restart policy does not matter. A reservation with `on_interruption: fail` fails instead.
+    """Requeue each leased reservation with an essential lease in `leases` (of an interrupted slot), at once or after a
+    grace period. Its restart policy does not matter. With `on_interruption: fail` the reservation fails instead.
     """
     for reservation in _find_holders(cycle, leases, {"leased"}):
         if reservation.id in cycle.returning:
@@ -135,7 +135,7 @@ def _find_holders(cycle: CycleState, leases: Leases, phases: Container[str]) -> 
 
 
 def _find_grace_end(cycle: CycleState, reservation: Reservation, slots: Iterable[Slot]) -> float | None:
-    """Return when the holder of interrupted machines has to stop; None: at once.
+    """Return when the holder of a reservation on interrupted machines has to stop; None: at once.
 
     This is the end of `interruption_grace`, or earlier, when EC2 takes the first of the machines back.
     """
@@ -180,10 +180,8 @@ def _find_machine(cycle: CycleState, lease: Lease) -> Slot | None:
 
 
 def _heal_stuck(cycle: CycleState, restless: Iterable[SlotInfo]) -> FailedBoots:
-    """End the state (for example launching or draining) of each slot that has been in this state for its timeout or
-    longer.
-
-    `restless`: at least the slots that were in such a state when the cycle began.
+    """End the state (for example launching) of each slot that has been in it for its timeout. Return, by pool, the
+    slots whose boot timed out. `restless`: at least the slots that were in such a state when the cycle began.
     """
     failed_boots: dict[str, list[str]] = {}
     for slot_info in [each for each in restless if each.state not in AT_REST]:
@@ -216,7 +214,8 @@ def _terminate(cycle: CycleState, slot_info: SlotInfo, reason: str) -> None:
 
 
 def _heal_draining(cycle: CycleState, slot_info: SlotInfo) -> None:
-    """End a draining slot: at once if it has no leases, else at its `drain_timeout` (0: never).
+    """End a draining slot: at once if it has no leases, else at its `drain_timeout` (0: never), at which its leases
+    end.
 
     The machine of an EC2 pool is terminated. The slot of a static host becomes empty until the host registers again.
     """
@@ -241,7 +240,7 @@ def _heal_draining(cycle: CycleState, slot_info: SlotInfo) -> None:
 
 
 def _restart(cycle: CycleState) -> None:
-    """Requeue failed reservations that may restart: at once the first time, later after `restart_delay`."""
+    """Requeue failed reservations that may restart: at once the first time, later after `restart_delay` seconds."""
     for reservation in _list_in_phase(cycle, "failed"):
         if not may_restart_again(reservation, cycle.rules):
             continue
@@ -252,7 +251,7 @@ def _restart(cycle: CycleState) -> None:
 
 
 def end_lost_instances(cycle: CycleState, silent: Collection[str]) -> None:
-    """Revoke each elastic lease whose slot is gone, silent or interrupted, and end each lease whose grace is over.
+    """Revoke each elastic lease whose slot is gone, silent or interrupted. End each one whose grace period is over.
 
     On an interrupted slot the instance keeps its lease until EC2 takes the machine back, or for `interruption_grace`.
     The reservation stays leased, keeps its rank and counts no restart; the missing instance is granted again like any
@@ -293,8 +292,8 @@ def _revoke(
 
 
 def drop_claims(cycle: CycleState, claimants: Iterable[Reservation]) -> None:
-    """Requeue each of these reservations with a claim on a slot that is gone, drains, is offline or has another
-    machine. What its account paid for the claim is not refunded.
+    """Requeue each of these reservations if a slot that it claims is gone, drains, is offline, is interrupted or has
+    another machine. What its account paid for the claim is not refunded.
     """
     for reservation in claimants:
         if reservation.id in cycle.over:
@@ -317,8 +316,8 @@ def _find_loss_of_claim(cycle: CycleState, lease: Lease) -> str | None:
 
 
 def requeue_unconfirmed(cycle: CycleState) -> None:
-    """Requeue each leased reservation that its holder has not confirmed within `confirm_timeout` seconds. A reservation
-    to which this happens `max_unconfirmed` times in a row (0: no limit) fails.
+    """Requeue each leased reservation that its holder has not confirmed within `confirm_timeout` seconds (0: off). Fail
+    it instead if this has happened `max_unconfirmed` times in a row (0: no limit).
 
     While a machine that was found running has not reported yet, no reservation is requeued, for at most
     `adoption_timeout`: a holder on the machine may be about to confirm. Source: Arvados (restart of the scheduler).
@@ -346,8 +345,8 @@ def requeue_unconfirmed(cycle: CycleState) -> None:
 
 
 def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
-    """Requeue an unconfirmed reservation, or fail it after `max_unconfirmed` times. The slot of each of its essential
-    leases counts one more unconfirmed lease.
+    """Requeue an unconfirmed reservation, or fail it after `max_unconfirmed` times. Add one to the count of unconfirmed
+    leases of each slot with one of its essential leases.
     """
     for lease in reservation.leases:
         slot_info = cycle.slot_infos.get(lease.slot)
@@ -363,9 +362,7 @@ def _end_unconfirmed(cycle: CycleState, reservation: Reservation) -> None:
 
 def retire(cycle: CycleState) -> None:
     """Drain each ready slot for which `find_reason_to_retire` has a reason. Terminate each slot that is in flight or
-    stopped if its offering is not configured any more.
-
-    A draining slot takes no new lease; its leases go on.
+    stopped if its offering is not configured any more. A draining slot takes no new lease; its leases go on.
     """
     for slot_info in cycle.list_restless():
         if slot_info.state == "ready":
@@ -379,7 +376,7 @@ def retire(cycle: CycleState) -> None:
 
 
 def retire_vanished(cycle: CycleState) -> None:
-    """Retire the machines of pools that the rules no longer list; they would run and cost money forever otherwise."""
+    """End the machines of pools that the rules no longer list. Otherwise they would run and cost money forever."""
     for slot in cycle.vanished:  # promise: vanished-pool-ended
         match slot.state:
             case "ready":

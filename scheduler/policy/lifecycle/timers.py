@@ -1,5 +1,6 @@
 """What time alone changes: reservations expire, slots time out, static hosts become silent, failed reservations may
-restart. The first step ends the reservations whose time is over, and the last one finds when the next cycle is due.
+restart. The first step of a cycle ends the reservations whose time is over, and the last step finds when the next cycle
+is due.
 
 Speed: of each static pool, the slot with the oldest heartbeat is kept between cycles, and a cycle examines only slots
 that changed. Source: the autoscaler's tick.
@@ -36,10 +37,10 @@ from scheduler.policy.plan_cache import list_touched
 
 
 def expire(cycle: CycleState) -> Unexpired:
-    """End each pending or leased reservation with now >= `expires_at`.
+    """End each pending or leased reservation whose `expires_at` has been reached.
 
-    Its leases end in this cycle, so that `place` can give the slots to others. A reservation that expires is never
-    assigned in the same cycle.
+    Its leases end in this cycle, so that `place` can give the slots to other reservations. A reservation that expires
+    is never assigned in the same cycle.
     """
     due, following = cycle.view.mortal.find_due(cycle.now)
     cycle.timers.add(following)
@@ -50,7 +51,9 @@ def expire(cycle: CycleState) -> Unexpired:
 
 
 def find_timeout(state: SlotState, pool: Pool) -> float:
-    """Return for how many seconds a slot of the pool may be in a state; infinity: without limit (`drain_timeout` 0)."""
+    """Return for how many seconds a slot of this pool may be in `state`. Infinity: without limit, as for
+    `drain_timeout` 0.
+    """
     limits = {
         "launching": pool.launch_timeout,
         "booting": pool.boot_timeout,
@@ -62,8 +65,8 @@ def find_timeout(state: SlotState, pool: Pool) -> float:
 
 
 def find_deadline(slot: Slot, pool: Pool) -> float:
-    """Return when a slot that stays in its state times out; infinity for a state without a timeout. While the cloud has
-    not confirmed the stop of a machine, the stop has the timeout of a termination.
+    """Return when a slot times out if it stays in its state (seconds since the epoch); infinity for a state without a
+    timeout. A stop that the cloud has not confirmed yet has the timeout of a termination.
     """
     if slot.state == "stopped" and slot.power == "stop":
         return slot.since + pool.terminating_timeout
@@ -71,13 +74,15 @@ def find_deadline(slot: Slot, pool: Pool) -> float:
 
 
 def has_timed_out(slot: Slot, pool: Pool | None, now: float) -> bool:
-    """Return whether the slot has been in its state for at least the timeout of that state."""
+    """Return whether the slot has been in its state for at least the timeout of that state. False if its pool is not
+    configured (None).
+    """
     return pool is not None and now >= find_deadline(slot, pool)
 
 
 def find_end_of_grace(reservation: Reservation, slots: Mapping[str, Slot]) -> float | None:
-    """Return when the holder of a revoking reservation has to stop: at its `revoke_by`, or earlier, when EC2 takes the
-    first of its machines back. None: at once.
+    """Return the time at which the holder of a revoking reservation has to stop; None: at once. This is the
+    reservation's `revoke_by`, or the time at which EC2 takes the first of its machines back if that is earlier.
     """
     if reservation.revoke_by is None:
         return None
@@ -87,8 +92,8 @@ def find_end_of_grace(reservation: Reservation, slots: Mapping[str, Slot]) -> fl
 
 
 def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
-    """Return whether a static host that is in service sent nothing for longer than `offline_timeout`.
-    Source: Orchard.
+    """Return whether a slot in service belongs to a static host that has sent nothing for longer than
+    `offline_timeout`. Source: Orchard.
     """
     if pool is None or pool.is_elastic or slot.state not in HOLDING or slot.last_seen is None:
         return False
@@ -98,8 +103,8 @@ def is_silent(slot: Slot, pool: Pool | None, now: float) -> bool:
 def stays_in_service(slot: Slot, pool: Pool | None, now: float) -> bool:
     """Return whether a slot is ready and nothing makes it end: no drain, no interruption, no silence of its host.
 
-    The commit tests this on rows. A plan reads `SlotInfo.takes_leases`: its step `heal` has changed the state of the
-    slots for which this is false, or marked them as stuck.
+    The commit tests this on rows. A plan tests `SlotInfo.takes_leases` instead: its step `heal` has changed the state
+    of the slots for which this function returns False, or has marked them as `stuck`.
     """
     if slot.state != "ready" or slot.drain_reason is not None or slot.interrupted_at is not None:
         return False
@@ -107,24 +112,24 @@ def stays_in_service(slot: Slot, pool: Pool | None, now: float) -> bool:
 
 
 Heard = tuple[float, str]
-"""(time of a slot's last heartbeat, id of the slot)."""
+"""(time of a slot's last heartbeat in seconds since the epoch, id of the slot)."""
 
 
 class OldestHeartbeats:
-    """For each static pool, the oldest of the last heartbeats of its slots in service. While it is recent enough, no
-    slot of the pool is silent, and a cycle examines none of them.
+    """Static pool -> the oldest one of the last heartbeats of its slots in service. While it is recent enough, no slot
+    of the pool is silent, and a cycle examines none of them.
     """
 
     def __init__(self) -> None:
         self._rules: Rules | None = None
         self._revision = 0
         self._oldest: dict[str, Heard | None] = {}
-        """Pool -> its oldest heartbeat. None: no slot of the pool sent one. Pools whose oldest heartbeat is not known
-        are missing: it has to be searched among their slots.
+        """Pool -> its oldest heartbeat; None: no slot of the pool sent one. A pool is missing while its oldest
+        heartbeat is not known; then `find` examines its slots.
         """
 
     def follow(self, cycle: CycleState) -> None:
-        """Update the heartbeats by the rows that changed in the view since the last call."""
+        """Update the oldest heartbeats by the rows of slots that changed in the view since the last call."""
         if cycle.rules is not self._rules:
             self._oldest = {}
         slots, noted = cycle.view.slots, {oldest[1] for oldest in self._oldest.values() if oldest}
@@ -143,10 +148,10 @@ class OldestHeartbeats:
             self._oldest[slot.pool] = min(heard, self._oldest[slot.pool] or heard)
 
     def find(self, pool: str, cycle: CycleState) -> float | None:
-        """Return the time (seconds since the epoch) of the oldest of the last heartbeats of a pool's slots in service;
-        None if none of them sent a heartbeat.
+        """Return the oldest one of the last heartbeats of a pool's slots in service (seconds since the epoch); None if
+        none of them sent a heartbeat.
 
-        The slots of the pool are examined only if the slot with that heartbeat has changed.
+        The slots of the pool are examined only if the slot with the oldest heartbeat has changed since the last call.
         """
         if pool not in self._oldest:
             found = (_find_heard(each.slot) for each in cycle.pools[pool])
@@ -188,20 +193,24 @@ def _find_heard(slot: Slot) -> Heard | None:
 
 
 def may_restart_again(reservation: Reservation, rules: Rules) -> bool:
-    """Return whether a failed reservation is to be restarted and has a restart of `max_restarts` (0: no limit) left."""
+    """Return whether a failed reservation is to be restarted (`restart_policy: on_failure`) and was restarted fewer
+    than `max_restarts` times (0: no limit).
+    """
     most = rules.settings_of(reservation.request.pool, reservation.request.system).max_restarts
     return reservation.request.restart_policy == "on_failure" and (not most or reservation.restarts < most)
 
 
 def is_restart_due(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether a failed reservation was never restarted, or the last time longer than `restart_delay` ago."""
+    """Return whether a failed reservation may be restarted now: it was never restarted, or more than `restart_delay`
+    seconds have passed since the last restart.
+    """
     last = reservation.restarted_at
     return last is None or cycle.is_past(last, cycle.settings_of(reservation).restart_delay)
 
 
 def wake_for_restart(cycle: CycleState, reservation: Reservation) -> None:
-    """Schedule a cycle for the time from which on a failed reservation may be restarted. If it may be restarted now,
-    the next cycle is due at once.
+    """Schedule a cycle for the time at which a failed reservation may be restarted. If this time has passed, the next
+    cycle is due at once.
     """
     last = reservation.restarted_at
     if last is None or is_restart_due(cycle, reservation):
@@ -211,21 +220,21 @@ def wake_for_restart(cycle: CycleState, reservation: Reservation) -> None:
 
 
 _MANY: Final = frozenset({Assign, Cores})
-"""Frequent kinds of decisions, which `wake` does not examine: `Timers.lease_terms` covers assignments, and a limit of
-cores has no deadline.
+"""Frequent kinds of decisions, which `wake` does not examine: the ends of assigned leases follow from
+`Timers.lease_terms`, and a limit of cores has no deadline.
 """
 
 
 _TOGETHER: Final = frozenset({Launch, Preempt})
-"""Kinds of decisions that are examined together, because a cycle may have many of them."""
+"""Kinds of decisions that `wake` examines together, because a cycle may have many of them."""
 
 
 def wake(cycle: Shared, back_offs_end: float) -> float | None:
-    """Return when the next cycle is due; None: at no time.
+    """Return when the next cycle is due (seconds since the epoch); None: at no time.
 
-    This is the first of: the times that earlier steps added, the times at which a decision of this cycle makes a later
-    one necessary, and the time at which postponed work may go on. `back_offs_end`: when the first launch back-off ends
-    that prevented a launch in this cycle; infinity if none did.
+    This is the earliest of: the times that the steps have added, the times at which the decisions of this cycle need a
+    later cycle, and the time at which postponed work may go on. `back_offs_end`: the earliest end of the launch
+    back-offs that prevented a launch in this cycle; infinity: there are none.
     """
     cycle.timers.add(back_offs_end, cycle.turns.finish(cycle.now, decided=bool(cycle.decisions)))
     is_plain = _MANY.issuperset(map(type, cycle.decisions))
@@ -276,8 +285,8 @@ def _wake_after_preemptions(cycle: CycleState, decisions: Sequence[Preempt]) -> 
 
 
 def _wake_after_timeout(cycle: CycleState, timeout: float) -> None:
-    """Schedule a cycle for the end of a timeout that begins now. Nothing is scheduled for 0: the timeout is off, or the
-    next cycle handles it in any case.
+    """Schedule a cycle for the end of a timeout that begins now (seconds). Nothing is scheduled for 0: the timeout is
+    off, or the next cycle handles its end in any case.
     """
     if timeout:
         cycle.timers.add(cycle.now + timeout)

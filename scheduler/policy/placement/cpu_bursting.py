@@ -1,7 +1,7 @@
 """CPU bursting: the leases on a slot may use its spare cores in equal parts.
 
-Each lease gets a limit and no reservation: the free amounts of the slot do not change. Only slots that changed since
-the limits of their leases were last computed are examined. Source: Zoe.
+Each lease gets an upper limit of cores. The spare cores are not reserved for it, so the free amounts of the slot do not
+change. Only slots that changed since the limits of their leases were last computed are examined. Source: Zoe.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Scaled, Shared
 
 Key = tuple[str, str]
-"""The id of a reservation and the name of the component that a lease is for."""
+"""The key of a lease: (reservation id, name of the component)."""
 
 
 def share(cycle: Scaled) -> Shared:
@@ -42,8 +42,8 @@ def share(cycle: Scaled) -> Shared:
 
     The part is max(0, the slot's cpus - the sum of its leases' cpus) / the number of leases. A lease whose limit
     changes gets a decision; a new lease starts at its own `cpus`. Leases that this cycle assigns, grants and ends are
-    taken into account. Revoking leases count until they end, claims do not count. Decisions stand in order of
-    submission, those of one reservation in slot order.
+    taken into account. Revoking leases count until they end, claims do not count. The decisions are in order of
+    submission of their reservations, those of one reservation in slot order.
     """
     rules = cycle.rules
     if not cycle.view.has_limits:
@@ -86,9 +86,8 @@ def share(cycle: Scaled) -> Shared:
 
 
 def _decide_all(cycle: CycleState, found: Sequence[Cores]) -> None:
-    """Add the changes of CPU limits in `found` to the decisions, as far as the work budgets permit them. They are in
-    the order in which their reservations were submitted, so that the changes of one reservation stand together and one
-    write contains them.
+    """Add the changes of CPU limits in `found` to the decisions, as far as the work budgets permit them. The changes
+    are sorted by the submission of their reservations, so that one write contains all changes of a reservation.
     """
     rows, decide = cycle.view.reservations, cycle.decisions.append
     owners = [rows[each.reservation] for each in found]
@@ -107,12 +106,13 @@ def _decide_all(cycle: CycleState, found: Sequence[Cores]) -> None:
 
 
 def _have_cpus(slot_infos: Iterable[SlotInfo]) -> bool:
-    """Return whether any slot has the resource `cpus`, also one that this cycle launches."""
+    """Return whether one of these slots has the resource `cpus`. Slots that this cycle launches count too."""
     return any(each.capacity and CPUS in each.capacity for each in slot_infos)
 
 
 def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
-    """Return the cpus that each lease of a slot may use in addition to its own. `owns`: the `cpus` of each lease.
+    """Return the cpus that each lease of a slot may use in addition to its own: an equal part of the spare cpus.
+    `owns`: the `cpus` of each lease.
 
     None if the slot has no `cpus` or no leases; 0 if `share_cores` is false.
     """
@@ -126,7 +126,7 @@ def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
 
 
 def find_limits(slot: Slot, leases: Mapping[Key, Lease], rules: Rules) -> dict[Key, float]:
-    """Return the cpus that each of these leases of a slot may use: its own and an equal part of the spare ones.
+    """Return the cpus that each of these leases of a slot may use: its own and an equal part of the spare cpus.
 
     Claims have no limit, because their holders do not use the slot yet. The result is empty if the slot has no `cpus`.
     """
@@ -136,13 +136,14 @@ def find_limits(slot: Slot, leases: Mapping[Key, Lease], rules: Rules) -> dict[K
 
 
 def is_same(cores: float, other: float) -> bool:
-    """Return whether two numbers of cpus are equal, apart from rounding."""
+    """Return whether two numbers of cpus are equal, apart from rounding errors."""
     return abs(cores - other) <= SLACK
 
 
 def _list_filled(cycle: CycleState, unshared: Iterable[str]) -> dict[str, int]:
-    """Return a table (slot id -> number of new leases there) of slots that have no spare cpus, and no lease whose limit
-    could change. Only slots with new leases and slots in `unshared` are examined.
+    """Return the slots that need no change of limits: they have no spare cpus, and no lease with a limit that could
+    change. The result is a table (slot id -> number of new leases there). Only slots with new leases and slots in
+    `unshared` are examined.
 
     Speed: most slots of a busy cycle are such slots. Their leases are only counted and not read.
     """
@@ -158,8 +159,8 @@ def _list_filled(cycle: CycleState, unshared: Iterable[str]) -> dict[str, int]:
 
 
 def _is_filled(slot_info: SlotInfo) -> bool:
-    """Return whether a slot has no spare cpus, and all leases that it had before the cycle stay there without a limit
-    of cores.
+    """Return whether the limits of a slot's leases need no change: it has no spare cpus, and each lease from before the
+    cycle stays there and has no limit of cores.
     """
     if slot_info.capacity is not None and (slot_info.free is None or slot_info.free.get(CPUS, 0.0) > SLACK):
         return False
@@ -170,8 +171,9 @@ def _is_filled(slot_info: SlotInfo) -> bool:
 
 
 def _list_unfilled(cycle: CycleState, unshared: dict[str, None], filled: Container[str]) -> list[str]:
-    """Return the slots in `unshared` that are not in `filled`. Remove the filled slots from `unshared`, except slots
-    with new leases: if the commit does not write a new lease, the other leases of its slot may use its cpus.
+    """Return the ids of the slots in `unshared` that are not in `filled`. Remove the filled slots from `unshared`,
+    except slots with new leases: if the commit does not write a new lease, the other leases of its slot may use its
+    cpus.
     """
     found = []
     for name in list(unshared):
@@ -184,22 +186,24 @@ def _list_unfilled(cycle: CycleState, unshared: dict[str, None], filled: Contain
 
 @dataclass(slots=True)
 class _Moves:
-    """The leases that the decisions of one cycle begin and end, by slot or by reservation."""
+    """The leases that begin and end by the decisions of one cycle."""
 
     omitted: dict[str, int]
-    """Slots whose leases are neither read nor collected. By slot: how many leases that begin there have not been found
-    in the decisions yet.
+    """Slots whose new leases are not collected -> how many leases begin there that have not been found in the decisions
+    yet.
     """
     came: list[tuple[str, Placement]] = field(default_factory=list)
-    """The leases that begin on slots that are not in `omitted`, in order of the decisions: (reservation, placement)."""
+    """The leases that begin on slots which are not in `omitted`, in order of the decisions: (reservation id,
+    placement).
+    """
     gone: set[str] = field(default_factory=set)
     """Ids of reservations that lose all their leases."""
     parted: set[tuple[str, str]] = field(default_factory=set)
-    """Single leases that end, as (reservation, component)."""
+    """Single leases that end, as (reservation id, component)."""
 
     def follow(self, decisions: Sequence[Decision]) -> None:
-        """Collect the leases that begin and end by these decisions, last one first. A lease does not count if its
-        reservation lost all leases after the assignment.
+        """Collect the leases that begin and end by these decisions. The decisions are read from the last one to the
+        first, because a lease does not count if its reservation loses all leases after the assignment.
         """
         came, gone, omitted = self.came, self.gone, self.omitted
         for decision in reversed(decisions):
@@ -239,7 +243,7 @@ class _Moves:
                 pass
 
     def list_left(self, cycle: CycleState) -> set[str]:
-        """Return the slots on which leases end in this cycle."""
+        """Return the ids of the slots on which leases end in this cycle."""
         rows, left = cycle.view.reservations, set[str]()
         left.update(lease.slot for name in self.gone if name in rows for lease in rows[name].leases)
         for name, component in self.parted:
@@ -248,11 +252,11 @@ class _Moves:
 
 
 def _follow(decisions: Sequence[Decision], filled: dict[str, int]) -> _Moves:
-    """Collect the leases that begin and end in this cycle from its decisions, except those that begin on slots in
-    `filled`.
+    """Collect the leases that begin and end in this cycle from its decisions. Leases that begin on slots in `filled`
+    (slot id -> number of new leases) are left out.
 
-    A slot of `filled` on which fewer leases begin than its number is included: it has spare cpus, because capacity is
-    kept there for a reservation that waits.
+    There is one exception: fewer leases than this number begin on a slot of `filled`. The slot then has spare cpus,
+    because capacity is kept there for a reservation that waits, and its leases are collected too.
     """
     leases = [each.leases for each in decisions if type(each) is Assign] if filled else []
     if filled and len(leases) == len(decisions):  # speed: then no lease is counted for its slot
@@ -274,7 +278,7 @@ def _follow(decisions: Sequence[Decision], filled: dict[str, int]) -> _Moves:
 
 
 def _sort(cycle: CycleState, names: Iterable[str]) -> list[Slot]:
-    """Return the slots in slot order; slots of pools that the rules no longer list come last."""
+    """Return the slots with these ids in slot order. Slots of pools that the rules no longer list come last."""
     slot_infos, slots = cycle.slot_infos, cycle.view.slots
     known, others = [], []
     for name in names:
@@ -287,8 +291,8 @@ def _sort(cycle: CycleState, names: Iterable[str]) -> list[Slot]:
 
 
 def _list_staying(cycle: CycleState, slot: Slot, slot_info: SlotInfo | None, moves: _Moves) -> Mapping[Key, Lease]:
-    """Return the leases that were on a slot before this cycle and stay there. `slot_info`: its scratch copy, if the
-    rules have its pool.
+    """Return the leases that were on a slot before this cycle and stay there. `slot_info`: the scratch copy of the
+    slot; None: the rules do not list its pool.
     """
     known = None if slot_info is None else slot_info.opened
     leases = find_leases(cycle.view, slot) if known is None else known.slot_info.leases

@@ -30,22 +30,27 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 Leases = tuple[Placement, ...]
 _NAME = attrgetter("name")
 UNPLACED, COVERED, LEASED = range(3)
-"""The result of placing one reservation: it fits on nothing, capacity is kept for it, or it is leased. One byte each,
+"""The result of placing one reservation. UNPLACED: it fits on no slot that is ready or in flight. COVERED: it needs no
+launch, in most cases because capacity is kept for it. LEASED: it got its leases. A result is stored in one byte,
 because there may be a million reservations.
 """
 IS_UNPLACED, IS_LEASED = (bytes(fate == each for each in range(256)) for fate in (UNPLACED, LEASED))
-"""Tables for `bytes.translate`, which turn results into 1 or 0: whether the reservation is unplaced, or leased."""
+"""Two tables for `bytes.translate`. Each turns the results of many reservations into 1 or 0: whether a reservation is
+unplaced (`IS_UNPLACED`), or leased (`IS_LEASED`).
+"""
 BEHIND = "an earlier reservation in the queue waits, and backfill is off"
 
 
 def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
-    """Place the pending reservations in queue order; return those that fit on nothing that is ready or in flight.
+    """Place the pending reservations in queue order. Return the reservations that fit on no slot that is ready or in
+    flight.
 
-    A reservation is leased if all its instances fit on ready slots. If not, capacity that is ready or in flight is kept
-    for all of them (`booting`). If that does not suffice either, the reservation is passed over, and later reservations
-    are tried, except on slots that the starvation guard keeps. Without `backfill` the first reservation without a lease
-    ends the placing in its queue. In-flight capacity is then kept for later reservations, unless the first one is a
-    gang: a gang uses ready slots together with slots that are launched for it.
+    A reservation is leased if all its instances fit on ready slots. If not, capacity on slots that are ready or in
+    flight is kept for all of them, and the reservation waits with the code `booting`. If that does not suffice either,
+    the reservation is passed over. Later reservations are then tried, except on slots that the starvation guard keeps.
+    Without `backfill` the first reservation without a lease ends the placing in its queue. In-flight capacity is then
+    kept for later reservations, unless the first one is a gang: a gang uses ready slots together with slots that are
+    launched for it.
     """
     if not (queue.ids or cycle.returning or cycle.view.stretching or cycle.rules.has_quota):
         return Unplaced(queue, (), Protected((), {}), ())
@@ -63,8 +68,8 @@ def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
 
 
 def _assign_claims(cycle: CycleState, waiters: Queue) -> Queue:
-    """Assign claimed slots that elastic instances have given back, in queue order. Return the queue without the
-    reservations that have claims.
+    """Assign slots that reservations in `waiters` claim and that elastic instances have given back, in queue order.
+    Return the queue without the reservations that have claims, whether these were leased or still wait for their slots.
     """
     if not cycle.list_claimants():
         return waiters
@@ -84,7 +89,7 @@ def _assign_claims(cycle: CycleState, waiters: Queue) -> Queue:
 
 
 def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: StarvationGuard) -> Queue:
-    """Place the reservations in order; return those that fit on nothing that is ready or in flight."""
+    """Place the reservations in queue order. Return the reservations that fit on no slot that is ready or in flight."""
     decide, hopeless, runs, ids = cycle.decisions.append, search.hopeless, search.runs, waiters.ids
     fates = bytearray(len(waiters.ids))
     blocked: dict[str, bool] = {}
@@ -129,10 +134,11 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
 def _pass_over(
     cycle: CycleState, reservation: Reservation, demand: Demand, blocked: dict[str, bool], deferred: set[str]
 ) -> int | None:
-    """Return the result of a reservation that is not tried in this cycle; None if it is to be tried.
+    """Return the result of a reservation that this cycle does not try to place; None if the cycle has to try it.
 
-    A reservation is not tried if it is behind a gang in a queue without backfill, or if its principal has spent its
-    work budget. In the second case, without backfill, the reservations behind it are not tried either.
+    There are two reasons not to try a reservation: (1) it is behind a gang in a queue without backfill; (2) its
+    principal has spent its work budget. In the second case, without backfill, the reservations behind it are not tried
+    either.
     """
     if blocked and blocked.get(demand.queue):
         deferred.add(reservation.id)
@@ -147,9 +153,9 @@ def _pass_over(
 
 
 def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) -> set[Terms]:
-    """Return the different combinations of the fields (ttl, pool, system) that determine how long a lease lasts, of the
-    reservations that were leased in this cycle. `is_leased`: one entry for each reservation of `waiters`, true if it
-    was leased.
+    """Return the different values of (ttl, pool, system) among the reservations of `waiters` that were leased in this
+    cycle. These three fields determine how long a lease lasts. `is_leased`: one entry for each reservation of
+    `waiters`, true if it was leased.
     """
     demands = compress(waiters.demands, is_leased)
     if not cycle.view.timed:
@@ -159,8 +165,10 @@ def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) 
 
 
 def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demanding: Queue) -> Queue:
-    """Return `unplaced` with two kinds of reservations added, if they fit on nothing that is ready or in flight: those
-    in `demanding`, which are of `quota` queues, and interrupted ones in their grace period.
+    """Return `unplaced` with two kinds of reservations added, each at its position in the queue: (1) the reservations
+    in `demanding`, which `place_by_quota` did not place and which may cause a launch; (2) interrupted reservations in
+    their grace period (`cycle.returning`). A reservation that fits on slots that are ready or in flight is not added:
+    capacity is kept for it there.
     """
     late = demanding
     if (
@@ -178,9 +186,10 @@ def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demand
 def _block(
     cycle: CycleState, reservation: Reservation, demand: Demand, blocked: dict[str, bool], *, is_gang: bool
 ) -> None:
-    """Stop placing in the queue of this reservation: backfill is off there, and this reservation got no lease.
+    """Stop placing in the queue of this reservation, because backfill is off in this queue and the reservation got no
+    lease.
 
-    In-flight capacity is kept for later reservations unless this one is a gang.
+    In-flight capacity is kept for later reservations, unless this one is a gang that got no capacity (`is_gang`).
     """
     if demand.queue in blocked:
         cycle.wait(reservation.id, "behind_queue", BEHIND)
@@ -188,7 +197,7 @@ def _block(
 
 
 class _Search:
-    """Searches for slots, for one demand after the other.
+    """Searches the slots of a cycle for one demand after the other, and remembers which demands fit nowhere.
 
     Free capacity only shrinks during the placing, unless elastic instances are reclaimed. So if a demand did not fit
     once, later reservations with the same demand do not fit either.
@@ -199,28 +208,36 @@ class _Search:
         different = waiters.different
         self.different = len(different)
         self.runs = _open_runs(cycle, waiters.demands, different, elastic.pools)
-        """Demand for one instance -> an iterator over the leases that its reservations get, one after the other."""
+        """Demand -> an iterator over the leases of its reservations, one reservation after the other. See
+        `_open_runs`.
+        """
         self.deferred: set[str] = set()
-        """Ids of reservations behind a gang in a queue without backfill, as in `Unplaced.deferred`."""
+        """Ids of reservations behind a gang in a queue without backfill: they are placed only after slots were launched
+        for the gang.
+        """
         self._without_room: set[Demand] = set()
         self.uncovered: set[Demand] = set()
-        """Demands that are known to fit on no ready slot (`_without_room`), and on no slot that is ready or in flight.
+        """Demands that are known to fit neither on ready slots alone nor on ready slots and slots in flight together.
+        (`_without_room` has the demands that are known not to fit on ready slots alone.)
         """
         self.hopeless: set[Demand] = set()
-        """Demands for which no search is left to try. Speed: the many waiting reservations with such demands cost no
-        function call.
+        """Demands for which every search is known to fail. Speed: `_serve` skips their reservations, of which there may
+        be many, without a function call.
         """
         self._few_ready, self._few = Shortage(), Shortage()
-        """What did not fit on ready slots, and what did not fit on slots that are ready or in flight."""
+        """Two tables of request classes of which too few instances fitted: `_few_ready` for ready slots, `_few` for
+        ready slots together with slots in flight.
+        """
         self._known = (self._without_room, self.uncovered, self.hopeless, self._few_ready, self._few, few_kept)
 
     def stretch(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
     ) -> list[SlotInfo] | None:
-        """Return `slot_infos`, the slots found for a reservation; if there are none, slots that are reclaimed from
-        elastic instances for it.
+        """Return slots for a reservation: `slot_infos` if a search found slots, else slots that elastic instances give
+        back for it. Return None if there are neither.
 
-        A reclaim may free more capacity than the reservation needs, so failed searches are tried again afterwards.
+        A reclaim may free more capacity than the reservation needs, so demands that did not fit before are searched
+        again afterwards.
         """
         if self._elastic.is_active:
             slot_infos = self._elastic.serve(reservation, demand, slot_infos)
@@ -229,12 +246,14 @@ class _Search:
         return slot_infos
 
     def is_kept_out(self, demand: Demand, guard: StarvationGuard) -> bool:
-        """Return whether a reclaim could serve a demand if the starvation guard kept no slots."""
+        """Return whether reclaimed elastic instances could make capacity for a demand if the starvation guard kept no
+        slots.
+        """
         return self._elastic.is_active and self._elastic.is_kept_out(demand, guard.kept.values())
 
     def find_ready(self, demand: Demand) -> list[SlotInfo] | None:
-        """Return ready slots for all instances of a demand and take their capacity; None if an instance
-        does not fit.
+        """Return a ready slot for each instance of a demand and take the capacity. Return None, and take nothing, if
+        not all instances fit.
         """
         if demand in self._without_room:
             return None
@@ -244,10 +263,10 @@ class _Search:
         return slot_infos
 
     def cover(self, reservation: Reservation, demand: Demand) -> bool:
-        """Keep capacity that is ready or in flight for all instances of a demand, if all of them fit. Return whether
-        they fit.
+        """Return whether all instances of a demand fit on slots that are ready or in flight. If so, keep this capacity
+        for the reservation, and record that it waits for these slots.
 
-        Ready slots come before slots in flight. Source: Arvados.
+        Ready slots are used before slots in flight. Source: Arvados.
         """
         if demand in self.uncovered:
             return False
@@ -261,9 +280,9 @@ class _Search:
         return True
 
     def note_hopeless(self, demand: Demand, guard: StarvationGuard) -> None:
-        """Record that further searches for a demand are useless, unless the starvation guard keeps slots.
-
-        If it keeps slots, each waiting reservation reports whether it would fit on one of them.
+        """Record that all later searches for a demand fail, if this is known (see `hopeless`). Nothing is recorded
+        while the starvation guard keeps slots, because each waiting reservation then has to report whether it would fit
+        on one of the kept slots.
         """
         if guard.keeps_any:
             self.hopeless.clear()
@@ -274,12 +293,13 @@ class _Search:
 def _open_runs(
     cycle: CycleState, demands: list[Demand], different: Collection[Demand], stretched: Container[str]
 ) -> dict[Demand, Iterator[Leases]]:
-    """Return for each demand with one instance an iterator that yields the leases of its reservations, until the demand
-    fits nowhere.
+    """Return a table (demand -> iterator). The iterator yields the leases of the demand's reservations, one reservation
+    after the other, until the demand fits nowhere.
 
     `demands` has the demand of each waiting reservation, and `different` has each demand once. `stretched`: the pools
-    in which elastic instances may be. Demands with declined slots, queues without backfill and pools with elastic
-    instances have no iterator: there a search depends on more than the capacity that earlier reservations left.
+    in which elastic instances may be. The iterator is empty for demands with several instances or declined slots, in
+    queues without backfill and in pools with elastic instances: there a search depends on more than the capacity that
+    earlier reservations left.
     """
     uses = Counter(name for demand in different for name in demand.pools)
 
@@ -298,10 +318,11 @@ def _open_runs(
 
 
 def _is_alone(demand: Demand, uses: Mapping[str, int]) -> bool:
-    """Return whether no other demand of the cycle uses the pools of this one, so that all its leases can be chosen at
-    once.
+    """Return whether no other demand of the cycle uses the pools of this demand. If so, the slots of all its leases can
+    be chosen at once.
 
-    A demand with `spread` never is alone: there each lease changes which slot is best.
+    The result is False for a demand with `spread`, because each of its leases changes which slot is best. `uses`: pool
+    -> the number of demands that use it.
     """
     return not demand.needs[0].spreads and all(uses[name] == 1 for name in demand.pools)
 
@@ -320,7 +341,8 @@ def _take_each(cycle: CycleState, demand: Demand) -> Iterator[Leases]:
 def _cover_returning(cycle: CycleState, search: _Search) -> list[Reservation]:
     """Keep capacity for interrupted reservations that are in their grace period, in queue order.
 
-    Return those that fit on nothing that is ready or in flight.
+    Return the reservations that fit on no slot that is ready or in flight. Reservations on hold, without a pool or
+    without quota are left out.
     """
     returning = sort_queue(
         cycle, [each for each in cycle.returning.values() if not is_on_hold(each) and not lacks_quota(cycle, each)]

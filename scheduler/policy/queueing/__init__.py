@@ -1,1 +1,1 @@
-"""Which pending reservation comes first, and which ones cannot be served."""
+"""The order of pending reservations, and which of them cannot be served."""

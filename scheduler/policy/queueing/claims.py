@@ -1,4 +1,5 @@
-"""Claims: slots that are promised to a reservation until the preempted leases on them have ended (k8s: nominated node).
+"""Claims: slots that are promised to a reservation until the preempted leases on them have ended (in k8s: the nominated
+node of a pod).
 
 Source: qscheduler, where a preempted task ends at once.
 """
@@ -14,17 +15,18 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 
 Hold = Callable[[Reservation, tuple[Lease, ...]], object]
-"""A function that assigns leases to a reservation and takes their capacity."""
+"""A function that assigns these leases to a reservation, and takes their capacity in the scratch copy."""
 
 
 def assign_claims(
     cycle: CycleState, claimants: Iterable[Reservation], hold: Hold, givers: str, *, is_exclusive: bool
 ) -> None:
-    """Assign each reservation with claims its leases as soon as they fit on the slots beside the held and revoking
-    leases.
+    """Assign each reservation in `claimants` the slots that it claims, once its leases fit there beside the held and
+    revoking leases.
 
     Until then the reservation waits and gets no other slot. `is_exclusive`: whether a later claimant of a slot waits
-    until the earlier claimant has its lease. `givers`: the words of the waiting reason for what gives the slots back.
+    until the earlier claimant has its lease. `givers`: a noun phrase for the waiting reason that names what gives the
+    slots back, for example "elastic instances of other reservations".
     """
     blocked: set[str] = set()
     for reservation in claimants:
@@ -43,10 +45,10 @@ def assign_claims(
 
 
 def _has_room(slot_info: SlotInfo, reservation: Reservation) -> bool:
-    """Return whether the leases that a reservation claims on a slot fit beside the held and the revoking leases.
+    """Return whether the leases that a reservation claims on a slot fit beside the held and the revoking leases there.
 
-    Claims of other reservations do not count: each waits until its own leases fit. The uses of the machine (`max_uses`)
-    were counted when the slot was claimed.
+    Claims of other reservations do not count: each reservation waits until its own leases fit. The uses of the machine
+    (`max_uses`) were counted when the slot was claimed.
     """
     if slot_info.slot.stranger is not None:
         return False
@@ -57,5 +59,5 @@ def _has_room(slot_info: SlotInfo, reservation: Reservation) -> bool:
 
 
 def _redeem(cycle: CycleState, claim: Lease) -> Lease:
-    """Return the lease that a claim becomes. It is assigned now, so `min_run_time` counts from now on."""
+    """Return the held lease that replaces a claim. It counts as assigned now, so `min_run_time` begins now."""
     return msgspec.structs.replace(claim, state="held", assigned_at=cycle.now)

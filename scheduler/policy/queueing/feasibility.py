@@ -1,7 +1,7 @@
-"""Reservations that cannot be placed however many slots are free: on hold, without a pool, or too large for every slot
-and offering.
+"""Reservations that cannot be placed even if all slots are free: they are on hold, have no pool, or are too large for
+every slot and offering.
 
-Each cycle checks this before the placing, and the intake when a request is submitted. Source: Arvados.
+Each cycle tests this before the placing, and the intake when a request is submitted. Source: Arvados.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,12 +22,12 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import list_configured
 
 ON_HOLD: Final[Reason] = ("on_hold", "on hold until it is resumed, or its priority is above 0")
-"""The reason of each reservation on hold."""
+"""The waiting code and the sentence for each reservation on hold."""
 _Kind = tuple[Resources | None, Labels]
 
 
 def set_aside(cycle: CycleState, limits: LaunchLimits, queue: Queue) -> Queue:
-    """Return the reservations of the queue that can be placed, and record for each other reservation why it waits."""
+    """Return the reservations of the queue that can be placed. For each other reservation, record why it waits."""
     feasibility = Feasibility(cycle, limits)
     reasons = {demand: found for demand in queue.different if (found := feasibility.find(demand)) is not None}
     if not reasons and not any(map(is_on_hold, cycle.view.special.values())):
@@ -42,22 +42,24 @@ def set_aside(cycle: CycleState, limits: LaunchLimits, queue: Queue) -> Queue:
 
 
 class Feasibility:
-    """Finds reservations that are on hold, that no pool serves, or that no slot or offering could hold, even empty."""
+    """Finds why a demand can never be placed: no pool serves it, or no slot or offering could hold it, even empty."""
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
         self._cycle, self._limits = cycle, limits
         self._reasons: dict[Demand, Reason | None] = {}
         self._kinds: dict[str, tuple[list[_Kind], Iterator[_Kind]]] = {}
-        """Pool -> (the kinds of its slots, each as (capacity, labels), that were examined so far; an iterator over the
-        others).
+        """Pool -> two things: (1) the different (capacity, labels) of its slots that were examined so far; (2) an
+        iterator over the remaining ones.
         """
         self._held: dict[tuple[object, ...], bool] = {}
-        """(pool, amounts of an instance, required labels) -> whether a slot of the pool could hold the instance."""
+        """(pool, amounts of an instance, required labels) -> whether an empty slot of the pool could hold the
+        instance.
+        """
 
     def find(self, demand: Demand) -> Reason | None:
-        """Return why a demand can never be placed; None if a slot or an offering could hold it.
+        """Return the reason why a demand can never be placed; None if a slot or an offering could hold it.
 
-        The answer is found once for each demand.
+        The answer is computed once for each demand.
         """
         if demand not in self._reasons:
             self._reasons[demand] = self._look_up(demand)
@@ -82,8 +84,8 @@ class Feasibility:
         return self._held[key]
 
     def _iterate_kinds(self, name: str) -> Iterator[_Kind]:
-        """Yield the kinds of slots of a pool one by one: usually one of the first can hold a request, and the others
-        are not needed.
+        """Yield the different (capacity, labels) of a pool's slots one by one: usually one of the first can hold a
+        request, and the remaining slots need not be examined.
         """
         if name not in self._kinds:
             self._kinds[name] = [], list_kinds(self._cycle.pools[name])
@@ -95,8 +97,8 @@ class Feasibility:
 
 
 def _could_be_sold(name: str, pool: Pool, need: InstanceRequest) -> bool:
-    """Return whether an offering that is not for sale now, for example because its price is too high, could hold one
-    instance. It may be for sale later.
+    """Return whether an offering of the pool could hold one instance but is not for sale now, for example because its
+    price is too high. It may be for sale later.
     """
     return any(
         not each.is_for_sale and need.could_hold(name, each.capacity, each.labels) for each in list_configured(pool)
@@ -104,7 +106,7 @@ def _could_be_sold(name: str, pool: Pool, need: InstanceRequest) -> bool:
 
 
 def list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:
-    """Yield capacity and labels of active slots and of absent static hosts; of equal slots only one."""
+    """Yield (capacity, labels) of active slots and of absent static hosts. Equal pairs are yielded once."""
     known: set[tuple[object, object]] = set()
     for slot_info in slot_infos:
         if slot_info.is_active or not slot_info.pool.is_elastic:
@@ -116,10 +118,10 @@ def list_kinds(slot_infos: Iterable[SlotInfo]) -> Iterator[_Kind]:
 
 
 def find_misfits(reservations: Iterable[Reservation], slots: Iterable[Slot], rules: Rules) -> dict[str, Reason]:
-    """Return a table (reservation id -> reason) of the reservations that can never be placed: no pool serves them, or
-    no slot or offering could hold them.
+    """Return a table (reservation id -> reason) of the reservations in `reservations` that can never be placed: no pool
+    serves them, or no slot or offering could hold them.
 
-    The reason is the one that the next cycle reports. Reservations on hold are included: they would not fit after they
+    The reason is the one that the next cycle reports. Reservations on hold are tested too: they may not fit after they
     are resumed either.
     """
     submitted = list(reservations)

@@ -15,11 +15,15 @@ from scheduler.policy.cycle.step_values import Charged
 
 _age = attrgetter("created_at", "sequence")
 _MOST_LABELS: Final = 1 << 20
-"""More labels than any reservation has: a rank is level x this number - labels, so the level always decides first."""
+"""A number greater than the number of labels of any reservation. A rank is level × this number - number of labels, so
+the level always decides first.
+"""
 
 
 def count_required(shape: Shape) -> int:
-    """Return the number of different labels that the request of this shape requires, with those of its components."""
+    """Return the number of different labels that a request of this shape requires, including the labels of its
+    components.
+    """
     required = set(shape_of(shape.labels))
     for component in shape.components:
         required.update(shape_of(component.labels))
@@ -27,9 +31,10 @@ def count_required(shape: Shape) -> int:
 
 
 def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
-    """Return a rank function: the better quota level first, then the larger number of required labels.
+    """Return a function that returns the rank of a reservation (smallest first): the better quota level first, then the
+    larger number of required labels.
 
-    Of two equal reservations the older one is first. Source: qscheduler.
+    Of two reservations with equal ranks the older one is first. Source: qscheduler.
     """
     level_of, shapes = cycle.balances.level_of, cycle.view.shapes
     counts: dict[Shape, int] = {}
@@ -53,7 +58,9 @@ def rank_by_level(cycle: CycleState) -> Callable[[Reservation], float]:
 
 Rank = Callable[[Reservation], float]
 LEAST_SIZE = nextafter(0.0, 1.0)
-"""The rank of a reservation whose size is above 0 and was rounded to 0: it stays behind reservations of size 0."""
+"""The rank of a reservation whose size is above 0 and would be rounded to 0. So it stays behind reservations of
+size 0.
+"""
 
 
 def _equal(_: Reservation) -> float:
@@ -69,20 +76,20 @@ def _size(reservation: Reservation) -> float:
 
 
 RANKS: dict[str, Rank] = {"fifo": _equal, "priority": _priority, "size": _size, "quota": _equal}
-"""Queue type -> rank function of its reservations. The smallest rank is first; of equal ranks the older reservation,
-then the one submitted earlier.
+"""Queue type -> rank function of its reservations. The smallest rank is first. Of equal ranks, the older reservation is
+first, then the reservation that was submitted earlier.
 """
 
 
 def _find_ranks(cycle: CycleState) -> dict[str, Rank]:
-    """Return a table (queue type -> rank function), including the functions that depend on the time or on the accounts'
-    balances.
+    """Return a table (queue type -> rank function), with the functions of `RANKS` and those that depend on the time or
+    on account balances.
     """
     return {**RANKS, "dynsize": _rank_by_present_size(cycle), "quota": rank_by_level(cycle)}
 
 
 def _rank_by_present_size(cycle: CycleState) -> Rank:
-    """Return the rank function of `dynsize`: max(0, S0 − `dynsize_decay` × seconds since `created_at`).
+    """Return the rank function of the queue type `dynsize`: max(0, S0 − `dynsize_decay` × seconds since `created_at`).
 
     S0 is the size at the submission. A size falls to 0 and never grows, so that no reservation waits behind smaller
     newcomers forever. Source: Zoe, whose sizes jump back to their start. All sizes of a queue fall equally fast, so the
@@ -107,10 +114,10 @@ def _rank_by_present_size(cycle: CycleState) -> Rank:
 
 
 def _find_first_size(cycle: CycleState, shape: Shape) -> float:
-    """Return the size at the submission: (sum of `cpus`) × (sum of `memory_mib`) over all instances.
+    """Return the size of a reservation at its submission: (sum of `cpus`) × (sum of `memory_mib`) over all instances.
 
-    A sum counts as 1 if no instance has the resource. Resources that a component does not request are the defaults of
-    the first pool that serves the reservation.
+    A sum counts as 1 if no instance has the resource. For resources that a component does not request, the defaults of
+    the first pool that serves the reservation count.
     """
     pools = cycle.rules.serving_pools(shape.pool, shape.system)
     first = cycle.rules.pools[pools[0]] if pools else None
@@ -124,7 +131,9 @@ def _find_first_size(cycle: CycleState, shape: Shape) -> float:
 
 
 def order(cycle: Charged) -> Queue:
-    """Return the pending reservations in queue order. The age of a requeued reservation counts from its submission."""
+    """Return the pending reservations in queue order. The age of a requeued reservation is the time since its
+    submission.
+    """
     waiters = _list_waiters(cycle)
     if cycle.rules.scheduler.queue == "quota" and not cycle.rules.scheduler.system:
         rank, groups = rank_by_level(cycle), group_waiters(cycle)
@@ -148,8 +157,8 @@ def _list_waiters(cycle: CycleState) -> Queue:
 def group_waiters(cycle: CycleState) -> Groups | None:
     """Return the pending reservations grouped by account and shape, and for each reservation the number of its group.
 
-    Return None if the groups of the view cannot be used: this cycle changed the queue, or account and shape alone do
-    not determine how each reservation is placed.
+    Return None if these groups, which the view keeps, cannot be used: this cycle changed the queue, or account and
+    shape alone do not determine how each reservation is placed.
     """
     if cycle.over or cycle.view.special or not cycle.balances.are_by_name:
         return None
@@ -181,24 +190,24 @@ def sort_queue(cycle: CycleState, reservations: Iterable[Reservation]) -> Queue:
 
 
 def insert(cycle: CycleState, queue: Queue, reservations: Iterable[Reservation]) -> Queue:
-    """Return a queue that is in queue order with these reservations added, each at its position.
+    """Return `queue` with these reservations added, each at its position in queue order.
 
-    Cost: the number of added reservations, with a few ranks for each, and not the length of the queue.
+    Cost: it grows with the number of added reservations, not with the length of the queue.
     """
     added, rank = sort_queue(cycle, reservations), _find_rank(cycle) or _equal
     return queue.merge(added, lambda each: (rank(each), each.created_at, each.sequence))
 
 
 def _rank(cycle: CycleState, queue: Queue) -> Queue:
-    """Return a queue sorted by the setting `queue` (`priority`, `size`, …). `queue` is in order of age, which decides
-    between equal ranks.
+    """Return a queue sorted by the setting `queue` (`priority`, `size`, …). The given queue is sorted by age, which
+    decides between equal ranks.
     """
     rank = _find_rank(cycle)
     return queue if rank is None else queue.sort(rank)
 
 
 def _find_rank(cycle: CycleState) -> Callable[[Reservation], Any] | None:
-    """Return the rank function of the pending reservations; None if their age alone decides."""
+    """Return the rank function of the pending reservations; None if only their age decides."""
     if cycle.rules.scheduler.system:
         return _find_rank_by_system(cycle)
     if cycle.rules.scheduler.queue != "fifo":
@@ -207,7 +216,9 @@ def _find_rank(cycle: CycleState) -> Callable[[Reservation], Any] | None:
 
 
 def find_lasting_rank(cycle: CycleState) -> Callable[[Reservation], float | tuple[float, float]] | None:
-    """Return the rank function of the pending queue; None if ranks change with the time or with account balances."""
+    """Return the rank function of the pending reservations, if the rank of each stays the same. Return None if ranks
+    change with the time or with account balances.
+    """
     rules = cycle.rules
     for settings in (rules.scheduler, *rules.scheduler.system.values()):
         if settings.queue == "quota" or (settings.queue == "dynsize" and settings.dynsize_decay):
@@ -218,7 +229,8 @@ def find_lasting_rank(cycle: CycleState) -> Callable[[Reservation], float | tupl
 
 
 def _find_rank_by_system(cycle: CycleState) -> Callable[[Reservation], tuple[float, float]]:
-    """Return a rank function that puts the queue of each system with its own settings behind the common queue.
+    """Return a rank function that puts the common queue first, and the queues of systems with settings of their own
+    behind it.
 
     These queues share no slots, but one `max_slots` over all pools: launches for the common queue come first.
     """

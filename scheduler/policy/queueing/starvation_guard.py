@@ -1,4 +1,4 @@
-"""The starvation guard: keep the slots that could serve a reservation that has waited for too long.
+"""The starvation guard: it keeps the slots that could serve a reservation that has waited for too long.
 
 Without the guard a large reservation waits forever while small ones keep each slot half full. The guard is a limit to
 Orchard's backfill.
@@ -22,21 +22,23 @@ from scheduler.policy.scaling.launch_codes import first_code
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
-"""A key that is equal for reservations that the same slots could serve.
+"""A key that is equal for reservations that the same slots and launches could serve.
 
-It is made of the shape, the pools that may launch on-demand offerings at any price, and the declined slots.
+It is (shape, pools that may launch on-demand offerings at any price for the reservation, ids of declined slots).
 """
 
 
 def has_waited_too_long(created_at: float, limit: float, now: float) -> bool:
-    """Return whether a reservation has been pending for longer than `limit`, the setting `starvation_guard` (seconds;
-    0: off).
+    """Return whether a reservation, pending since `created_at`, has waited for more than `limit` seconds. `limit`: the
+    setting `starvation_guard`; 0: off.
     """
     return limit > 0 and now > created_at + limit
 
 
 def find_next_protection(view: View, rules: Rules, now: float) -> float:
-    """Return when the starvation guard begins to protect the next waiting reservation; infinity: never."""
+    """Return when the starvation guard begins to protect the next waiting reservation (seconds since the epoch);
+    infinity: never.
+    """
     pending, _, _ = view.waiters.list()
     due = inf
     for limit in {each.starvation_guard for each in (rules.scheduler, *rules.scheduler.system.values())} - {0}:
@@ -52,26 +54,30 @@ class StarvationGuard:
     serve the protected one.
 
     Launches that could serve a protected gang are not made for reservations behind it either
-    (`policy/scaling/launch.py`). `oldest`: `created_at` of the oldest reservation in the queue.
+    (`policy/scaling/launch.py`). `oldest`: when the oldest reservation in the queue was created (`created_at`).
     """
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits, oldest: float) -> None:
         self._cycle, self._limits = cycle, limits
         self.gangs: set[str] = set()
         self.kept: dict[str, SlotIndex] = {}
-        """Gang -> the slots that the guard keeps for it, as in `Protected.kept`."""
+        """Id of a gang, or "" for all single instances -> the ready slots that the guard keeps, as in
+        `Protected.kept`.
+        """
         self._kept_out: dict[Demand, bool] = {}
         """Demand for one instance -> whether the instance would fit on a slot that is kept for other reservations.
 
-        Nothing is placed on kept slots, so an answer lasts for the cycle.
+        Nothing is placed on kept slots, so an answer is valid until further slots are kept.
         """
         self._oldest = oldest
         self._looked_after: set[_Kind] = set()
-        """Kinds of reservations for which the slots to keep were found already."""
+        """Kinds of reservations for which `protect` has chosen the slots to keep already."""
         self._kept_for: set[RequestClass] = set()
-        """Classes of instances for which every slot that could hold one is kept already."""
+        """Request classes for which all slots that could hold an instance are kept already."""
         self.few = Shortage()
-        """What is known not to fit on ready slots, kept slots included; it is cleared when capacity is given back."""
+        """What is known not to fit on ready slots and kept slots together. The table is cleared when slots get capacity
+        back.
+        """
 
     @property
     def keeps_any(self) -> bool:
@@ -79,11 +85,12 @@ class StarvationGuard:
         return bool(self.kept)
 
     def protect(self, reservation: Reservation, demand: Demand, *, is_covered: bool) -> None:
-        """Protect a reservation that has been pending for longer than `starvation_guard` seconds (0: off).
+        """Protect a reservation if it has been pending for longer than `starvation_guard` seconds (0: off); else do
+        nothing.
 
         A reservation is not protected if it waits for something other than a slot: EC2 lacks capacity, or only cordoned
-        slots could hold it. `is_covered`: the reservation has capacity on slots that are ready or in flight, and waits
-        for these slots.
+        slots could hold it. `is_covered`: capacity on slots that are ready or in flight is kept for the reservation
+        already.
         """
         if not has_waited_too_long(reservation.created_at, demand.settings.starvation_guard, self._cycle.now):
             return
@@ -98,7 +105,9 @@ class StarvationGuard:
         self._looked_after.add(kind)
 
     def is_done_with(self, demand: Demand) -> bool:
-        """Return whether `protect` and `keeps_out` would change nothing for reservations with this demand."""
+        """Return whether further calls of `protect` and `keeps_out` for reservations with this demand would change
+        nothing.
+        """
         is_due = has_waited_too_long(self._oldest, demand.settings.starvation_guard, self._cycle.now)
         return not is_due or _kind_of(demand) in self._looked_after
 
@@ -122,7 +131,7 @@ class StarvationGuard:
         self._kept_out.clear()
 
     def keeps_out(self, demand: Demand) -> bool:
-        """Return whether a reservation that fits on no ready slot would fit if the guard kept no slots for other
+        """Return whether a demand that fits on no ready slot would fit if the guard kept no slots for other
         reservations.
         """
         if len(demand.needs) > 1:
@@ -151,6 +160,6 @@ def _kind_of(demand: Demand) -> _Kind:
 
 
 def _could_hold(needs: Iterable[InstanceRequest], slot_info: SlotInfo) -> bool:
-    """Return whether one of the given instances would fit on the slot if the slot had no leases."""
+    """Return whether an instance of at least one of these requests would fit on the slot if the slot had no leases."""
     pool, capacity, labels = slot_info.slot.pool, slot_info.capacity, slot_info.labels
     return any(pool in need.given and need.could_hold(pool, capacity, labels) for need in needs)

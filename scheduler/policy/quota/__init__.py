@@ -1,1 +1,1 @@
-"""Placement under `queue: quota`: accounts, levels, preemption. Source: qscheduler."""
+"""Placing under `queue: quota`, with accounts, levels and preemption. Source: qscheduler."""

@@ -18,30 +18,32 @@ from scheduler.policy.quota.running import RunningIndex
 
 def find_likeness(account: Account | None, shape: Shape) -> Hashable:
     """Return a key that is equal for reservations of one account with equal `labels` and `prefers`. The leases of such
-    reservations are counted together for the account's fan-out limit (`max_fanout`).
+    reservations count together for the account's fan-out limit (`max_fanout`).
     """
     return (account.id if account else None, shape_of(shape.labels), shape_of(shape.prefers))
 
 
 class TrialLeases:
-    """Tests whether the limits of an account for labels (`per_label_task_limits`) permit the leases of a trial. The
-    leases of the trial are counted together with the account's present leases, by the labels of their slots.
+    """Tests whether an account's limits for labels (`per_label_task_limits`) permit leases before they are decided. The
+    tested leases count together with the account's present leases, by the labels of their slots.
     """
 
     def __init__(self, account: Account, present: Counter[tuple[str, str, str]]) -> None:
-        """Start without leases of the trial. `present`: (account, label name, value) -> number of leases, for all
-        accounts.
+        """Start without tested leases. `present`: (account, label name, label value) -> number of present leases, for
+        all accounts.
         """
         self._account, self._present = account, present
         self._taken: Counter[tuple[str, str, str]] = Counter()
 
     def allows(self, slot_info: SlotInfo) -> bool:
-        """Return whether the account may have one more lease on a slot."""
+        """Return whether the account may have one more lease on a slot, together with the leases that were counted by
+        `take`.
+        """
         limits = self._account.per_label_task_limits
         return all(self._present[key] + self._taken[key] < limits[key[1]] for key in self._list_keys(slot_info))
 
     def take(self, slot_info: SlotInfo) -> bool:
-        """Count one more lease on a slot, if the account may have it. Return whether it may."""
+        """Count one more lease on a slot if the account may have it. Return whether the account may have it."""
         is_allowed = self.allows(slot_info)
         if is_allowed:
             self._taken.update(self._list_keys(slot_info))
@@ -53,11 +55,11 @@ class TrialLeases:
 
 
 class AccountLimits:
-    """Counts the leases of each account that its limits concern.
+    """Counts the leases of each account that has limits.
 
-    `max_fanout` limits the paid leases of equal reservations, `per_label_task_limits` the leases on slots with a label.
-    Both count the leases that run when the placing begins, at any level, and leases that are assigned in the cycle.
-    Leases that a preemption ends are not counted from the next cycle on.
+    `max_fanout` limits the paid leases of equal reservations; `per_label_task_limits` limits the leases on slots with a
+    label. For both, two kinds of leases count: leases that run when the placing begins, at any level, and leases that
+    this cycle assigns. A lease that a preemption ends still counts in the present cycle.
     """
 
     def __init__(self, cycle: CycleState, running: RunningIndex) -> None:
@@ -77,35 +79,37 @@ class AccountLimits:
                     self._note_labels(account, cycle.slot_infos[lease.slot].labels)
 
     def is_fanned_out(self, group: PendingGroup) -> bool:
-        """Return whether the leases of reservations that are equal to those of the group have reached the `max_fanout`
-        of its account.
+        """Return whether the leases of reservations that are equal to those of the group have reached the fan-out limit
+        of the group's account (`max_fanout`). Return False if there is no account or no limit.
 
-        Then the group gets no paid lease and preempts nothing.
+        If the limit is reached, the group gets no paid lease and preempts nothing.
         """
         account = group.account
         return account is not None and 0 < account.max_fanout <= self._alike[group.likeness]
 
     def copy(self) -> "AccountLimits":
-        """Return a copy of the present counts. Leases that are noted later in the original do not count in the copy."""
+        """Return a copy of the present counts. Later calls of `note` on the original do not change the copy."""
         return deepcopy(self)
 
     def refuses(self, account: Account | None, slot_infos: Sequence[SlotInfo]) -> bool:
-        """Return whether leases on all these slots would exceed the limit that the quota account has for a label
-        (`per_label_task_limits`).
+        """Return whether leases on all these slots would exceed a limit of the quota account for a label
+        (`per_label_task_limits`). False for no account.
         """
         trial = self.try_leases(account)
         return trial is not None and not all(map(trial.take, slot_infos))
 
     def try_leases(self, account: Account | None) -> "TrialLeases | None":
-        """Return a counter for the leases that a trial gives to the quota account; None if the account has no limit for
-        a label.
+        """Return an object that tests further leases against the limits of the quota account for labels. Return None if
+        the account has no such limit.
         """
         if account is None or not account.per_label_task_limits:
             return None
         return TrialLeases(account, self._labelled)
 
     def note(self, group: PendingGroup, slot_infos: Iterable[SlotInfo]) -> None:
-        """Count the leases that a reservation of the group gets on these slots."""
+        """Count the leases that one reservation of the group gets on these slots. They count for later calls of this
+        cycle.
+        """
         account = group.account
         if account is None:
             return
@@ -128,23 +132,28 @@ class AccountLimits:
 
 
 class LimitsOfGrants:
-    """The limits `per_label_task_limits` for elastic instances: an account that has reached its limit for a label is
-    granted no further slot with that label.
+    """The limits `per_label_task_limits` of accounts for their elastic instances. An account that has reached its limit
+    for a label is granted no further slot with this label.
 
-    Instances that this cycle has granted count too. Instances that it has reclaimed count until the cycle ends.
+    Instances that this cycle has granted count too. An instance that this cycle has reclaimed still counts until the
+    next one.
     """
 
     def __init__(self, cycle: CycleState, limits: AccountLimits, accounts: Mapping[str, Account]) -> None:
-        """Begin with the leases that `limits` has counted. `accounts`: those with limits for labels, by id."""
+        """Start with the leases that `limits` has counted. `accounts`: id -> account, for the accounts with limits for
+        labels.
+        """
         self._cycle, self._limits, self._accounts = cycle, limits, accounts
         self._groups: dict[str, dict[ElasticGroup, None]] = {name: {} for name in accounts}
-        """Account id -> the groups of elastic instances that may have been granted slots in this cycle."""
+        """Account id -> the groups of elastic instances for which `update` was called; they may have been granted slots
+        in this cycle.
+        """
         self._slots: dict[str, dict[str, list[str]]] = {}
-        """Label name -> value -> the ids of the slots that have this label."""
+        """Label name -> label value -> the ids of the slots with this label."""
 
     def update(self, group: ElasticGroup) -> None:
-        """Set `group.refused` to the ids of the slots that the limits of the group's account refuse to it. Change
-        nothing if its account has no such limits.
+        """Set `group.refused` to the ids of the slots on which the limits of its account refuse the group one more
+        instance. Change nothing if the account has no limits for labels.
         """
         account = self._find_account(group.holder)
         if account is None:
@@ -179,8 +188,8 @@ class LimitsOfGrants:
 
 
 def make_limits_of_grants(cycle: CycleState, limits: AccountLimits) -> LimitsOfGrants | None:
-    """Return the limits for elastic instances, which begin with the leases that `limits` has counted. Return None if no
-    account has limits for labels.
+    """Return the limits of accounts for elastic instances, starting with the leases that `limits` has counted. Return
+    None if no account has limits for labels.
     """
     accounts = cycle.balances.accounts.items()
     limited = {name: account for name, account in accounts if account.per_label_task_limits}

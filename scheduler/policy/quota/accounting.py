@@ -1,9 +1,9 @@
 """The cost of leases, and the payments of accounts.
 
-The tick charges accounts by these sums. When a request starts or ends a lease between two ticks, it records the cost of
-the lease with the same functions. A lease's `cost` is the cost until its `charged_at`, with the cost that it inherited
-from a preempted lease; from `charged_at` on it costs its `weight` per second at its level (weight 1: one worker). A
-lease whose `charged_at` is None costs nothing. Source: qscheduler's charge.
+The tick charges accounts with these functions. When a request starts or ends a lease between two ticks, it records the
+cost of the lease with the same functions. A lease's `cost` is its cost until `charged_at`, with the cost that it
+inherited from a preempted lease. From `charged_at` on the lease costs its `weight` per second at its level (weight 1:
+one worker). A lease whose `charged_at` is None costs nothing more. Source: qscheduler's charge.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,36 +20,40 @@ from scheduler.model.slots import Slot
 from scheduler.policy.capacity.fits import capacity_of
 
 OVERLAP_SECONDS: Final = 35.0
-"""More seconds than any transaction takes. If the last charge of an account is later than `now` by at most this, two
-transactions may have overlapped. If it is later by more, the clock went back.
+"""More seconds than any transaction takes. If an account was last charged at most this long after `now`, two
+transactions may have overlapped. If it was charged later than that, the clock went back.
 """
 
 
 def settle(lease: Lease, now: float) -> Lease:
-    """Return the lease with its `cost` computed up to `now`."""
+    """Return the lease with its `cost` computed up to `now`, and with `charged_at` = `now`. Return it unchanged if it
+    costs nothing any more, or if its `cost` reaches `now` or a later time already.
+    """
     if lease.charged_at is None or now <= lease.charged_at:
         return lease
     return msgspec.structs.replace(lease, cost=cost_until(lease, now), charged_at=now)
 
 
 def stop(lease: Lease, now: float) -> Lease:
-    """Return the lease with its `cost` computed up to `now`. After that the lease costs its account nothing."""
+    """Return the lease with its `cost` computed up to `now`. From now on the lease costs its account nothing."""
     return msgspec.structs.replace(settle(lease, now), charged_at=None)
 
 
 def used_since_charge(account: Account, lease: Lease, now: float) -> Levels:
-    """Return what this lease has cost its quota account, by level, since the account was last charged."""
+    """Return what this lease has cost its quota account since the account was last charged, as one amount for each paid
+    level.
+    """
     if lease.charged_at is None:
         return NOTHING
     return at_level(lease.level, lease.weight * max(0.0, now - max(account.charged_at, lease.charged_at)))
 
 
 def bill(account: Account, lease: Lease, follower: Lease | None, now: float) -> Account:
-    """Return the account after a change of one of its leases: the cost since the last charge is added to the amount
-    due.
+    """Return the account after one of its leases ended (`follower` None) or became `follower`: what the lease has cost
+    since the account's last charge is added to the amount due.
 
-    The lease ends (`follower` None) or goes on as `follower`. The sum of the amount due and of the costs of running
-    leases stays the same. If the account was charged for a longer time than the lease ran, the difference is refunded.
+    The sum of the amount due and of the costs of running leases stays the same. If the account was charged for a longer
+    time than the lease ran, the difference is refunded.
     """
     used = used_since_charge(account, lease, now)
     if lease.charged_at is not None and lease.charged_at <= now < account.charged_at <= now + OVERLAP_SECONDS:
@@ -60,7 +64,9 @@ def bill(account: Account, lease: Lease, follower: Lease | None, now: float) -> 
 
 
 def sum_running(account: Account, leases: Iterable[Lease], now: float) -> Levels:
-    """Return what these leases together have cost the quota account, by level, since the account was last charged."""
+    """Return what these leases together have cost the quota account since it was last charged, as one amount for each
+    paid level.
+    """
     total = NOTHING
     for lease in leases:
         total = add(total, used_since_charge(account, lease, now))
@@ -68,11 +74,11 @@ def sum_running(account: Account, leases: Iterable[Lease], now: float) -> Levels
 
 
 def charge(account: Account, running: Levels, now: float) -> Account:
-    """Return the account after it paid the amount due and `running`, the cost of its running leases, and earned since
-    its last charge.
+    """Return the account as it is after a charge: it pays the amount due and `running` (the cost of its running leases
+    since the last charge), and earns for the time since then.
 
     At each level a balance below the cap grows up to the cap; a balance above the cap stays. If `now` is not after the
-    last charge, nothing changes.
+    last charge, the account is returned unchanged.
     """
     elapsed = now - account.charged_at
     if elapsed <= 0:
@@ -92,10 +98,11 @@ _SECONDS_OF_AN_HOUR: Final = 3600.0
 
 
 def weigh(given: Mapping[str, float], slot: Slot, pool: Pool, settings: SchedulerKeys) -> float:
-    """Return the cost per second of a lease with the amounts `given` of a slot, by the setting `charge_by`.
+    """Return what a lease with the amounts `given` on a slot costs per second. The unit depends on the setting
+    `charge_by`.
 
-    `lease`: 1, one worker (qscheduler). `dominant_share`: the largest share of any resource of the slot, or of its
-    `max_leases_per_slot` (dominant resource fairness). `price`: dollars, the price of its slot.
+    `lease`: 1, one worker (qscheduler). `dominant_share`: the lease's largest share of any resource of the slot, or of
+    `max_leases_per_slot` (dominant resource fairness). `price`: the price of the slot, in dollars per second.
     """
     match settings.charge_by:
         case "lease":

@@ -1,7 +1,8 @@
-"""The pending groups of one cycle, and facts about their requests that later cycles use again.
+"""The pending groups of one cycle (reservations of one account with equal requests), and facts about their requests
+that later cycles use again.
 
-Most groups wait for slots that are full. So a cycle examines a group only if an idle slot meets its requirements, if
-its account may preempt work there, or if its account has a limit of its own.
+Most groups wait for slots that are full. So a cycle examines a group in three cases only: an idle slot meets its
+requirements, its account may preempt work, or its account has a limit of its own.
 """
 
 from collections import defaultdict
@@ -21,12 +22,14 @@ from scheduler.policy.quota.account_limits import find_likeness
 from scheduler.policy.quota.pending_groups import PendingGroup, Requirements, RequirementsIndex
 
 Payer = str | None
-"""The name of an account: the one that a group names, or the one that pays for it; None: no account."""
+"""The name of an account, or None for no account. In a group's key it is the account that the requests name, or the
+account that pays for them.
+"""
 Key = tuple[Payer, Shape | Demand]
-"""The account and the request that all reservations of a group share."""
+"""The key of a group: the account and the request that all its reservations share."""
 SPARE_KEYS = 1_000
-"""`KnownRequests` removes all of its facts when they are about more requests than twice the number of pending groups
-plus this number.
+"""`KnownRequests` removes all of its facts when they concern more requests than twice the number of pending groups plus
+this number.
 """
 
 
@@ -39,8 +42,8 @@ class _Facts:
 
 
 class _Keys:
-    """The keys (account, request) of pending groups. They can be listed by account, or by account and by what a slot
-    must have for the first instance of the request.
+    """The keys (account, request) of pending groups. They are found in two ways: by account, or by account and by what
+    a slot must have for the first instance of the request.
     """
 
     def __init__(self) -> None:
@@ -58,8 +61,8 @@ class _Keys:
             self._preferring[facts.preferred][payer].append(key)
 
     def list_meeting(self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool) -> Iterator[Key]:
-        """Yield the keys of the groups of these accounts whose requests have these requirements. `preferring`: the
-        requirements include the preferred labels of a request.
+        """Yield the keys of the pending groups of the accounts `payers` whose first instance needs a slot with exactly
+        `requirements` (labels and amounts). `preferring`: these include the group's preferred labels.
         """
         found = (self._preferring if preferring else self._requiring).get(requirements)
         for payer, keys in found.items() if found else ():
@@ -72,7 +75,7 @@ def _make_lists() -> defaultdict[Payer, list[Key]]:
 
 
 class KnownRequests:
-    """Facts about the requests of pending reservations that are valid while the rules are the same."""
+    """Facts about the requests of pending reservations. They are valid while the rules are the same."""
 
     def __init__(self) -> None:
         self.requirements = RequirementsIndex()
@@ -80,17 +83,19 @@ class KnownRequests:
         self._facts: dict[Shape, _Facts] = {}
 
     def trim(self, present: int) -> None:
-        """Remove all facts if most of them are about requests that wait no longer. `present`: how many groups wait."""
+        """Remove all facts if most of them are about requests that no reservation has any more. `present`: the number
+        of pending groups.
+        """
         if max(len(self.keys.all), len(self._facts)) > 2 * present + SPARE_KEYS:
             self.requirements, self.keys, self._facts = RequirementsIndex(), _Keys(), {}
 
     def find(self, shape: Shape) -> _Facts | None:
-        """Return the facts about a shape; None if there are none yet."""
+        """Return the facts about the requests of a shape; None if `note` has stored none."""
         return self._facts.get(shape)
 
     def note(self, demand: Demand) -> _Facts:
-        """Store and return the facts about a demand: the labels and amounts that a slot must have for its first
-        instance, and the number of labels that it requires.
+        """Store the facts about a demand, and return these facts: the labels and amounts that a slot must have for the
+        first instance, and the number of labels that the request requires.
         """
         shared = demand if demand.is_shared else replace(demand, declined=(), impatient=())
         facts = self._facts[demand.shape] = _Facts(
@@ -110,13 +115,16 @@ class KnownRequests:
 
 
 class GroupTable:
-    """The pending groups of one cycle. They are found by account, or by what their requests require of a slot."""
+    """The pending groups of one cycle. They are found by account, or by what a slot must have for their first
+    instance.
+    """
 
     def __init__(self, cycle: CycleState, waiters: Queue | Collection[Shape], known: KnownRequests) -> None:
-        """Group the reservations of a queue.
+        """Group pending reservations by account and request.
 
-        If `waiters` is a collection of shapes, group all pending reservations of the view except those with one of
-        these shapes. Account and shape alone then decide how each is placed.
+        If `waiters` is a queue, its reservations are grouped. If `waiters` is a collection of shapes, all pending
+        reservations of the view are grouped except those with one of these shapes; account and shape alone must decide
+        how each is placed.
         """
         self._cycle, self._known = cycle, known
         self._opened: dict[Key, PendingGroup] = {}
@@ -128,7 +136,7 @@ class GroupTable:
         for key in filterfalse(self._keys.all.__contains__, self._rows):
             self._keys.add(key, self._find_facts(key))
         self.payers: dict[int, set[Payer]] = {level: set() for level in range(FREE + 1)}
-        """Level -> the accounts with pending groups for which this is the best level that they can pay."""
+        """Level -> the accounts with pending groups that can pay at this level and at no better one."""
         accounts = cycle.balances.accounts
         for payer, keys in self._keys.of_payer.items():
             if not any(key in self._rows for key in keys):
@@ -156,15 +164,15 @@ class GroupTable:
     def list_meeting(
         self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool
     ) -> Iterator[PendingGroup]:
-        """Yield the groups of these accounts whose requests have these requirements. `preferring`: the requirements
-        include the preferred labels of a request.
+        """Yield the pending groups of the accounts `payers` whose first instance needs a slot with exactly
+        `requirements` (labels and amounts). `preferring`: these include the group's preferred labels.
         """
         for key in self._keys.list_meeting(requirements, payers, preferring=preferring):
             if key in self._rows:
                 yield self._open(key)
 
     def list_of(self, payers: Iterable[Payer]) -> Iterator[PendingGroup]:
-        """Yield all groups of these accounts."""
+        """Yield all pending groups of these accounts."""
         for payer in payers:
             for key in self._keys.of_payer.get(payer, ()):
                 if key in self._rows:
@@ -172,8 +180,9 @@ class GroupTable:
 
 
 def _list_groups(cycle: CycleState, waiters: Queue | Collection[Shape]) -> Mapping[Key, AgedRows] | None:
-    """Return the groups of the view's pending reservations, by name of the account and shape. Return None if the queue
-    does not consist of these groups. If `waiters` is a collection of shapes, leave out the groups with these shapes.
+    """Return the groups of the view's pending reservations: (account name, shape) -> reservations. Return None if
+    `waiters` is a queue that does not consist of exactly these groups. If `waiters` is a collection of shapes, leave
+    out the groups with these shapes.
     """
     if isinstance(waiters, Queue):
         groups = group_waiters(cycle)
@@ -186,8 +195,8 @@ def _list_groups(cycle: CycleState, waiters: Queue | Collection[Shape]) -> Mappi
 
 
 def _group_each(cycle: CycleState, waiters: Queue) -> Mapping[Key, AgedRows]:
-    """Return the reservations of a queue grouped by the account that pays and by demand. Used if account name and shape
-    alone do not determine how reservations are placed.
+    """Return the reservations of a queue by (account that pays, demand). Used if account name and shape alone do not
+    determine how reservations are placed.
     """
     account_of, found = cycle.balances.account_of, dict[Key, list[Reservation]]()
     for reservation, demand in waiters:
@@ -198,10 +207,10 @@ def _group_each(cycle: CycleState, waiters: Queue) -> Mapping[Key, AgedRows]:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The pending groups that one step may place: the groups of the accounts `payers` for which the condition `accept`
-    is true.
+    """The pending groups that one step may place: the groups of the accounts `payers` for which the function `accept`
+    returns True.
 
-    Whether a group is already served is tested later, when the step reaches the group.
+    Groups of which all reservations are placed are included; a step has to leave such groups out.
     """
 
     table: GroupTable
@@ -209,7 +218,9 @@ class Candidates:
     accept: Callable[[PendingGroup], bool]
 
     def list_meeting(self, requirements: Requirements, *, preferring: bool) -> list[PendingGroup]:
-        """Return the groups with these requirements. `preferring`: the requirements include preferred labels."""
+        """Return the groups whose first instance needs a slot with exactly `requirements` (labels and amounts).
+        `preferring`: these include the group's preferred labels.
+        """
         found = self.table.list_meeting(requirements, self.payers, preferring=preferring)
         return list(filter(self.accept, found))
 

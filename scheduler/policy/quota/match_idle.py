@@ -1,5 +1,5 @@
-"""Assign idle slots (slots that can take one more lease) to the first reservations in order: one step of the placing by
-quota.
+"""One step of the placing by quota: assign idle slots (slots that can take one more lease) to the first reservations in
+order.
 
 In slot order, each slot takes the first reservation whose required labels the slot has (in the step for preferences,
 also all preferred labels), and then the next one, until the slot is full. No idle slot is kept for a better
@@ -23,9 +23,9 @@ from scheduler.policy.quota.run import QuotaRun
 
 
 def match_idle(quota_run: QuotaRun, candidates: Candidates, level: int, *, preferring: bool) -> None:
-    """Assign idle slots to pending groups at one level.
+    """Assign idle slots to pending groups, with leases of the quota level `level`.
 
-    `preferring`: only slots with all labels that a group prefers.
+    `preferring`: a group only gets slots with all labels that it prefers. If False, preferred labels do not matter.
     """
     if not candidates.payers or not quota_run.idle:
         return
@@ -46,13 +46,18 @@ class _Matching:
             partial(candidates.list_meeting, preferring=preferring), self._is_out
         )
         self._able: dict[tuple[object, object], _AbleSlots] = {}
-        """(request class, preferred labels if they count) -> the idle slots that can take such a request."""
+        """(request class, preferred labels; () if they do not matter in this step) -> the idle slots that can take such
+        a request.
+        """
         self._hopeless: set[PendingGroup] = set()
-        """Groups with several instances for each reservation that do not fit even without the first instance."""
+        """Groups of reservations with several instances, of which the instances after the first one do not fit on the
+        idle slots.
+        """
 
     def find(self, met: tuple[Requirements, ...], slot_info: SlotInfo) -> tuple[PendingGroup, list[SlotInfo]] | None:
-        """Return the first group whose first instance can be placed on this slot, and a slot for each instance; None if
-        there is no such group. `met`: the requirements that the slot meets.
+        """Return two things: (1) the first group in order that can be placed with its first instance on this slot; (2)
+        a slot for each of its instances. Return None if there is no such group. `met`: the requirements that the slot
+        meets.
         """
         return self._pending.find(met, lambda group: self._find_slots(group, slot_info))
 
@@ -61,9 +66,11 @@ class _Matching:
         return group in self._hopeless or (is_paid and self._run.limits.is_fanned_out(group))
 
     def _find_slots(self, group: PendingGroup, slot_info: SlotInfo) -> list[SlotInfo] | None:
-        """Return a slot for each instance, this slot for the first one; None if the group cannot be placed here.
+        """Return a slot for each instance of the group's next reservation, with this slot for the first instance.
+        Return None if the reservation cannot be placed so.
 
-        It cannot if this slot was declined, an instance fits on no slot, or a limit of the account refuses the slots.
+        There are three reasons: this slot was declined, an instance fits on no slot, or a limit of the account refuses
+        a slot.
         """
         if slot_info.slot.id in group.demand.declined or self._run.limits.refuses(group.account, [slot_info]):
             return None
@@ -82,7 +89,9 @@ class _Matching:
         return None
 
     def _list_able(self, need: InstanceRequest) -> "_AbleSlots":
-        """Return the idle slots that can take an instance. Requests that fit on the same slots share one object."""
+        """Return the idle slots that can take an instance. Requests that fit on the same slots share one `_AbleSlots`
+        object.
+        """
         mark = (need.likeness, shape_of(need.prefers) if self._preferring else ())
         able = self._able.get(mark)
         if able is None:
@@ -93,15 +102,15 @@ class _Matching:
 class _AbleSlots:
     """The idle slots that can take one instance of a request, in slot order.
 
-    In this step slots only lose capacity. So a slot that was found unable is never examined again, and a search passes
-    over many such slots in few steps.
+    In this step slots only lose capacity. So a slot that once could not take an instance is never examined again, and a
+    search passes over many such slots in few steps.
     """
 
     def __init__(self, idle: Sequence[SlotInfo], need: InstanceRequest, *, preferring: bool) -> None:
         self._idle, self._need, self._preferring = idle, need, preferring
         self._next = list(range(len(idle) + 1))
-        """For each position in `_idle`: the same position, or a later one if no slot from this position up to the later
-        one can take an instance.
+        """For each position in `_idle`: a position from which a search can go on. It is the same position, or a later
+        one if no slot before the later one can take an instance.
         """
 
     def find(self, position: int) -> tuple[int, SlotInfo] | None:
@@ -131,28 +140,36 @@ class _AbleSlots:
 
 
 def _has_room(slot_info: SlotInfo, amounts: Resources, free: Resources | None, taken: int) -> bool:
-    """Return whether a slot with these free amounts, of which a trial took `taken` leases, can take one more lease."""
+    """Return whether a slot can take one more lease with these amounts. `free`: the slot's free amounts in the trial;
+    `taken`: the number of leases that the trial placed there.
+    """
     leases = slot_info.pool.lease_limit - slot_info.load - taken
     return find_obstacle(amounts, free, leases, slot_info.uses_left - taken) is None
 
 
 class _Scratch:
-    """A trial for one reservation: it places the instances on idle slots in a copy of their capacity."""
+    """A trial for one reservation: it places the instances on idle slots in a copy of their capacity, and decides
+    nothing.
+    """
 
     def __init__(
         self, list_able: Callable[[InstanceRequest], _AbleSlots], demand: Demand, trial: TrialLeases | None
     ) -> None:
-        """Start without instances. `trial` counts the instances against the account's limits; None: no such limits."""
+        """Start without instances. `list_able`: returns the idle slots that can take an instance. `trial`: tests the
+        instances against the account's limits for labels; None: the account has no such limits.
+        """
         self._list_able, self._declined, self._trial = list_able, demand.declined, trial
         self._taken: dict[SlotInfo, tuple[int, Resources | None]] = {}
-        """Slot -> (how many instances the trial placed there, the free amounts that they leave)."""
+        """Slot -> (the number of instances that the trial placed there, the free amounts that are left after them)."""
         self._positions: dict[InstanceRequest, int] = {}
-        """Request -> the position of the slot that was found for it last. Slots before that position have no room for
-        the request in this trial.
+        """Request -> the position of the slot that was found for it last. Slots before that position cannot take the
+        request in this trial.
         """
 
     def take_all(self, needs: Iterable[InstanceRequest]) -> list[SlotInfo] | None:
-        """Return for each request the first slot in slot order on which it fits; None if a request fits on no slot."""
+        """Place an instance of each request on the first slot in slot order on which it fits, and return the slots.
+        Return None if a request fits on no slot.
+        """
         slot_infos = []
         for need in needs:
             slot_info = self._find(need)

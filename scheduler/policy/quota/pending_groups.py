@@ -1,4 +1,4 @@
-"""Groups of pending reservations of one account with equal requests, and the index that finds the first group for a
+"""Pending groups: the pending reservations of one account with equal requests. An index finds the first group for a
 slot.
 
 One answer holds for all reservations of a group and for all slots that are alike, so the cost does not grow with slots
@@ -25,7 +25,8 @@ _Item = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class Requirements:
-    """What a slot must have for an instance: labels, and free amounts by pool.
+    """What a slot must have for an instance: labels, and free amounts by pool. (`require`, what an instance type must
+    have to be an offering, is something else.)
 
     Compared by identity: equal requirements share one object.
     """
@@ -35,8 +36,8 @@ class Requirements:
     steps: Mapping[str, Amounts]
 
     def is_met(self, pool: str, labels: Labels, free: Resources | None) -> bool:
-        """Return whether a slot of this pool has the labels and enough free amounts. The number of its leases is not
-        tested.
+        """Return whether a slot of this pool has the required labels and, in `free`, the required amounts (None: it
+        counts leases only). The number of its leases is not tested.
         """
         step = self.steps.get(pool)
         if step is None or not self.labels.items() <= labels.items():
@@ -45,16 +46,20 @@ class Requirements:
 
 
 MOST_KINDS: Final = 100_000
-"""The most kinds of slots for which the index keeps the list of requirements that they meet."""
+"""The greatest number of kinds of slots for which `RequirementsIndex` remembers which requirements they meet."""
 
 
 class RequirementsIndex:
-    """All requirements under the same rules, one object for each, and a search for those that a slot meets."""
+    """All `Requirements` objects (what a slot must have) under the same rules, one for each combination of labels and
+    amounts. `list_met` finds the ones that a slot meets.
+    """
 
     def __init__(self) -> None:
         self._known: dict[object, Requirements] = {}
         self._by_label: dict[_Item | None, list[Requirements]] = {None: []}
-        """Label -> the requirements whose rarest label it is. None -> the requirements without labels."""
+        """Label -> the requirements of which it was the rarest label when they were added. None -> the requirements
+        without labels.
+        """
         self._uses: Counter[_Item] = Counter()
         self._met: dict[object, tuple[Requirements, ...]] = {}
 
@@ -71,7 +76,7 @@ class RequirementsIndex:
         return requirements
 
     def list_met(self, slot_info: SlotInfo, free: Resources | None) -> tuple[Requirements, ...]:
-        """Return the requirements that a slot with these free amounts meets, in a fixed order."""
+        """Return all requirements that a slot meets if its free amounts are `free`, in a fixed order."""
         key = (slot_info.slot.pool, tuple(slot_info.labels.items()), None if free is None else tuple(free.items()))
         found = self._met.get(key)
         if found is None:
@@ -84,33 +89,37 @@ class RequirementsIndex:
 
 
 Rank = tuple[int, float, int]
-"""The sort key of pending groups; the smallest is served first: most required labels, then the oldest, then the order
-of submission.
+"""The sort key of pending groups; the group with the smallest key is served first. It is (minus the number of required
+labels, time of creation, sequence number), the last two of the group's first unplaced reservation.
 """
 Found = TypeVar("Found")
 
 
 @dataclass(slots=True, eq=False)
 class PendingGroup:
-    """Pending reservations that are alike in all fields that decide when and where they are placed."""
+    """Pending reservations of one account that are alike in all fields that decide when and where they are placed."""
 
     number: int
     account: Account | None
     demand: Demand
     level: int
-    """The best level that the account can pay; the group may be placed at the free level instead."""
+    """The best level that the account can pay. The group may be placed at the free level too."""
     likeness: object
-    """A key that is equal for groups that share one fan-out limit (`max_fanout`)."""
+    """A key that is equal for groups whose leases count together for one fan-out limit (`max_fanout`); None: no such
+    limit.
+    """
     labels: int
     """The number of labels that each reservation of the group requires."""
     required: Requirements
-    """The requirements of the first instance of each reservation."""
+    """What a slot must have for the first instance of each reservation."""
     preferred: Requirements | None
-    """The requirements with all preferred labels added; None if no slot can have both preferred and required ones."""
+    """What a slot must have for the first instance, with all preferred labels added. None: no slot can have both the
+    preferred and the required labels.
+    """
     reservations: Sequence[Reservation]
     """The reservations of the group in queue order."""
     served: int = 0
-    """The number of reservations of the group that are placed; these are the first ones."""
+    """The number of reservations of the group that are placed: the first ones in `reservations`."""
 
     @property
     def is_served(self) -> bool:
@@ -124,16 +133,17 @@ class PendingGroup:
 
     @property
     def rank(self) -> Rank:
-        """The sort key of the group by its first reservation that is not placed yet."""
+        """The sort key of the group, see `Rank`. It changes when a reservation of the group is placed."""
         first = self.reservations[self.served]
         return (-self.labels, first.created_at, first.sequence)
 
 
 class PendingIndex(Generic[Found]):
-    """An index of pending groups by requirements. Slots that meet the same requirements share one heap of groups.
+    """Finds the first pending group (reservations of one account with equal requests) that a slot can serve. Slots that
+    meet the same `Requirements` (labels and amounts that a slot must have) share one heap of groups.
 
-    `list_groups` returns the groups with given requirements. It is called when a group is searched for the first slot
-    that meets these requirements.
+    `list_groups` returns the groups whose requests have the given requirements. It is called once for each
+    `Requirements` object, at the first call of `find` for a slot that meets it.
     """
 
     def __init__(
@@ -143,9 +153,11 @@ class PendingIndex(Generic[Found]):
     ) -> None:
         self._list_groups, self._groups = list_groups, dict[Requirements, Sequence[PendingGroup]]()
         self._heaps: dict[tuple[Requirements, ...], list[tuple[Rank, int, PendingGroup]]] = {}
-        """Requirements that a slot meets -> a heap of the groups that could be placed on the slot."""
+        """The requirements that a slot meets -> a heap of the groups that could be placed on such a slot."""
         self._is_out = is_out
-        """A function that returns whether a group is not to be placed here any more."""
+        """A function that returns whether this step must not place a group any more. Such a group is removed from its
+        heap.
+        """
 
     def _has_groups(self, requirements: Requirements) -> bool:
         if requirements not in self._groups:
@@ -155,8 +167,8 @@ class PendingIndex(Generic[Found]):
     def find(
         self, met: tuple[Requirements, ...], accept: Callable[[PendingGroup], Found | None]
     ) -> tuple[PendingGroup, Found] | None:
-        """Return the first group in order that a slot can serve and for which `accept` returns a result, with this
-        result. Return None if there is no such group. `met`: the requirements that the slot meets.
+        """Return the first group in order that a slot can serve and for which `accept` returns a result, together with
+        this result. Return None if there is no such group. `met`: the requirements that the slot meets.
         """
         heap = self._heaps.get(met)
         if heap is None:

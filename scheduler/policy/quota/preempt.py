@@ -1,10 +1,11 @@
-"""Running work under quota moves to the level that its account can pay, and preempts work at worse levels.
+"""Running work under quota: it moves to the level that its account can pay, and work at worse levels is preempted.
 
 A reservation with several leases moves as a whole and is ordered by the cost of all its leases. If `charge_by` is not
 `lease`, a lease counts by its cost per second. A preemption refunds the whole cost of the victim to the victim's
-account. The account of the newcomer (the reservation that gets the slot) pays it, and the newcomer's lease starts with
-that cost. So a later preemption refunds the whole chain, and the sum of all balances stays the same. The victims on a
-slot are the fewest and cheapest reservations that free enough capacity. Source: qscheduler, where a slot has one lease.
+account. The account of the newcomer (the reservation that gets the slot) pays this cost, and the newcomer's lease
+starts with it. So a later preemption refunds the whole chain, and the sum of all balances stays the same. The victims
+on a slot are the fewest and cheapest reservations that free enough capacity. Source: qscheduler, where a slot has one
+lease.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,11 +32,12 @@ SAVED: Final = 600.0
 
 
 def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
-    """Move running work of each account to or from one paid level.
+    """Move running work of each account to or from the paid level `level`.
 
-    If the account is overdrawn at the level and spends more than it earns, its cheapest leases move one level down
-    until it earns as much as it spends. If it has saved and earns more than it spends, its most expensive leases at
-    worse levels move up to this level, as many as it can pay.
+    (1) The account's balance at the level is below OVERDRAWN, and the account spends more there than it earns. Its
+    cheapest work moves one level down, until spending is at most earning. (2) The balance is above SAVED, and the
+    account earns more than it spends. Its most expensive work at worse levels moves up to this level, as much as the
+    surplus pays for.
     """
     for name, account in sorted(cycle.balances.accounts.items()):
         balance = cycle.balances.left[name][level]
@@ -50,7 +52,7 @@ def find_movable(
     running: RunningIndex, account: Account, balance: float, level: int
 ) -> tuple[list[RunningWork], float]:
     """Return two things: (1) the running work of an account that may move to or from `level` at this balance; (2) how
-    much of this work has to move, measured as cost per second.
+    much of this work has to move, measured as cost per second. If no work has to move, (1) is empty and (2) is 0.
     """
     if OVERDRAWN <= balance <= SAVED:
         return [], 0.0
@@ -68,7 +70,7 @@ def find_movable(
 
 
 def _choose(runs: list[RunningWork], rank: Callable[[RunningWork], Any], wanted: float) -> Iterable[RunningWork]:
-    """Yield pieces of running work in order of `rank` until their costs per second reach `wanted`."""
+    """Yield pieces of running work in order of `rank`, until the sum of their costs per second reaches `wanted`."""
     weight = 0.0
     for run in sorted(runs, key=rank):
         if weight >= wanted:
@@ -84,9 +86,10 @@ def _move(running: RunningIndex, runs: Iterable[RunningWork], to: int) -> None:
 
 
 MOST_SETS: Final = 2_000
-"""The most sets of victims of one size that are compared.
+"""The greatest number of sets of victims of one size that are compared with each other.
 
-If there are more, the cheapest work is taken, one piece after the other, until the pending reservation fits.
+If there are more sets, all work on the slot is chosen at first. Then the most expensive pieces are taken out again,
+while the pending reservation still fits.
 """
 
 
@@ -98,11 +101,12 @@ def choose_victims(
     *,
     at_once: bool,
 ) -> list[RunningWork] | None:
-    """Return the running work to end so that instances with the amounts `wanted` fit; None if they fit in no case.
+    """Return the running work to end on a slot so that instances with the amounts `wanted` fit there. Return None if
+    they do not fit even if all work in `runs` ends.
 
-    The fewest victims are chosen, then the least total cost, then the order of `runs` (cheapest first). `given`: the
-    amounts that this cycle has assigned on the slot. `at_once` false: there is a grace, and the new leases begin when
-    revoking leases have ended.
+    The set with the fewest pieces of work is chosen; of such sets the one with the least total cost, then the first in
+    the order of `runs` (cheapest first). `given`: the amounts that this cycle has assigned on the slot. `at_once`: the
+    new leases begin now; if False there is a grace period, and they begin when the revoking leases have ended.
     """
 
     def makes_room(victims: Iterable[RunningWork]) -> bool:
@@ -125,7 +129,7 @@ def choose_victims(
 
 
 def sum_costs(runs: Sequence[RunningWork]) -> Levels:
-    """Return the cost of several pieces of running work together."""
+    """Return the sum of the costs of these pieces of running work, as one amount for each paid level."""
     if len(runs) == 1:
         return runs[0].cost
     cost = NOTHING
@@ -135,11 +139,12 @@ def sum_costs(runs: Sequence[RunningWork]) -> Levels:
 
 
 def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
-    """Preempt work at worse levels for one paid level, on the slot with the cheapest work first, then in slot order.
+    """Preempt work at worse levels for pending groups of one paid level. Slots are tried in order of their cheapest
+    work, then in slot order.
 
-    A slot goes to the first reservation in order for which the following is true. The slot has the labels that the
-    reservation requires. All instances of the reservation fit on the slot once the victims are gone. Its account has
-    reached no limit. The present balance of its account is greater than the cost of the victims; both are compared
+    A slot goes to the first reservation in order for which all of the following is true. The slot has the labels that
+    the reservation requires. All instances of the reservation fit on the slot once the victims are gone. Its account
+    has reached no limit. The present balance of its account is greater than the cost of the victims; both are compared
     level by level from level 0 on, and the first level at which they differ decides. An account with a lease at a worse
     level at the beginning of the step preempts nothing. Each slot has at most one preemption in a cycle.
     """
@@ -159,10 +164,10 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
 def _note_contests(
     quota_run: QuotaRun, preemptors: Candidates, targets: Iterable[tuple[list[RunningWork], SlotInfo]]
 ) -> None:
-    """Record for each account the cost of the cheapest work that its reservations could preempt. A reservation could
-    preempt work on a slot whose labels and capacity meet its requirements.
+    """Record for each account, in `quota_run.contests`, the cost of the cheapest work that its reservations could
+    preempt. A reservation could preempt work on a slot whose labels and capacity meet its requirements.
 
-    `targets` are in order of cost.
+    `targets`: (possible victims, their slot), cheapest victim first.
     """
     payers: dict[Requirements, set[str]] = {}
     for runs, slot_info in targets:
@@ -176,7 +181,9 @@ def _note_contests(
 
 
 def _find_preemptors(quota_run: QuotaRun, candidates: Candidates, level: int) -> Candidates:
-    """Return the groups that may preempt work: groups of accounts that have no work at a worse level."""
+    """Return the groups at this level that may preempt work: the queue has `preemption`, and the account has no work at
+    a worse level.
+    """
     has_worse = quota_run.running.has_worse
     payers = [payer for payer in candidates.payers if payer is not None and not has_worse(payer, level)]
     return Candidates(
@@ -185,9 +192,11 @@ def _find_preemptors(quota_run: QuotaRun, candidates: Candidates, level: int) ->
 
 
 def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWork], SlotInfo]]:
-    """Return the slots on which work may be preempted, as (possible victims, their slot), cheapest victim first.
+    """Return the slots on which work at levels worse than `level` may be preempted, as (possible victims, their slot).
+    The slot with the cheapest victim comes first.
 
-    Work may be preempted when all its leases are at least `min_run_time` old (0: at any time).
+    Work may be preempted when all its leases are at least `min_run_time` seconds old (0: at any time). For younger work
+    a cycle is scheduled.
     """
     cycle, found = quota_run.cycle, dict[SlotInfo, list[RunningWork]]()
     for run in quota_run.running.list_worse(level):
@@ -211,7 +220,9 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
 
 
 def _may_be_taken(quota_run: QuotaRun, slot_info: SlotInfo) -> bool:
-    """Return whether work on a slot may be preempted, and this cycle has not preempted any there."""
+    """Return whether work on a slot may be preempted: the slot is in service under `queue: quota`, its pool does not
+    have `recycle_unclean`, and this cycle has not preempted work there yet.
+    """
     if slot_info in quota_run.preempted or slot_info.pool.recycle_unclean:
         return False
     return serves_quota(quota_run.cycle, slot_info)
@@ -226,15 +237,15 @@ class _Preemption:
         )
         self._payers = [payer for payer in preemptors.payers if payer is not None]
         self._least: Levels | None = None
-        """The cost of the cheapest victim of the present slot.
+        """The cost of the cheapest victim on the present slot.
 
-        On later slots victims cost no less, and no balance grows in between.
+        On later slots victims cost at least as much, and no balance grows in between.
         """
 
     def take(self, slot_info: SlotInfo, runs: list[RunningWork]) -> bool:
-        """Preempt work on a slot for the first reservation that may do so.
+        """Preempt work on a slot for the first reservation that may do so. Return True if the next slot is to be tried.
 
-        Return False if no account can pay for any later victim either.
+        Return False if no account can pay for any victim on this slot or a later one. `runs`: the possible victims.
         """
         self._least = runs[0].cost
         for name in self._payers:
@@ -279,10 +290,10 @@ class _Preemption:
 def _carry_out(
     quota_run: QuotaRun, group: PendingGroup, slot_info: SlotInfo, victims: list[RunningWork], level: int
 ) -> None:
-    """Charge the cost of the victims to the account of the group, and decide the preemption for the first reservation
-    of the group. With a grace this reservation claims the slot; without one it is leased at once. The commit adds the
-    cost of the victims to its lease. No later step of this cycle reads this cost, because only work at worse levels is
-    preempted.
+    """Decide a preemption for the first unplaced reservation of the group, and charge the cost of the victims to the
+    group's account. With a grace period the reservation claims the slot; without one it is leased at once. The commit
+    adds the cost of the victims to its lease. No later step of this cycle reads this cost, because only work at worse
+    levels is preempted.
     """
     cycle = quota_run.cycle
     revoke_by = cycle.find_revoke_by(group.demand.settings)

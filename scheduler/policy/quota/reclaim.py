@@ -37,7 +37,7 @@ from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases
 
 @dataclass(slots=True, eq=False)
 class ReclaimableLease:
-    """One elastic lease that may be reclaimed."""
+    """An elastic lease that may be reclaimed, with its reservation and its slot."""
 
     holder: Reservation
     lease: Lease
@@ -45,12 +45,13 @@ class ReclaimableLease:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The key of the lease in the table of its slot: (reservation, component)."""
+        """The key of the lease in `slot_info.leases`: (reservation id, component)."""
         return self.holder.id, self.lease.component
 
 
 def reclaim(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> None:
-    """Reclaim elastic instances for the pending groups, in their order.
+    """Reclaim elastic instances for the reservations of pending groups, in the order of the groups, and assign the
+    slots at `level`.
 
     Only instances whose capacity is needed are reclaimed: last in rank first, highest index first. With a
     `preemption_grace` their holders have that time to stop, and the pending reservation claims the slots meanwhile.
@@ -78,8 +79,8 @@ def reclaim(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> 
 
 
 def _list_reclaimable(quota_run: QuotaRun) -> list[ReclaimableLease]:
-    """Return the elastic leases that may be reclaimed, in `quota` queues whose setting allows it, last in
-    rank first.
+    """Return the elastic leases that may be reclaimed, last in rank first. They are in `quota` queues whose setting
+    `elastic` is `flexible` or `yielding`.
     """
     cycle, slot_infos = quota_run.cycle, {slot_info.slot.id: slot_info for slot_info in quota_run.slot_infos}
     leased = [each for each in cycle.view.stretching.values() if cycle.stays_leased(each)]
@@ -95,23 +96,27 @@ def _list_reclaimable(quota_run: QuotaRun) -> list[ReclaimableLease]:
 
 
 class _Reclaimable:
-    """The elastic leases that may be reclaimed, and the idle slots, during one pass of reclaims.
+    """The elastic leases that may be reclaimed, and the idle slots, during one call of `reclaim`.
 
-    The capacity that a slot would have without all of these leases only shrinks during the pass.
+    The capacity that a slot would have without all of these leases only shrinks during the call.
     """
 
     def __init__(self, quota_run: QuotaRun, parts: Sequence[ReclaimableLease]) -> None:
-        """Start with all leases that may be reclaimed, last in rank first."""
+        """Start with the leases `parts`: all leases that may be reclaimed, last in rank first."""
         self.quota_run, self._parts, self._start = quota_run, parts, 0
         self.left = set(parts)
-        """The reclaimable leases that are not reclaimed yet."""
+        """The leases in `parts` that were not reclaimed yet."""
         self.idle = set(quota_run.idle)
         self._fitting: dict[tuple[Demand, InstanceRequest], RatedSlots[int]] = {}
-        """(demand, request) -> the idle slots on which an instance fits without a reclaim, in slot order."""
+        """(demand, request of one instance) -> the idle slots on which the instance fits without a reclaim, in slot
+        order.
+        """
         self._changed: list[SlotInfo] = []
-        """Slots that reclaims have changed, one entry a change."""
+        """The slots that reclaims have changed, with one entry for each change."""
         self._most: dict[SlotInfo, tuple[Resources | None, float]] = {}
-        """Slot -> (amounts, number of leases) that it has left at most if all reclaimable leases end."""
+        """Slot -> (amounts, number of leases): the most that further leases could take there if all reclaimable leases
+        on the slot ended. Amounts None: without limit.
+        """
         self._on: dict[SlotInfo, set[tuple[str, str]]] = {}
         for part in parts:
             self._on.setdefault(part.slot_info, set()).add(part.key)
@@ -124,8 +129,8 @@ class _Reclaimable:
         return filter(self.left.__contains__, islice(self._parts, self._start, None))
 
     def note(self, slot_infos: Sequence[SlotInfo], gone: Iterable[ReclaimableLease]) -> None:
-        """Record that the leases `gone` were reclaimed, and that instances were placed on these slots or have a claim
-        there.
+        """Record the result of a reclaim: the leases `gone` are reclaimed, and a reservation has leases or claims on
+        the slots `slot_infos`.
         """
         self.left.difference_update(gone)
         self._changed += [*slot_infos, *(part.slot_info for part in gone)]
@@ -133,15 +138,17 @@ class _Reclaimable:
             self.idle = set(self.quota_run.idle)
 
     def reopen(self, gone: Iterable[ReclaimableLease]) -> None:
-        """Add the slots of reclaimed leases to the idle slots if they can take a lease again."""
+        """Add the slots of the reclaimed leases `gone` to the idle slots, unless they still cannot take one more
+        lease.
+        """
         found = [part.slot_info for part in gone if part.slot_info.has_place and part.slot_info not in self.idle]
         if found:  # speed: most slots of reclaimed leases are idle slots already
             self.quota_run.reopen(found)
             self.idle.update(found)
 
     def find_idle(self, demand: Demand, need: InstanceRequest, touched: Collection[str]) -> SlotInfo | None:
-        """Return the first slot that can take one more lease and on which an instance fits without a reclaim; None:
-        there is none. `touched`: ids of slots to ignore.
+        """Return the first idle slot in slot order on which an instance fits without a reclaim; None if there is none.
+        `touched`: ids of slots to ignore.
         """
         fitting = self._fitting.get((demand, need))
         if fitting is None:
@@ -157,9 +164,11 @@ class _Reclaimable:
         return None if found is None else found[1]
 
     def could_give(self, slot_info: SlotInfo, need: InstanceRequest) -> bool:
-        """Return whether an instance may fit on a slot once all leases there are reclaimed; False is certain.
+        """Return False if it is certain that an instance does not fit on a slot even if all reclaimable leases there
+        end; else True.
 
-        It is True for a slot with more leases than its limit: leases are reclaimed there in any case.
+        The result is True for a slot with more leases than its limit, because leases have to be reclaimed there in any
+        case.
         """
         if slot_info not in self._most:
             self._most[slot_info] = self._find_most(slot_info)
@@ -176,7 +185,7 @@ class _Reclaimable:
         return free, limit - usage.count
 
     def have(self, pool: str) -> Resources:
-        """Return the sum of the resources of the slots in service in a pool."""
+        """Return the sum of the resources of a pool's slots in service."""
         if pool not in self._have:
             slot_infos = (each for each in self.quota_run.slot_infos if each.slot.pool == pool)
             self._have[pool] = total(each.capacity or {} for each in slot_infos)
@@ -184,19 +193,25 @@ class _Reclaimable:
 
 
 def _could_serve(demand: Demand, need: InstanceRequest, slot_info: SlotInfo) -> bool:
-    """Return whether the slot was not declined and an instance of a demand would fit on it if it were empty."""
+    """Return whether an instance of a demand would fit on the slot if the slot were empty, and the slot was not
+    declined.
+    """
     if slot_info.slot.pool not in need.given or slot_info.slot.id in demand.declined:
         return False
     return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
 
 
 def _could_fit(amounts: Resources, free: Resources | None) -> bool:
-    """Return whether amounts may fit into free amounts that were summed in another order; False is certain."""
+    """Return False if it is certain that `amounts` do not fit into `free` (None: no limit); else True. Small
+    differences are ignored, because `free` may have been summed in another order.
+    """
     return free is None or all(amount <= free.get(name, 0) + ROUNDING for name, amount in amounts.items() if amount > 0)
 
 
 def _fits_now(quota_run: QuotaRun, demand: Demand, need: InstanceRequest, slot_info: SlotInfo) -> bool:
-    """Return whether an instance fits on a slot beside all its leases (with a grace: beside those that stay)."""
+    """Return whether an instance fits on a slot beside the present leases. With a grace period, revoking leases do not
+    count, because the instance begins after them.
+    """
     if not _could_serve(demand, need, slot_info):
         return False
     amounts, leases = need.given[slot_info.slot.pool], slot_info.leases.values()
@@ -208,8 +223,8 @@ def _fits_now(quota_run: QuotaRun, demand: Demand, need: InstanceRequest, slot_i
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial for one reservation: it finds slots for the instances, and the elastic leases that have to be
-    reclaimed.
+    """A trial for one reservation: it finds a slot for each instance, and the elastic leases that have to be reclaimed
+    for them.
     """
 
     reclaimable: _Reclaimable
@@ -217,23 +232,23 @@ class _Trial:
     gone: list[ReclaimableLease] = field(default_factory=list)
     taken: dict[SlotInfo, list[Resources]] = field(default_factory=dict)
     _away: set[tuple[str, str]] = field(default_factory=set)
-    """The keys of the leases in `gone`."""
+    """The keys (reservation id, component) of the leases in `gone`, the leases that the trial has lifted."""
     _touched: dict[str, SlotInfo] = field(default_factory=dict)
-    """Slot id -> slot, for the slots that the trial has changed."""
+    """Slot id -> slot, for the slots on which the trial has placed an instance or lifted a lease."""
     _full: dict[SlotInfo, set[InstanceRequest]] = field(default_factory=dict)
-    """Slot that the trial has changed -> the requests that are known not to fit there."""
+    """Slot in `_touched` -> the requests that are known not to fit there."""
     _walks: dict[InstanceRequest, Iterator[ReclaimableLease]] = field(default_factory=dict)
-    """Request -> an iterator over the leases that the trial has not yet lifted for this request."""
+    """Request -> an iterator over the leases that may still be lifted for this request."""
     _limited: TrialLeases | None = field(init=False)
-    """The instances of the trial, as the limits of the account count them; None: the account has no such limit."""
+    """Tests the trial's instances against the account's limits for labels; None: the account has no such limit."""
 
     def __post_init__(self) -> None:
         self._limited = self.reclaimable.quota_run.limits.try_leases(self.group.account)
 
     def run(self) -> tuple[list[SlotInfo], list[ReclaimableLease]] | None:
-        """Return a slot for each instance, and the leases to reclaim. Return None if the instances do not fit even
-        after all possible reclaims, if the reclaims are not worth it under `flexible`, or if the reservation only has
-        to wait for leases that are revoking already.
+        """Return two things: (1) a slot for each instance; (2) the leases to reclaim. Return None in three cases: the
+        instances do not fit even after all possible reclaims; under `flexible` the reclaims do not raise the
+        utilisation; the reservation only has to wait for leases that are revoking already.
         """
         slot_infos: list[SlotInfo] = []
         for need in self.group.demand.needs:
@@ -255,8 +270,8 @@ class _Trial:
         )
 
     def _put_back(self) -> None:
-        """Put elastic leases back that need not be reclaimed, because the reservation fits beside them; first in rank
-        first.
+        """Take leases out of `gone` that need not be reclaimed, because the reservation fits beside them. The first in
+        rank is tried first.
         """
         for part in reversed(self.gone):
             self._away.remove(part.key)
@@ -265,8 +280,9 @@ class _Trial:
         self.gone = [part for part in self.gone if part.key in self._away]
 
     def _find(self, need: InstanceRequest) -> SlotInfo | None:
-        """Return the first idle slot with capacity. If there is none, lift elastic leases one by one until a slot has
-        capacity. Return None if no lift suffices.
+        """Return a slot on which one more instance fits in the trial: the first idle slot in slot order. If there is
+        none, lift elastic leases one by one, last in rank first, until the instance fits on a slot. Return None if no
+        lift suffices.
         """
         demand, found = self.group.demand, self._find_idle(need)
         idle = [each for each in self._touched.values() if each in self.reclaimable.idle and self._allows(each)]
@@ -295,7 +311,9 @@ class _Trial:
         return None
 
     def _find_idle(self, need: InstanceRequest) -> SlotInfo | None:
-        """Return the first idle slot with capacity that the trial has not changed and no limit refuses."""
+        """Return the first idle slot on which an instance fits, among the slots that the trial has not changed and that
+        no limit of the account refuses. Return None if there is none.
+        """
         ignored = set(self._touched)
         while (found := self.reclaimable.find_idle(self.group.demand, need, ignored)) and not self._allows(found):
             ignored.add(found.slot.id)
@@ -315,8 +333,8 @@ class _Trial:
         return False
 
     def _fits(self, slot_info: SlotInfo, need: InstanceRequest | None = None, *, at_once: bool = False) -> bool:
-        """Return whether the trial's instances on a slot, and one more (`need`), fit without the leases that would be
-        reclaimed.
+        """Return whether the trial's instances on a slot, together with one more (`need`, if given), fit beside the
+        leases that are not lifted.
         """
         wanted = [*self.taken.get(slot_info, ()), *([need.given[slot_info.slot.pool]] if need else ())]
         staying = [lease for key, lease in slot_info.leases.items() if key not in self._away]

@@ -27,7 +27,7 @@ from scheduler.policy.quota.running import RunningIndex, RunningWork
 
 
 def serves_quota(cycle: CycleState, slot_info: SlotInfo) -> bool:
-    """Return whether a slot is in service, in a pool whose queue is `quota`."""
+    """Return whether a slot is in service (takes leases), and the queue of its pool is `quota`."""
     return slot_info.takes_leases and cycle.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
 
 
@@ -37,8 +37,8 @@ def _sort_slots(slot_infos: Iterable[SlotInfo]) -> list[SlotInfo]:
 
 
 class _IdleSlots:
-    """The ids of slots that could take one more lease when a cycle began, whatever their resources. They are kept
-    between cycles, and a cycle examines only slots that changed.
+    """The slots that can take one more lease, whatever their resources, under `queue: quota`. Their ids are kept
+    between cycles, so that a cycle examines only slots that changed.
     """
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ class _IdleSlots:
 
 
 class _QuotaMemory:
-    """The running work, the idle slots and the pending requests of one view, which are kept between cycles. They are
-    valid while the rules are the same and each account pays for the same reservations.
+    """What the placing by quota keeps between the cycles of one view: the running work, the idle slots, and facts about
+    pending requests. They are valid while the rules are the same and each account pays for the same reservations.
     """
 
     running: RunningIndex
@@ -74,12 +74,12 @@ class _QuotaMemory:
     def __init__(self) -> None:
         self._rules: Rules | None = None
         self._payers: dict[str, tuple[bool, int]] = {}
-        """Account id -> (`forgotten`, `forgotten_upto`), the fields that decide for which reservations the account
+        """Account id -> (`forgotten`, `forgotten_upto`). These fields of the account decide for which reservations it
         pays.
         """
 
     def begin(self, cycle: CycleState) -> None:
-        """Update the facts by the changes of the view, and by the decisions of this cycle so far."""
+        """Bring the kept objects up to date: by the changes of the view, and by the decisions of this cycle so far."""
         accounts = cycle.view.accounts
         payers = {name: (account.forgotten, account.forgotten_upto) for name, account in accounts.items()}
         if cycle.rules is not self._rules:
@@ -91,7 +91,9 @@ class _QuotaMemory:
 
 
 class QuotaRun:
-    """The state of one pass that places reservations by quota: groups, slots, running work and limits of accounts."""
+    """The state of one pass that places reservations by quota: pending groups, slots, running work and the limits of
+    accounts.
+    """
 
     def __init__(self, cycle: CycleState, waiters: Queue | Collection[Shape]) -> None:
         memory = cycle.cache.recall(_QuotaMemory)
@@ -103,17 +105,17 @@ class QuotaRun:
         self.idle = memory.idle.list(cycle)
         """Slots that can take one more lease, whatever their resources, in slot order."""
         self.preempted: set[SlotInfo] = set()
-        """Slots with a preemption in this cycle: each slot has at most one."""
+        """Slots on which this cycle has preempted work. Each slot has at most one preemption in a cycle."""
         self.contests: dict[str, Levels] = {}
-        """Account id -> the cost of the cheapest work that its reservations could have preempted if its balance was
+        """Account id -> the cost of the cheapest work that the account's reservations could preempt if its balance was
         greater.
         """
         self.served: set[str] = set()
-        """The ids of reservations that got leases or a claim."""
+        """Ids of the reservations that got leases or claims in this pass."""
         self.given: dict[SlotInfo, list[Resources]] = {}
-        """Slot -> the amounts that this cycle has assigned there."""
+        """Slot -> the amounts of each lease that this pass has assigned there (`assign`)."""
         self._has_filled = False
-        """Whether a slot may have become full since full slots were last removed from the idle ones."""
+        """Whether a slot may have become full since full slots were last removed from `idle`."""
 
     @cached_property
     def slot_infos(self) -> list[SlotInfo]:
@@ -121,12 +123,14 @@ class QuotaRun:
         return [slot_info for slot_info in self.cycle.slot_infos.values() if serves_quota(self.cycle, slot_info)]
 
     def find_candidates(self, level: int) -> Candidates:
-        """Return the groups at a paid level that may still get a lease."""
+        """Return the groups of the accounts for which `level` is the best level that they can pay. Groups that have
+        reached the fan-out limit of their account (`max_fanout`) are left out of the result.
+        """
         return Candidates(self.groups, self.groups.payers[level], lambda group: not self.limits.is_fanned_out(group))
 
     def find_free_candidates(self) -> Candidates:
-        """Return the groups that may run at the free level: their account has no balance, or has reached its fan-out
-        limit.
+        """Return the groups that may run at the free level, in two cases: the account of the group has no balance, or
+        it has reached its fan-out limit (`max_fanout`). Accounts with `disable_free_tasks` have no such groups.
 
         Leases of the free level count towards fan-out limits only in the next cycle.
         """
@@ -142,7 +146,9 @@ class QuotaRun:
         return account is not None and account.disable_free_tasks
 
     def assign(self, group: PendingGroup, slot_infos: Sequence[SlotInfo], level: int) -> None:
-        """Assign these slots, one for each instance, to the first reservation of a group, at this level."""
+        """Assign these slots, one for each instance, to the first unplaced reservation of a group. Its leases have this
+        quota level.
+        """
         reservation = self.serve(group)
         self.limits.note(group, slot_infos)
         leases = make_leases(self.cycle, group.demand, slot_infos, level)
@@ -163,7 +169,9 @@ class QuotaRun:
         return reservation
 
     def hold(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
-        """Place these leases of a reservation (held, revoking or claimed) on their slots in the scratch copy."""
+        """Place leases or claims of a reservation on their slots in the scratch copy, and record them in the running
+        work. `leases`: as they are now (held, revoking or claimed).
+        """
         for slot_info in self._list_slot_infos(leases):
             name = slot_info.slot.id
             own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == name}
@@ -179,7 +187,7 @@ class QuotaRun:
             self.running.begin_work(reservation, leases)
 
     def end(self, run: RunningWork) -> None:
-        """End preempted work: its reservation is pending again and gets no slot in this cycle.
+        """End preempted work: its reservation is pending again, and this pass places it on no slot.
 
         Later steps use the capacity that its leases free on other slots.
         """
@@ -201,8 +209,8 @@ class QuotaRun:
             slot_info.free = subtract(slot_info.free, total(self.given[slot_info]))
 
     def give_up(self, holder: Reservation, lease: Lease, left: Lease | None) -> None:
-        """Record in the running work that one elastic lease of a reservation is revoked. `left`: the lease as it is
-        until its grace ends; None if it ends at once.
+        """Record in the running work that an elastic lease of the reservation `holder` is revoked. `left`: the lease as
+        it is until its grace period ends; None if it ends at once.
         """
         others = (each for each in self.running.runs[holder.id].leases if each.component != lease.component)
         self.running.add(holder, (*others, *([left] if left else ())))
@@ -227,10 +235,10 @@ def fits_beside(
     *,
     at_once: bool,
 ) -> bool:
-    """Return whether leases with the amounts `wanted` fit on a slot if only the leases `staying` stay there.
+    """Return whether leases with the amounts `wanted` fit on a slot on which only the leases `staying` stay.
 
-    `given`: the amounts that this cycle has assigned there. `at_once` false: the new leases begin as claims, when the
-    revoking leases have ended.
+    `given`: the amounts that this cycle has assigned there. `at_once`: the new leases begin now; if False, they are
+    claims until the revoking leases have ended, so these do not count.
     """
     usage = measure(staying, "always" if at_once else "later") if staying else Usage()
     capacity, leases = slot_info.capacity, slot_info.pool.lease_limit - usage.count - slot_info.given
@@ -241,7 +249,9 @@ def fits_beside(
 
 
 def make_leases(cycle: CycleState, demand: Demand, slot_infos: Sequence[SlotInfo], level: int) -> tuple[Lease, ...]:
-    """Return the leases of all essential instances of a reservation as they begin, with a cost of 0."""
+    """Return a new lease for each essential instance of a reservation, on these slots in the same order. The leases
+    begin now, at this quota level and with a cost of 0.
+    """
     return tuple(
         Lease(
             component=instance.name,

@@ -1,8 +1,8 @@
-"""Running work under quota: level, cost and slots of the leases of each reservation.
+"""Running work under `queue: quota`: the level, cost and slots of the leases of each reservation.
 
 Leases that are assigned in this cycle count at once. A reservation with several leases is one piece of work, with one
-level and the cost of all its leases. The index is kept between cycles. A cycle computes the work again whose rows
-changed since the last one, and the work that the last cycle changed. Source: qscheduler.
+level and the cost of all its leases. The index is kept between cycles. A cycle computes two kinds of work again: work
+whose rows changed since the last cycle, and work that the last cycle changed. Source: qscheduler.
 """
 
 from collections import Counter
@@ -18,42 +18,47 @@ from scheduler.policy.quota.accounting import settle
 
 RunState = Literal["held", "leaving", "claimed"]
 HOLDING = frozenset({"leased", "revoking", "pending"})
-"""The phases of reservations with leases or claims."""
+"""The phases of reservations that have leases or claims."""
 
 
 @dataclass(slots=True, eq=False)
 class RunningWork:
     """One piece of running work: the leases of one reservation, with their level and cost.
 
-    `leaving`: the work was preempted or interrupted, and its grace is not over.
+    `state` `leaving`: the work was preempted or interrupted, and its grace period is not over. `claimed`: its leases
+    are claims. `held`: all other work.
     """
 
     index: "RunningIndex" = field(repr=False)
     reservation: Reservation
     payer: str | None
-    """The account that pays for the work."""
+    """The id of the account that pays for the work; None: no account."""
     level: int
     leases: tuple[Lease, ...]
     state: RunState
     weight: float
     """The cost of the running work per second."""
     position: tuple[int, int]
-    """The position in the order of submission. Work that began in this cycle comes after all other, in the order of
-    assignment.
+    """The position in the order of submission. Work that was added in this cycle comes after all other work, in the
+    order in which it was added.
     """
     is_metered: bool
-    """Whether the account pays for the work now. Preempted work in its grace costs nothing."""
+    """Whether the account pays for the work now. It is False for preempted work in its grace period, which costs
+    nothing.
+    """
     _cost: Levels = NOTHING
     _cost_at: float | None = None
 
     @property
     def account(self) -> Account | None:
-        """The account that pays for the work."""
+        """The account that pays for the work, after the charge of this cycle; None: no account."""
         return None if self.payer is None else self.index.cycle.balances.accounts.get(self.payer)
 
     @property
     def cost(self) -> Levels:
-        """The cost of the work up to now, with the cost that it inherited from its victims."""
+        """The cost of the work up to now, as one amount for each paid level. It includes the cost of the work that it
+        preempted.
+        """
         if self._cost_at != self.index.cycle.now:
             self._cost, self._cost_at = NOTHING, self.index.cycle.now
             for lease in self.leases:
@@ -62,7 +67,7 @@ class RunningWork:
 
     @property
     def rank(self) -> tuple[Levels, int, int]:
-        """The rank of running work among possible victims: cheapest first, then by slot."""
+        """The sort key of possible victims: cheapest first, then by slot, then in the order of submission."""
         slot_infos = self.index.cycle.slot_infos
         found = [slot_infos[lease.slot].order for lease in self.leases if lease.slot in slot_infos]
         return (self.cost, min(found, default=len(slot_infos)), self.reservation.sequence)
@@ -79,18 +84,18 @@ class RunningIndex:
     def __init__(self) -> None:
         self._runs: dict[str, RunningWork] = {}
         self._begun: list[tuple[str | None, Reservation, tuple[Lease, ...]]] = []
-        """Work that this cycle assigned and that no step has read yet, as (account, reservation, leases). Speed: steps
-        read almost none of it, so its `RunningWork` is made only when it is read.
+        """New work of this cycle that no step has read yet, as (account, reservation, leases). Speed: steps read almost
+        none of it, so a `RunningWork` object is made only when a step reads the work.
         """
         self._worst_begun = 0
         """The worst level of the work in `_begun`; 0 if there is none."""
         self._revision: int | None = None
-        """The revision of the view up to which its changes are known; None: nothing is known."""
+        """The view's revision up to which the index contains its changes; None: the view has not been read yet."""
         self._of_slot: dict[str, tuple[str, ...]] = {}
-        """Slot id -> ids of the reservations with leases on it when the view was read."""
+        """Slot id -> ids of the reservations with leases on the slot, when the view was last read."""
         self._changed: set[str] = set()
-        """Ids of reservations whose work was changed by this cycle or the last one. Their work is computed again in the
-        next cycle, even if their rows have not changed.
+        """Ids of the reservations whose work this cycle or the last one has changed. The next cycle computes their work
+        again, even if their rows have not changed.
         """
         self._paid_by: dict[str, dict[str, RunningWork]] = {}
         self._at_level: list[dict[str, RunningWork]] = [{} for _ in range(FREE + 1)]
@@ -100,7 +105,9 @@ class RunningIndex:
         """(account, level) -> the number of reservations for whose work the account pays at this level now."""
 
     def begin(self, cycle: CycleState) -> None:
-        """Update the index by the changes of the view, and by the leases that this cycle has ended or revoked."""
+        """Bring the index up to date: by the changes of the view, and by the leases that this cycle has ended or
+        revoked so far.
+        """
         self.cycle = cycle
         self._drop_begun()
         for name in self._read_all() if self._revision is None else self._read_changes():
@@ -114,7 +121,7 @@ class RunningIndex:
                 self.add(reservation, reservation.leases)
 
     def finish(self) -> None:
-        """End the cycle. The work that this cycle changed is computed again when the next cycle begins."""
+        """End the use of the index in this cycle. The next cycle computes the work again that this cycle changed."""
         self._drop_begun()
         del self.cycle
 
@@ -124,7 +131,9 @@ class RunningIndex:
         return [*view.by_phase["leased"], *view.by_phase["revoking"], *view.special]
 
     def _read_changes(self) -> set[str]:
-        """Return the ids of reservations whose work may have changed since the last cycle began."""
+        """Return the ids of the reservations whose work has to be computed again, because it may have changed since the
+        last cycle began.
+        """
         leases_on, names = self.cycle.view.leases_on, self._changed
         for slot in list_touched(self.cycle.view, self._revision or 0):
             names.update(self._of_slot.pop(slot, ()))
@@ -144,7 +153,7 @@ class RunningIndex:
 
     @property
     def runs(self) -> dict[str, RunningWork]:
-        """All running work by reservation id."""
+        """Reservation id -> running work, for all running work."""
         self._look_at_begun()
         return self._runs
 
@@ -179,7 +188,9 @@ class RunningIndex:
         return None if account is None else account.id
 
     def add(self, reservation: Reservation, leases: tuple[Lease, ...]) -> RunningWork:
-        """Add the work of a reservation with these leases, or replace the leases of its work."""
+        """Add the work of a reservation with these leases. If the reservation has work already, the new work replaces
+        it.
+        """
         if reservation.id in self.runs:
             self._remove(reservation.id)
         self._changed.add(reservation.id)
@@ -222,7 +233,7 @@ class RunningIndex:
         self._remove(name)
 
     def move(self, run: RunningWork, level: int) -> None:
-        """Move running work to another level, at which its account pays from now on."""
+        """Move running work to another level: its account pays at this level from now on."""
         name = run.reservation.id
         self._changed.add(name)
         self._remove(name)
@@ -238,11 +249,11 @@ class RunningIndex:
         return sorted(self._paid_by.get(account, {}).values(), key=lambda run: run.position)
 
     def list_metered(self, account: str) -> list[RunningWork]:
-        """Return the work for which an account pays now, in the order of submission."""
+        """Return the work that costs an account something now (`is_metered`), in the order of submission."""
         return [run for run in self.list_paid_by(account) if run.is_metered]
 
     def list_worse(self, level: int) -> Iterator[RunningWork]:
-        """Yield all work at levels worse than `level`, in no fixed order."""
+        """Yield the work of all accounts at levels worse than `level`, in no fixed order."""
         if self._worst_begun > level:
             self._look_at_begun()
         for runs in self._at_level[level + 1 :]:

@@ -1,10 +1,11 @@
-"""The plan of a cycle without decisions, which is valid for later cycles although accounts earn and pay all the time.
+"""The last plan under `queue: quota` if it had no decisions. Later cycles use it again, although accounts earn and pay
+all the time.
 
-Balances are functions of time. While no row changes except by charges, a later cycle makes the same plan, unless a
-balance gives an account another level, moves running work to another level, or pays for a preemption. The first two are
-tested exactly. A preemption is impossible while the account has at most what the cheapest possible victim cost when the
-plan was kept, because the costs of running work only grow. If one of these conditions fails, the cycle makes a new
-plan.
+Balances are functions of time. While no row changes except by charges, a later cycle makes the same plan. There are
+three exceptions: a balance gives an account another level, moves running work to another level, or pays for a
+preemption. The first two are tested exactly. A preemption is impossible while the account has at most what the cheapest
+possible victim cost when the plan was kept, because the costs of running work only grow. If one of the three may
+happen, the cycle makes a new plan.
 """
 
 from math import inf
@@ -28,20 +29,22 @@ class _KeptPlan(msgspec.Struct, frozen=True):
     rules: Rules
     since: float
     until: float
-    """A cycle at or after this time (seconds) could decide something, whatever the balances are."""
+    """The kept plan is used only before this time (seconds since the epoch). Later a cycle may have a decision to make,
+    whatever the balances are.
+    """
     levels: dict[str, int]
-    """Account id -> the best level that it could pay when the plan was made."""
+    """Account id -> the best level that the account could pay when the plan was made."""
     running: RunningIndex
     """The running work at the time of the plan."""
     contests: dict[str, Levels]
-    """Account id -> the least cost of work that its reservations could preempt."""
+    """Account id -> the cost of the cheapest work that the account's reservations could preempt."""
     moves: dict[tuple[str, int, bool], bool]
-    """(account id, level, whether the balance is above SAVED, else it is below OVERDRAWN) -> whether running work
-    moves.
+    """(account id, level, whether the balance at the level is above SAVED; else it is below OVERDRAWN) -> whether
+    running work of the account moves to another level then.
     """
 
     def moves_work(self, account: Account) -> bool:
-        """Return whether the account's balances move some of its running work to another level."""
+        """Return whether the account's balances make running work move to another level."""
         for level, balance in enumerate(account.balance):
             if not OVERDRAWN <= balance <= SAVED:
                 case = (account.id, level, balance > SAVED)
@@ -54,7 +57,7 @@ class _KeptPlan(msgspec.Struct, frozen=True):
 
 
 class SteadyPlan:
-    """The last plan under `queue: quota` of one view, if it had no decisions."""
+    """The last plan of one view under `queue: quota`. It is kept only if it has no decisions."""
 
     def __init__(self) -> None:
         self._kept: _KeptPlan | None = None
@@ -62,20 +65,22 @@ class SteadyPlan:
         """The rows of the accounts at `_revision`."""
         self._revision = 0
         self._found: tuple[CycleState, RunningIndex, dict[str, Levels]] | None = None
-        """What `note` recorded of the last cycle: (cycle, its running work, its contests). None if that cycle had made
-        decisions before `note` was called.
+        """What `note` recorded in the last cycle: (cycle, running work, `QuotaRun.contests`). None if that cycle had
+        made decisions before `note` was called.
         """
 
     def note(self, quota_run: QuotaRun) -> None:
-        """Record the running work, and the work that could be preempted, after the placing."""
+        """Record the running work, and the costs of work that could be preempted (`contests`), after the placing of a
+        cycle.
+        """
         cycle = quota_run.cycle
         self._found = None if cycle.decisions else (cycle, quota_run.running, quota_run.contests)
 
     def keep(self, cycle: CycleState, plan: Plan, next_protection: float) -> Plan:
         """Store the plan of this cycle if it has no decisions, and return the plan in each case. Without `queue: quota`
-        nothing is stored here: the plan cache stores the plan.
+        nothing is stored here, because the plan cache stores the plan.
 
-        `next_protection`: when the starvation guard begins to protect a further reservation (seconds).
+        `next_protection`: when the starvation guard begins to protect a further reservation (seconds since the epoch).
         """
         found, self._kept, self._found = self._found, None, None
         if plan.decisions or found is None or found[0] is not cycle:
@@ -88,7 +93,9 @@ class SteadyPlan:
         return plan
 
     def find(self, view: View, rules: Rules, now: float, cache: PlanCache) -> Plan | None:
-        """Return the kept plan if it is valid at `now`, with the charges of this cycle; else None."""
+        """Return the kept plan if it is valid at `now`; else None. The returned plan contains the charges of the
+        present cycle.
+        """
         kept = self._kept
         if kept is None or kept.rules is not rules or not kept.since <= now < kept.until:
             return None
@@ -106,7 +113,7 @@ class SteadyPlan:
         return msgspec.structs.replace(kept.plan, charged=charged)
 
     def _follow(self, view: View) -> bool:
-        """Return whether the charges of accounts are the only changes in the view since the last call."""
+        """Return whether the view has changed since the last call only by charges of accounts."""
         accounts, known = view.accounts, self._accounts
         if accounts.keys() != known.keys():
             return False
@@ -121,5 +128,7 @@ class SteadyPlan:
 
 
 def _make_terms(account: Account) -> Account:
-    """Return the account without the fields that a charge changes."""
+    """Return the account with fixed values in the fields that a charge changes, so that two rows can be compared
+    without them.
+    """
     return msgspec.structs.replace(account, version=0, marked_at=0.0, balance=NOTHING, charged_at=0.0, due=NOTHING)

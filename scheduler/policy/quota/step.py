@@ -30,10 +30,10 @@ from scheduler.policy.quota.usage import charge_all
 
 
 def charge(cycle: Healed) -> Charged:
-    """Charge every quota account up to now, if any queue is `quota`.
+    """Charge every quota account up to now, if any queue is `quota`. Accounts pay for running leases and earn.
 
-    An account that was charged at `now` already does not change. Leases that this cycle has ended are paid until now.
-    The plan uses the balances that result. The commit charges the accounts again, on the rows as they are then.
+    An account that was already charged at `now` does not change. Leases that this cycle has ended are paid until now.
+    The plan uses the balances after the charge. The commit charges the accounts again, on the rows as they are then.
     """
     if not cycle.rules.has_quota:
         return Charged(cycle)
@@ -44,12 +44,12 @@ def charge(cycle: Healed) -> Charged:
 
 
 CodeAndSentence = tuple[str, str]
-"""The code and the sentence of the reason why a reservation waits."""
+"""The waiting code and the sentence that report why a reservation waits."""
 
 
 def lacks_quota(cycle: CycleState, reservation: Reservation) -> bool:
-    """Return whether the account of a reservation has no balance and no permission to run at the free level. Without
-    `queue: quota` return False.
+    """Return whether the account of a reservation has no balance at any level and may not run at the free level. Return
+    False if the reservation's queue is not `quota`.
     """
     if cycle.settings_of(reservation).queue != "quota":
         return False
@@ -58,9 +58,7 @@ def lacks_quota(cycle: CycleState, reservation: Reservation) -> bool:
 
 
 def report_no_quota(cycle: CycleState, reservation: Reservation) -> bool:
-    """If `lacks_quota` is true for a reservation, record the waiting code `no_quota` for it. Return whether
-    it is true.
-    """
+    """Return whether `lacks_quota` is true for a reservation. If so, record the waiting code `no_quota` for it."""
     lacks = lacks_quota(cycle, reservation)
     if lacks:
         cycle.wait(reservation.id, *_describe_no_quota(cycle.balances.account_of(reservation)))
@@ -73,7 +71,9 @@ def _describe_no_quota(account: Account | None) -> CodeAndSentence:
 
 
 class BlockReasons:
-    """Finds the reasons for which accounts block reservations that were not placed."""
+    """Finds the reasons why accounts block pending groups: an account may have no balance left, or may have reached a
+    limit.
+    """
 
     def __init__(self, quota_run: QuotaRun) -> None:
         self._run = quota_run
@@ -82,15 +82,15 @@ class BlockReasons:
         accounts = quota_run.cycle.balances.accounts.values()
         payers = [account.id for account in accounts if account.disable_free_tasks or account.per_label_task_limits]
         self.groups = [group for group in quota_run.groups.list_of(payers) if not group.is_served]
-        """The groups that were not placed, of the accounts that may block a reservation."""
+        """The groups with unplaced reservations, of those accounts that may block a reservation."""
         has_limits = any(group.account and group.account.per_label_task_limits for group in self.groups)
         for slot_info in quota_run.idle if has_limits else ():
             for requirements in quota_run.requirements_index.list_met(slot_info, slot_info.free):
                 self._idle_by_requirements.setdefault(requirements, []).append(slot_info)
 
     def find(self, group: PendingGroup) -> CodeAndSentence | None:
-        """Return waiting code and sentence for the unplaced reservations of a group; None if their account does not
-        block them.
+        """Return the waiting code and the sentence for the unplaced reservations of a group, if their account blocks
+        them. Return None if it does not.
         """
         account = group.account
         if account is None:
@@ -109,8 +109,8 @@ class BlockReasons:
         return "account_limit", f"account {account.id} has as many leases as it may on slots with a label of {slot}"
 
     def _find_refused(self, account: Account, group: PendingGroup) -> str | None:
-        """Return the id of an idle slot that meets the requirements of the group's first instance, if a limit of the
-        account refuses all such slots. Return None if a slot is not refused, or if there is no such slot.
+        """Return the id of a slot that a limit of the account refuses, if the limit refuses all idle slots that could
+        take the group's first instance. Return None if it does not refuse all of them, or if there is no such slot.
         """
         key = (account.id, group.required)
         if key not in self._known:
@@ -125,7 +125,7 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue, Lim
     in queue order, the reservations of `quota` queues that were not placed and may cause a launch; (3) the limits of
     accounts for elastic instances that are granted later (None: no limits).
 
-    A reservation that its account blocks gets the waiting code for this, and causes no launch.
+    A reservation that its account blocks gets the waiting code of the reason, and causes no launch.
     """
     if not cycle.rules.has_quota:
         return waiters, Queue(), None
@@ -144,10 +144,11 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue, Lim
 
 
 def place_all_by_quota(cycle: CycleState, left_out: Collection[Shape]) -> None:
-    """Place all pending reservations of the view. Callers make sure that account and shape alone determine how each
-    reservation is placed.
+    """Place all pending reservations of the view by quota. Only for a view in which account and shape alone determine
+    how each reservation is placed.
 
-    `left_out`: shapes that fit on no slot, even empty. Reservations that are not placed get no waiting code here.
+    `left_out`: shapes that fit on no slot, even an empty one; their reservations are not tried. Reservations that are
+    not placed get no waiting code here.
     """
     quota_run = QuotaRun(cycle, left_out)
     _place_at_each_level(quota_run)
@@ -170,7 +171,9 @@ def _place_at_each_level(quota_run: QuotaRun) -> None:
 
 
 def _assign_claims(quota_run: QuotaRun, claimants: Iterable[Reservation]) -> None:
-    """Assign claimed slots to their reservations, earliest first; a lease has the level of its claim."""
+    """Assign to each of the reservations `claimants` the slots that it claims, as soon as they are free. The earliest
+    claim comes first. A lease has the level of its claim.
+    """
 
     def hold(reservation: Reservation, leases: tuple[Lease, ...]) -> None:
         quota_run.hold(reservation, leases)
@@ -182,7 +185,9 @@ def _assign_claims(quota_run: QuotaRun, claimants: Iterable[Reservation]) -> Non
 
 
 def _list_unplaced(quota_run: QuotaRun, waiters: Queue) -> Queue:
-    """Return the reservations that may cause a launch: not placed and not blocked, or preempted in this cycle."""
+    """Return the reservations that may cause a launch: reservations in `waiters` that were neither placed nor blocked
+    by their account, and reservations that were preempted in this cycle and whose account does not lack quota.
+    """
     cycle, reasons, blocked = quota_run.cycle, BlockReasons(quota_run), set[str]()
     for group in reasons.groups:
         reason = reasons.find(group)

@@ -14,27 +14,27 @@ from scheduler.policy.plan_cache import PlanCache, list_touched
 from scheduler.policy.quota.accounting import charge
 
 _Part = tuple[str, int, float, float]
-"""The use of one lease: the account that pays, the level, the time from which the use counts, the weight."""
+"""What one lease uses: (account that pays, level, time from which the use counts, weight: use per second)."""
 
 
 class RunningUse:
-    """The use of the running leases of a view, by account and level."""
+    """What the running leases of a view use, by account and level."""
 
     def __init__(self) -> None:
         self._view: View | None = None
         self._revision = 0
         self._payers: dict[str, tuple[bool, int]] = {}
-        """Account id -> (`forgotten`, `forgotten_upto`), the fields that decide for which reservations the account
+        """Account id -> (`forgotten`, `forgotten_upto`). These fields of the account decide for which reservations it
         pays.
         """
         self._parts: dict[str, list[_Part]] = {}
-        """Slot id -> what its leases use at paid levels."""
+        """Slot id -> what the leases on the slot use at paid levels, one entry for each lease."""
         self._tallies: dict[str, _Tally] = {}
         """Account id -> its running leases, counted by equal use. Accounts without running leases may be missing."""
 
     def follow(self, view: View) -> None:
-        """Update the sums by the slots that changed in the view since the last call. All slots are read if the view is
-        another one, if accounts were created or deleted, or if the last charge of an account moved back.
+        """Update the sums by the slots that changed in the view since the last call. All slots are read in three cases:
+        the view is another one, accounts were created or deleted, or the time of an account's last charge moved back.
         """
         accounts = view.accounts
         payers = {name: (account.forgotten, account.forgotten_upto) for name, account in accounts.items()}
@@ -69,7 +69,9 @@ class RunningUse:
         return self._tallies.get(account.id) or self._tallies.setdefault(account.id, _Tally(account.charged_at))
 
     def sum_used(self, account: str, now: float) -> Levels:
-        """Return what the leases of an account have used since its last charge, by level."""
+        """Return what the leases of an account have used from its last charge until `now`, as one amount for each paid
+        level.
+        """
         tally = self._tallies.get(account)
         return NOTHING if tally is None else tally.sum_used(now)
 
@@ -79,14 +81,14 @@ class _Tally:
 
     def __init__(self, since: float) -> None:
         self.since = since
-        """When the account was last charged."""
+        """When the account was last charged (seconds since the epoch)."""
         self._settled: list[dict[float, int]] = [{} for _ in PAID]
         """For each paid level: weight -> the number of leases with this weight whose use up to `since` is charged."""
         self._young: dict[_Part, int] = {}
-        """The leases that began to use something after `since`: use of one lease -> number of leases with this use."""
+        """Leases whose use began after `since`: what one such lease uses -> the number of leases with equal use."""
 
     def count(self, part: _Part, change: int) -> None:
-        """Add `change` leases that each use what `part` describes; a negative number removes leases."""
+        """Add `change` leases with the same use, `part`; a negative number removes leases."""
         _, level, start, weight = part
         if start > self.since:
             _change(self._young, part, change)
@@ -94,13 +96,13 @@ class _Tally:
             _change(self._settled[level], weight, change)
 
     def advance(self, since: float) -> None:
-        """Record that the account was charged up to the time `since`, which is not before its last charge."""
+        """Record that the account was charged up to the time `since`. This time must not be before its last charge."""
         self.since = since
         for part in [each for each in self._young if each[2] <= since]:
             self.count(part, self._young.pop(part))
 
     def sum_used(self, now: float) -> Levels:
-        """Return the use of the leases from the last charge until `now`, by level."""
+        """Return the use of the leases from the last charge until `now`, as one amount for each paid level."""
         terms: list[list[tuple[int, float]]] = [[] for _ in PAID]
         if now > self.since:
             for level, settled in enumerate(self._settled):
@@ -121,14 +123,18 @@ def _change(counts: dict[_Key, int], key: _Key, change: int) -> None:
 
 
 def _sum_exactly(terms: list[tuple[int, float]]) -> float:
-    """Return the sum of (number × amount), rounded once."""
+    """Return the sum of number × amount over these pairs (number, amount). It is rounded only once, to the nearest
+    float.
+    """
     if len(terms) <= 1:  # speed: the product of an integer and a float is rounded once
         return sum((count * amount for count, amount in terms), 0.0)
     return float(sum(count * Fraction(amount) for count, amount in terms))
 
 
 def charge_all(view: View, cache: PlanCache, now: float) -> dict[str, Account]:
-    """Return all existing accounts by id, in order of id, each charged up to now for its leases in the view."""
+    """Return all existing accounts by id, in the order of their ids. Each is charged up to `now` for its leases in the
+    view.
+    """
     use = cache.recall(RunningUse)
     use.follow(view)
     return {

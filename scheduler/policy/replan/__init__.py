@@ -1,3 +1,3 @@
 """Planning again after few changes. The state of the last cycle is kept (a kept cycle), and the next tick examines only
-what changed since. Otherwise a full cycle plans from the beginning.
+what has changed since then. If that is not possible, a full cycle plans from the beginning.
 """

@@ -1,5 +1,5 @@
-"""Whether a kept cycle can go on under `queue: quota`: the order of the queue and the waiting reasons must
-not change.
+"""Tests whether a kept cycle can go on under `queue: quota`: only while the order of the queue and the waiting reasons
+cannot have changed.
 """
 
 from collections.abc import Callable
@@ -12,22 +12,28 @@ from scheduler.policy.queueing.order import rank_by_level
 
 
 class PlacementByQuota:
-    """The levels of the accounts in the kept cycle, and the ranks of reservations, which hold while these levels do not
-    change.
+    """The levels of the accounts in the kept cycle, and the ranks of reservations. The ranks are valid while these
+    levels do not change.
     """
 
     def __init__(self, cycle: CycleState) -> None:
         self._levels = _find_levels(cycle)
         self._rank = rank_by_level(cycle)
         self._ranks: dict[GroupKey, float] = {}
-        """(account name, shape) -> rank, for the ranks found so far. Account name and shape determine the rank."""
+        """(account name, shape) -> the rank of reservations with both. It contains the ranks that were computed
+        so far.
+        """
         self._shared: dict[float, float] = {}
-        """The different ranks. Speed: positions are compared faster if equal ranks are the same object."""
+        """Rank -> the one object that stands for this rank. Speed: positions are compared faster if equal ranks are the
+        same object.
+        """
 
     def find_rank(self, cycle: CycleState) -> Callable[[Reservation], float] | None:
-        """Return the rank function of the queue; None if the order or the waiting reasons may have changed.
+        """Return the rank function of the queue; None if the order of the queue or the waiting reasons may have
+        changed.
 
-        They may have if an account reaches another level, or if an account has limits that may block reservations.
+        They may have changed if an account has reached another level, or if an account has limits that may block
+        reservations.
         """
         accounts, is_common = cycle.balances.accounts, not cycle.rules.scheduler.system
         is_plain = is_common and cycle.balances.are_by_name and not cycle.view.special
@@ -36,7 +42,7 @@ class PlacementByQuota:
         return self._rank
 
     def find_rank_of(self, row: Reservation, shape: Shape) -> float:
-        """Return the rank of a row, which has this shape."""
+        """Return the rank of the reservation `row`. `shape`: its shape."""
         mark = (row.request.account, shape)
         rank = self._ranks.get(mark)
         if rank is None:
@@ -46,8 +52,8 @@ class PlacementByQuota:
 
 
 def _find_levels(cycle: CycleState) -> dict[str, tuple[int, bool]]:
-    """Return the level of each account, and whether it was deleted. With them the rank of a reservation follows from
-    its account name and shape.
+    """Return a table (account id -> (its best level with a balance, whether it was deleted)). While the table is the
+    same, account name and shape determine the rank of a reservation.
     """
     accounts = cycle.balances.accounts.items()
     return {name: (level_of(account.balance), account.forgotten) for name, account in accounts}

@@ -1,4 +1,4 @@
-"""The changed slots of a kept cycle: their rows and leases are read again."""
+"""The changed slots of a kept cycle: the cycle reads their rows and leases again."""
 
 from collections.abc import Iterable
 
@@ -9,11 +9,11 @@ from scheduler.policy.replan.lives import Lives
 
 
 def renew_all(cycle: CycleState, names: Iterable[str], idle: IdleSlots, lives: Lives) -> list[SlotInfo] | None:
-    """Set the scratch copies of these slots to their present rows and leases, and return them. `idle`, `lives`: what
-    the kept cycle knows about idle slots and machines.
+    """Set the scratch copies of these slots to their present rows and leases, and return the copies. `idle`, `lives`:
+    what the kept cycle knows about idle slots and about the ends of machines; both are updated.
 
-    Return None if only a full cycle can go on: a slot has come or left, has other amounts or labels, has another lease
-    than those of its present machine, or does not simply stay in service.
+    Return None if only a full cycle can plan: a slot was added or deleted, has other amounts or labels, has a lease of
+    another machine, or does not stay in service without a change.
     """
     slots, slot_infos, found = cycle.view.slots, cycle.slot_infos, list[SlotInfo]()
     for name in names:

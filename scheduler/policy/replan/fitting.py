@@ -1,4 +1,4 @@
-"""Whether a demand fits on one of the slots that changed, without a test of each pair of a demand and a slot."""
+"""Tests whether a demand fits on one of the slots that changed, without a test for each pair of a demand and a slot."""
 
 from collections.abc import Iterable
 
@@ -8,20 +8,22 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 
 
 class FittingClasses:
-    """Finds the classes of given slots on which one more instance fits. The classes are found once for all demands with
-    equal amounts.
+    """Finds the slot classes of given slots on which one more instance fits. The classes are found once for all demands
+    with equal amounts.
     """
 
     def __init__(self, slot_infos: Iterable[SlotInfo]) -> None:
         self._alike: dict[str, dict[tuple[SlotClass, RemainingCapacity], None]] = {}
-        """Pool -> the different combinations (class, remaining capacity) of its slots."""
+        """Pool -> the different pairs (slot class, remaining capacity) of the given slots in this pool."""
         # Speed: most slots share class and remaining capacity with others.
         for slot_class, remaining in dict.fromkeys([(each.slot_class, each.remaining) for each in slot_infos]):
             self._alike.setdefault(slot_class.pool, {})[slot_class, remaining] = None
         self._known: dict[tuple[str, Amounts], dict[SlotClass, None]] = {}
 
     def have_place(self, demand: Demand) -> bool:
-        """Return whether one of the slots could take the only instance of a demand."""
+        """Return whether one of the given slots can take the instance of a demand. The demand must have a single
+        instance.
+        """
         [need] = demand.needs
         return any(
             need.rank_labels(slot_class.labels) is not None

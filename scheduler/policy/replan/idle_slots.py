@@ -1,4 +1,4 @@
-"""The idle slots of a kept cycle, by pool, to find whether a full cycle would launch, drain or terminate a slot."""
+"""The idle slots of a kept cycle, by pool. They show whether a full cycle would launch, drain or terminate a slot."""
 
 from collections.abc import Container
 
@@ -9,7 +9,7 @@ from scheduler.policy.scaling.pool_size import count_serving
 
 
 class IdleSlots:
-    """The idle slots of each elastic pool. No slot of the cycle is in flight."""
+    """The idle slots of each elastic pool in a kept cycle, in which no slot is in flight."""
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
         self._cycle, self._limits = cycle, limits
@@ -25,12 +25,12 @@ class IdleSlots:
             name: {each.order: each for each in cycle.pools[name] if each.is_idle} for name in self._serving
         }
         self._oldest: dict[str, float] = {}
-        """Pool -> the time since which its longest idle slot is idle; missing if the idle slots have changed since it
-        was found.
+        """Pool -> the time from which on its longest idle slot has been idle. A pool is missing if its idle slots have
+        changed since this time was computed.
         """
 
     def note(self, slot_info: SlotInfo) -> None:
-        """Record the new row or the new leases of a slot."""
+        """Record that a slot has a new row or other leases, so that it may be idle now or not be idle any more."""
         name = slot_info.slot.pool
         idle = self._idle.get(name)
         if idle is None:
@@ -42,8 +42,8 @@ class IdleSlots:
         self._oldest.pop(name, None)
 
     def stay(self, withheld: Container[str]) -> bool:
-        """Return whether a full cycle would neither launch nor end a slot in this tick. If so, schedule a cycle for the
-        time when the first idle slot is to be drained.
+        """Return True if a full cycle would neither launch nor end a slot in this tick; else False. If True, schedule a
+        cycle for the time when the first idle slot is to be drained.
 
         `withheld`: pools with launches that only `max_slots` or EC2's quota withholds. In these pools an idle slot ends
         at once, so that a launch can replace it.

@@ -1,10 +1,10 @@
 """A cycle whose state is kept and goes on in later ticks, which examine only changed slots, new demands and the queue.
 
 After a plan, no waiting reservation fits on a slot, and nothing can be launched for it. This remains true for slots
-that do not change, whatever happens to other slots. So a later tick searches the changed slots for the waiting
-reservations, and all slots only for demands (kinds of requests) that did not wait before. The result is that of a full
-cycle, which plans from the beginning. If the results could differ, the kept cycle raises `_LeftWayError`, and a full
-cycle follows.
+that do not change, whatever happens to other slots. So a later tick searches only the changed slots for the waiting
+reservations. It searches all slots only for demands (kinds of requests) that did not wait before. The result is that of
+a full cycle, which plans from the beginning. If the results could differ, the kept cycle raises `_LeftWayError`, and a
+full cycle follows.
 """
 
 from collections import defaultdict
@@ -44,8 +44,8 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 CHANGES_A_SLOT: Final = 4
 MOST_CHANGES: Final = 1000
-"""After more changes than MOST_CHANGES plus CHANGES_A_SLOT for each slot, the slot index is made again, because each
-change that it records takes memory.
+"""After more changes than MOST_CHANGES plus CHANGES_A_SLOT for each slot, the slot index is made again, because it
+stores each change in memory.
 """
 MOST_CHANGED_SHARE: Final = 4
 FEW_CHANGED: Final = 250
@@ -55,16 +55,16 @@ because it takes less time then.
 
 
 class _LeftWayError(Exception):
-    """Raised after a change that only a full cycle can handle. The kept cycle is dropped."""
+    """Raised when only a full cycle can plan this tick. The kept cycle is dropped then."""
 
 
 def keep_cycle(
     cycle: CycleState, limits: LaunchLimits, outcome: Plan, revision: int, known: tuple[WaitBlock, ...]
 ) -> "KeptCycle | None":
-    """Return a finished cycle in the form in which a later tick goes on with it; None if no later tick can.
+    """Return a kept cycle made of a finished one, with which a later tick goes on; None if no later tick can.
 
     `revision`: the view's revision when the cycle was planned. `known`: the blocks of waiting reservations of an
-    earlier plan, which are used again where they are unchanged.
+    earlier plan; unchanged blocks are used again.
     """
     if cycle.view.revision != revision or not is_ordinary(cycle, outcome):
         return None
@@ -86,19 +86,19 @@ class KeptCycle:
         self._feasibility = Feasibility(cycle, limits)
         self._refusals: dict[Demand, Refusal] = {}
         self._keys: dict[str, Key] = {}
-        """Reservation id -> position in the queue, for each waiting reservation."""
+        """Reservation id -> its position in the queue, for each waiting reservation."""
         self._lines: dict[Demand, KeyHeap] = {}
         """Demand -> its waiting reservations, except those on hold. Demands without such reservations are missing."""
         self._spent: dict[str, None] = {}
         """Ids of the slots on which the last plan assigned leases. The next tick reads these slots again, because the
-        commit may skip decisions.
+        commit may have skipped decisions.
         """
         self._fresh: set[Demand] = set()
-        """Demands that are new in the queue since the last plan: all slots are searched for them."""
+        """Demands that no reservation had at the last plan. All slots are searched for them."""
         self._given: list[str] = []
-        """Ids of the reservations that the last plan assigned leases to."""
+        """Ids of the reservations to which the last plan assigned leases."""
         self._gone: list[Key] = []
-        """Positions that are still in `_queue`, although their reservations have left the queue in this tick."""
+        """Positions of reservations that have left the queue in this tick, and are not removed from `_queue` yet."""
         self._queue = self._open_queue(outcome.waiting, known)
         if self._has_protected():
             raise _LeftWayError
@@ -145,7 +145,7 @@ class KeptCycle:
         return None if is_on_hold(reservation) else demand
 
     def _find_refusal(self, demand: Demand) -> Refusal:
-        """Return why reservations with this demand wait if they fit on no slot.
+        """Return why reservations with this demand wait while they fit on no slot.
 
         The answer stays valid, because the slots on which it depends do not change.
         """
@@ -177,8 +177,8 @@ class KeptCycle:
         self._since, self._until = cycle.now, inf if outcome.wake_at is None else outcome.wake_at
 
     def _has_protected(self) -> bool:
-        """Return whether some reservation has waited so long that the starvation guard protects it. Set
-        `next_protection` to the time at which the oldest reservation has waited that long (infinity: never).
+        """Return whether a waiting reservation is protected by the starvation guard, because it has waited too long.
+        Set `next_protection` to the time from which on the oldest reservation is protected (infinity: never).
         """
         self.next_protection = inf
         pending = self._cycle.view.by_phase["pending"]
@@ -191,13 +191,13 @@ class KeptCycle:
         return False
 
     def tidy(self) -> None:
-        """Make the index of slots again if its outdated entries take much memory after many changes."""
+        """Make the slot index again if its outdated entries take much memory after many changes; else do nothing."""
         if self._cycle.ready.changes > MOST_CHANGES + CHANGES_A_SLOT * len(self._cycle.slot_infos):
             self._cycle.close_indexes()
             self._open_indexes()
 
     def _open_indexes(self) -> None:
-        """Index the slots, and make the queues of candidate slots that searches for the waiting demands read."""
+        """Make the slot indexes, and the candidate queues for the requests of the waiting demands."""
         self._cycle.open_indexes()
         for demand in self._lines if self._by_quota is None else ():  # `quota` has an index of its own
             if not self._find_refusal(demand).is_misfit:
@@ -209,7 +209,7 @@ class KeptCycle:
 
     def go_on(self, now: float) -> Plan | None:
         """Return the plan of a later tick at `now`; None if only a full cycle can find it. After None this kept cycle
-        is useless.
+        cannot be used any more.
         """
         view = self._cycle.view
         if not (self._since <= now < self._until and has_ordinary_rows(view, self.rules)):
@@ -253,8 +253,8 @@ class KeptCycle:
         return cycle.cache.recall(SteadyPlan).keep(cycle, outcome, self.next_protection)
 
     def _list_changed(self) -> Collection[str]:
-        """Return the ids of the slots that changed since the last plan, or on which that plan assigned leases. Raise
-        `_LeftWayError` if they are too many.
+        """Return the ids of the slots that changed since the last plan or on which that plan assigned leases. Raise
+        `_LeftWayError` if there are too many.
         """
         names = self._spent.copy()
         for name, revision in reversed(self._cycle.view.touched.items()):
@@ -266,8 +266,8 @@ class KeptCycle:
         return names
 
     def _follow_queue(self) -> dict[str, tuple[Key, Demand | None]]:
-        """Read the view's changes of the queue since the last plan. Return a table (reservation id -> (position,
-        demand)) of the reservations that are new in the queue.
+        """Read the view's changes of the queue since the last plan. Return a table of the reservations that are new in
+        the queue: reservation id -> (position, demand; None: on hold).
         """
         view = self._cycle.view
         changes = view.waiters.changes_since(self._position)
@@ -300,7 +300,7 @@ class KeptCycle:
         return ON_HOLD if demand is None else self._find_refusal(demand).reason
 
     def _push_all(self, added: Mapping[Demand | None, list[Key]]) -> None:
-        """Add the keys of reservations to the heaps of their demands. A demand None (on hold) has no heap."""
+        """Add positions of reservations to the heaps of their demands. A demand None (on hold) has no heap."""
         for demand, keys in added.items():
             if demand is not None:
                 _check_plain(demand)
@@ -310,8 +310,8 @@ class KeptCycle:
                 self._lines[demand].push_all(keys)
 
     def _place(self, changed: Iterable[SlotInfo], came: dict[str, tuple[Key, Demand | None]]) -> None:
-        """Assign leases in queue order: on changed slots to all demands, and on all slots to demands that did not wait
-        before.
+        """Assign leases in queue order: to all demands on the changed slots, and to demands that did not wait before on
+        all slots. `came`: the reservations that are new in the queue.
         """
         names, gone = self._keys, self._gone.append
         decide, timed = self._cycle.decisions.append, self._cycle.view.timed
@@ -380,8 +380,8 @@ class KeptCycle:
                 yield demand, first
 
     def _check_slots(self) -> None:
-        """Raise `_LeftWayError` if a full cycle would launch, drain or terminate a slot. Record when idle slots are
-        drained and old machines replaced.
+        """Raise `_LeftWayError` if a full cycle would launch, drain or terminate a slot. Else schedule a cycle for the
+        times when idle slots are drained and old machines replaced.
         """
         withheld = {name for demand in self._lines if self._find_refusal(demand).is_withheld for name in demand.pools}
         if not self._idle.stay(withheld) or not self._lives.stay():
@@ -389,9 +389,9 @@ class KeptCycle:
 
 
 def _check_plain(demand: Demand) -> None:
-    """Raise `_LeftWayError` unless the free capacity alone decides where a demand fits. It does not for a gang, elastic
-    components, a queue without backfill, and a demand that only one reservation has, for example because its holder
-    declined slots.
+    """Raise `_LeftWayError` unless the free capacity alone decides where a demand fits. There are four exceptions: a
+    gang, elastic components, a queue without backfill, and a demand that only one reservation has, for example because
+    its holder declined slots.
     """
     if len(demand.needs) != 1 or demand.elastic or not demand.is_shared or not demand.settings.backfill:
         raise _LeftWayError

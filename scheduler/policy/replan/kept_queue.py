@@ -1,4 +1,4 @@
-"""The waiting reservations of the last plan in queue order, in blocks that later plans use again."""
+"""The waiting reservations of the last plan in queue order, in blocks. Later plans use unchanged blocks again."""
 
 from array import array
 from bisect import bisect_left
@@ -10,20 +10,22 @@ from typing import Any, Final
 from scheduler.model.waits import MOST_NAMES, Reason, WaitBlock
 
 Key = tuple[Any, float, int, str]
-"""The position of a reservation in the queue: its rank, its time of creation, its sequence number and its id."""
+"""The position of a reservation in the queue: (its rank, its time of creation, its sequence number, its id). The
+smallest is first.
+"""
 FEWEST_NAMES: Final = MOST_NAMES // 4
-"""A block with fewer reservations than this is joined with the next block if that one is small too."""
+"""A block with fewer reservations than this is joined with the next block, if the next block is small too."""
 MOST_STALE: Final = 1000
-"""A heap may contain this number of keys of reservations that have left the queue, and as many as there are keys of
-waiting reservations. If it contains more, it removes them.
+"""A heap removes the keys of reservations that have left the queue when it contains more keys than twice the number of
+waiting reservations plus this number.
 """
 
 
 class _Section:
     """The reservations of one block, in queue order. After a change the block is made again when it is read.
 
-    Speed: a reservation that leaves stays in the lists, and is only marked. So later blocks of the section share the
-    names and reasons of the present block, until a reservation is added.
+    Speed: a reservation that leaves stays in the lists `keys`, `names` and `reasons`, and is only marked in `stays`. So
+    the next block of the section shares the names and reasons of the present one, until a reservation is added.
     """
 
     __slots__ = ("ages", "block", "count", "keys", "names", "reasons", "stays")
@@ -33,11 +35,14 @@ class _Section:
     ) -> None:
         self.keys, self.names, self.reasons, self.block = keys, names, reasons, block
         self.count, self.stays = len(keys), bytearray(b"\1" * len(keys))
-        """The number of reservations, and one byte for each entry of the lists: 0 if its reservation has left."""
+        """`count`: the number of reservations. `stays`: one byte for each entry of the lists; 0 if its reservation has
+        left.
+        """
         self.ages: array[float] | None = None
-        """The times of creation in `keys`; None if the ranks differ or a reservation was added between others.
+        """The times of creation in `keys`, for a fast search. None: the ranks differ, or a reservation was added
+        between others.
 
-        Speed: the times lie together in memory. A search in the keys reads many of them, each in another place.
+        Speed: the times lie together in memory, while each key lies in another place.
         """
         self.note_ages()
 
@@ -50,8 +55,8 @@ class _Section:
         return self.block
 
     def find(self, key: Key, begin: int = 0) -> int:
-        """Return the index in the section's lists of the reservation with this key. It must be in the section, at the
-        index `begin` or later.
+        """Return the index of a reservation in the section's lists. `key`: its position in the queue. It must be in the
+        section, at the index `begin` or later.
         """
         keys, ages = self.keys, self.ages
         place = begin if ages is None else bisect_left(ages, key[1], begin)
@@ -61,8 +66,8 @@ class _Section:
         return place
 
     def open(self) -> tuple[list[Key], list[str], list[Reason]]:
-        """Return three lists that can be changed: the keys, the names and the reasons of the reservations that are
-        still in the section. The caller adds or removes entries in all three lists, and then calls `note_change`.
+        """Return the lists `keys`, `names` and `reasons`, without the reservations that have left. The caller may add
+        or remove entries, the same ones in all three lists, and then calls `note_change`.
         """
         if self.count < len(self.keys):
             self.keys = list(compress(self.keys, self.stays))
@@ -77,7 +82,7 @@ class _Section:
         self.ages = None
 
     def note_ages(self) -> None:
-        """Set `ages` to those of the present keys."""
+        """Set `ages` to the times of creation in `keys`, or to None if the ranks differ."""
         keys = self.keys
         is_level = bool(keys) and keys[0][0] == keys[-1][0]
         self.ages = array("d", [key[1] for key in keys]) if is_level else None
@@ -87,7 +92,9 @@ class KeptQueue:
     """The waiting reservations in queue order, each with the reason why it waits."""
 
     def __init__(self, keys: Sequence[Key], blocks: Iterable[WaitBlock]) -> None:
-        """Start with the reservations of these blocks. `keys`: their positions, smallest first."""
+        """Start with the reservations of these blocks. `keys`: the positions of all these reservations, smallest
+        first.
+        """
         self._sections: list[_Section] = []
         start = 0
         for block in blocks:
@@ -95,14 +102,16 @@ class KeptQueue:
             self._sections.append(_Section(list(keys[start:end]), block.names, block.reasons, block))
             start = end
         self._lasts = [each.keys[-1] for each in self._sections]
-        """The last key of each section. Its reservation may have left."""
+        """The last key of each section, to find the section of a key. The reservation of a last key may have left."""
 
     def cut(self) -> list[WaitBlock]:
-        """Return the blocks of the queue. Blocks without a change since the last call are the same objects."""
+        """Return the blocks of the queue. A block that has not changed since the last call is the same object."""
         return [each.block or each.make_block() for each in self._sections]
 
     def insert_all(self, keys: Sequence[Key], reasons: Sequence[Reason]) -> None:
-        """Add reservations at their positions. `keys`: their positions, smallest first; `reasons`: why each waits."""
+        """Add reservations at their positions. `keys`: the positions, smallest first; `reasons`: why each of these
+        reservations waits.
+        """
         at = bisect_left(keys, self._lasts[-1]) if self._lasts else 0
         for key, reason in zip(keys[:at], reasons, strict=False):
             self._insert(key, reason)
@@ -121,7 +130,7 @@ class KeptQueue:
             self._lasts[-1], at = known_keys[-1], end
 
     def _insert(self, key: Key, reason: Reason) -> None:
-        """Add a reservation at a position that is before that of the last reservation in the queue."""
+        """Add one reservation. Its position is before that of the last reservation in the queue."""
         at = bisect_left(self._lasts, key)
         section = self._sections[at]
         keys, names, reasons = section.open()
@@ -135,7 +144,7 @@ class KeptQueue:
 
     def renew(self, known: Key, key: Key, reason: Reason) -> bool:
         """Replace the key `known` of a reservation by the equal object `key`, and return True. Return False, and change
-        nothing, if the keys or the reason of the reservation differ.
+        nothing, if the keys differ or the reservation has another reason than `reason`.
         """
         if known != key:
             return False
@@ -147,7 +156,7 @@ class KeptQueue:
         return True
 
     def remove_all(self, keys: list[Key]) -> None:
-        """Remove the reservations at these positions. Sorts the list `keys`."""
+        """Remove the reservations with these positions from the queue. The list `keys` is sorted by this call."""
         keys.sort()  # speed: a section is looked up once for all of its keys
         lasts, changed = self._lasts, list[int]()
         at, place, section = -1, 0, None
@@ -190,8 +199,8 @@ class KeptQueue:
 
 
 class KeyHeap:
-    """The keys of reservations, smallest first. The key of a reservation that has left the queue is removed when it
-    would be returned.
+    """The keys of the waiting reservations of one demand, smallest first. The key of a reservation that has left the
+    queue is removed when it becomes the first one.
 
     Speed: almost every new key is the largest one. It is appended to a sorted list, which is read from its beginning,
     so that few keys go through a heap.
@@ -200,18 +209,18 @@ class KeyHeap:
     __slots__ = ("_begin", "_early", "_keys", "_present")
 
     def __init__(self, present: dict[str, Key]) -> None:
-        """Start with an empty heap. `present`: reservation id -> present key, for each reservation in the queue. Other
-        keys in the heap are outdated.
+        """Start without keys. `present`: reservation id -> its key, for all reservations in the queue. A key that is
+        not in this table any more is outdated.
         """
         self._keys: list[Key] = []
-        """Keys in order. Keys before the index `_begin` count as removed."""
+        """Keys, smallest first. The keys before the index `_begin` are removed."""
         self._begin = 0
         self._early: list[Key] = []
-        """A heap of the keys that were added after a larger key, and so cannot be appended to `_keys`."""
+        """A heap of the keys that are less than a key added before them, and so could not be appended to `_keys`."""
         self._present = present
 
     def push_all(self, keys: list[Key]) -> None:
-        """Add keys. Sorts the list `keys`."""
+        """Add these keys. The list `keys` is sorted by this call."""
         keys.sort()
         at = bisect_left(keys, self._keys[-1]) if self._keys else 0
         for key in keys[:at]:
@@ -223,14 +232,16 @@ class KeyHeap:
 
     @property
     def first(self) -> Key | None:
-        """The smallest key of a reservation that is in the queue; None if there is none."""
+        """The smallest key of a reservation that is in the queue; None if no such key was added."""
         keys, begin = self._keys, self._begin
         if begin < len(keys) and not self._early and self._present.get((key := keys[begin])[3]) is key:
             return key  # speed: almost always the first key is that of a reservation that waits
         return self._find_first(keys, self._early, self._present, begin)
 
     def find_next(self, first: Key) -> Key | None:
-        """Return the next key behind `first`, which was the result of `first` until its reservation left the queue."""
+        """Return the key that follows `first`; None if there is none. `first` was the smallest key until its
+        reservation left the queue.
+        """
         keys, begin = self._keys, self._begin
         if begin < len(keys) and keys[begin] is first:
             begin = self._begin = begin + 1  # speed: it is not looked up once more

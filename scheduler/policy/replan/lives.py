@@ -1,6 +1,6 @@
-"""Finds whether a full cycle would replace a machine now; then the kept cycle cannot go on.
+"""Finds whether a full cycle would replace a machine now; if so, the kept cycle cannot go on.
 
-The life of a machine ends when it is older than the rules of its pool allow, or has drifted.
+The life of a machine ends when the machine has drifted, or is older than the rules of its pool allow.
 """
 
 from math import inf
@@ -12,21 +12,25 @@ from scheduler.policy.scaling.replacement import list_replaceable
 
 
 class Lives:
-    """Finds whether a machine of a kept cycle has to be replaced, and keeps the time at which the first one may have to
-    be. No slot of the cycle may be in flight.
+    """Finds whether a machine of a kept cycle has to be replaced now, and when the first one may have to be replaced.
+    No slot of the cycle may be in flight.
     """
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
         self._cycle, self._limits = cycle, limits
         self._first: float | None = None
-        """When the first life of a machine ends; None if lives have changed since it was found."""
+        """The earliest end of a machine's life (seconds since the epoch). None: lives have changed since it was
+        computed.
+        """
 
     def forget(self) -> None:
-        """Record that the life of a machine has changed, so that the end of the first life has to be found again."""
+        """Record that the life of a machine has changed, so that the earliest end is computed again."""
         self._first = None
 
     def stay(self) -> bool:
-        """Return whether no machine is replaced in this tick. Schedule a cycle for the end of the first life."""
+        """Return True if no machine is replaced in this tick; else False. If no life has ended yet, schedule a cycle
+        for the end of the first one.
+        """
         if self._first is None:
             self._first = self._find_first()
         if self._cycle.is_due(self._first):
@@ -35,9 +39,11 @@ class Lives:
         return True
 
     def _find_first(self) -> float:
-        """Return when the first life of a machine ends; minus infinity if each tick has to look.
+        """Return the earliest end of a machine's life; infinity: none ends. Return minus infinity if each tick has to
+        examine the machines.
 
-        Each tick has to look if a machine has drifted, or if cheaper offerings count, which depends on leases.
+        There are two reasons for minus infinity: a machine has drifted; or the rules replace machines by cheaper
+        offerings, which depends on leases.
         """
         first = inf
         for name, slot_infos in self._cycle.pools.items():

@@ -1,4 +1,4 @@
-"""Whether a cycle is ordinary: only such a cycle is kept, so that a later tick can go on with it."""
+"""Tests whether a cycle is ordinary. Only an ordinary cycle is kept, so that a later tick can go on with it."""
 
 from typing import Final
 
@@ -12,12 +12,12 @@ from scheduler.policy.lifecycle.timers import may_restart_again
 _ORDINARY: Final = frozenset({Assign, Cores})
 """Kinds of decisions after which a cycle may be kept: they change only leases on ready slots."""
 _WAITING: Final = frozenset({"draining", "terminating", "error", "stopped"})
-"""Slot states in which a slot takes no leases, and which a kept cycle permits."""
+"""Slot states, other than `ready` and `empty`, that a kept cycle permits. A slot in one of them takes no leases."""
 
 
 def is_ordinary(cycle: CycleState, outcome: Plan) -> bool:
-    """Return whether no slot is in flight or about to change its state, all decisions only assign leases or limit CPUs,
-    and the view has ordinary rows only.
+    """Return whether three conditions are true: no slot is in flight or about to change its state; all decisions assign
+    leases or limit CPUs; the view has only rows with which a kept cycle can plan (`has_ordinary_rows`).
     """
     return (
         has_ordinary_rows(cycle.view, cycle.rules)
@@ -28,7 +28,9 @@ def is_ordinary(cycle: CycleState, outcome: Plan) -> bool:
 
 
 def _only_waits(slot_info: SlotInfo) -> bool:
-    """Return whether a slot that takes no lease stays in its state until a timeout or until its row changes."""
+    """Return whether a slot is in one of the states `_WAITING`, and stays in it until a timeout or until its row
+    changes.
+    """
     slot = slot_info.slot
     is_over = slot.state == "draining" and not slot_info.leases
     return slot.state == slot_info.state and slot.state in _WAITING and slot.interrupted_at is None and not is_over

@@ -1,1 +1,1 @@
-"""Launching slots and draining them: limits, offerings, the warm pool and scale-in."""
+"""Launching and draining slots: limits, offerings, the warm pool, the stopped tier and scale-in."""

@@ -1,4 +1,4 @@
-"""The budgets in dollars of one cycle: which launches they prevent, and which machines they drain."""
+"""What the budgets in dollars do in one cycle: which launches they prevent, and which machines they drain."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ _LEAVING: Final = UNPAID | {"draining", "terminating"}
 
 @dataclass(slots=True)
 class _Account:
-    """One budget in this cycle. `allowed`: the highest sum of prices per hour that its machines may have at present;
-    `rate`: the sum of prices per hour of its active machines. Both are in dollars.
+    """One budget in this cycle, in dollars per hour. `allowed`: the highest sum of prices that the budget's machines
+    may have at present. `rate`: the sum of the prices of its active machines.
     """
 
     name: str
@@ -29,7 +29,7 @@ class _Account:
 
 
 class BudgetLimits:
-    """The budgets that limit the launches of one cycle. Launches of the cycle count at once."""
+    """The budgets that limit the launches of one cycle. A launch counts as soon as this cycle has decided it."""
 
     def __init__(self, cycle: CycleState) -> None:
         self._cycle = cycle
@@ -38,33 +38,33 @@ class BudgetLimits:
             _Account(name, each, find_allowed(each, cycle.rules.spending.get(name, NOTHING_SPENT)), 0.0)
             for name, each in limiting.items()
         ]
-        """The budgets that limit launches."""
+        """The budgets that can prevent launches (`Budget.is_limit`), each with its state in this cycle."""
         for each in self.limiting:
             each.rate = sum_prices(each.budget, active(cycle))
 
     def is_over(self, pool: str, price: float, account: str) -> bool:
-        """Return whether the launch of a machine with this price would exceed a budget. A machine without a known price
-        exceeds none.
+        """Return whether a budget does not allow the launch of a machine with this price (dollars per hour) in `pool`
+        for `account`. The result is False for a machine without a known price.
         """
         return any(_exceeds(each, price) for each in self.limiting if each.budget.covers(pool, account))
 
     def find_end(self, pool: str, account: str) -> float:
-        """Return the earliest time at which a budget that counts launches of this pool for this account begins a new
-        day or month; infinity if no such budget limits a day or month.
+        """Return when the first new day or month begins for a budget that counts launches of this pool for this
+        account. Return infinity if no such budget has a limit for a day or a month.
         """
         covering = (each.budget for each in self.limiting if each.budget.covers(pool, account))
         return min(find_next_period(each, self._cycle.now) for each in covering)
 
     def add(self, pool: str, price: float, account: str) -> None:
-        """Count a launch of a machine with this price in the budgets that cover it. With a negative price, undo such a
-        launch.
+        """Count a launch of a machine with this price in each budget that counts launches of this pool for this
+        account. A negative price takes such a launch out again.
         """
         for each in self.limiting:
             if each.budget.covers(pool, account):
                 each.rate += price
 
     def list_tight(self, pools: Iterable[str], account: str) -> list[str]:
-        """Return the names of the budgets that may prevent launches in these pools for this account."""
+        """Return the names of the budgets that may not allow a launch in one of these pools for this account."""
         names = list(pools)
         return [
             each.name
@@ -73,8 +73,8 @@ class BudgetLimits:
         ]
 
     def describe(self, pools: Iterable[str], account: str) -> list[str]:
-        """Return a text for each budget of these pools and this account: the dollars per hour that it allows at
-        present, and those that its machines cost now.
+        """Return a text for each budget that counts launches of these pools for this account: the dollars per hour that
+        the budget allows at present, and the dollars per hour of its running machines.
         """
         names = list(pools)
         return [
@@ -89,13 +89,15 @@ def _exceeds(each: _Account, price: float) -> bool:
 
 
 def _dearest(cycle: CycleState, pool: str) -> float:
-    """Return the highest price of any offering of a pool, because a cheaper offering may not fit the reservation."""
+    """Return the highest price of any offering of a pool. The highest one is used, because a cheaper offering may not
+    fit the reservation.
+    """
     return max((each.price for each in cycle.rules.pools[pool].offerings), default=0.0)
 
 
 def active(cycle: CycleState) -> list[SlotInfo]:
-    """Return the slots of a cycle that have, or will have, a machine that is paid by the hour. Slots whose stopped
-    machine this cycle terminates are left out.
+    """Return the slots of a cycle whose machine is paid by the hour, now or after a launch. Slots whose stopped machine
+    this cycle terminates are left out.
     """
     return [
         each
@@ -110,16 +112,17 @@ def sum_prices(budget: Budget, slot_infos: Iterable[SlotInfo]) -> float:
 
 
 def find_payer_of(slot_info: SlotInfo) -> str:
-    """Return the account for whose demand the machine of a slot was launched; "": no account."""
+    """Return the account for whose reservation the machine of a slot was launched; "": for no account."""
     return slot_info.slot.launched_for or ""
 
 
 def drain_over_budget(cycle: WithHeadroom) -> Scaled:
-    """Drain machines of each budget with the action `drain`, until those that stay cost no more than it allows.
+    """Drain machines for each budget with the action `drain`, until the remaining machines cost no more than the budget
+    allows.
 
     Machines in flight that no reservation waits for end first, then ready slots without leases, longest idle first.
-    Slots with leases drain only when the day or the month has nothing left; their leases go on until they end.
-    Cordoned slots and machines without a price stay.
+    Slots with leases drain only when nothing is left of the budget for the day or the month; their leases go on until
+    they end. Cordoned slots and machines without a price stay.
     """
     for name, budget in cycle.rules.budgets.items():
         if budget.action != "drain":
@@ -137,8 +140,8 @@ def drain_over_budget(cycle: WithHeadroom) -> Scaled:
 
 
 def _list_to_go(budget: Budget, staying: list[SlotInfo], *, spares_leases: bool) -> list[SlotInfo]:
-    """Return the slots that may drain for a budget, in the order in which they drain. `staying`: the slots that do not
-    leave already. `spares_leases`: whether slots with leases stay.
+    """Return the slots that may drain for a budget, in the order in which they drain. `staying`: the slots that are not
+    ending already. `spares_leases`: whether slots with leases stay.
     """
     mine = [
         each

@@ -1,5 +1,5 @@
 """Headroom for withheld launches: how many launches only `max_slots` or EC2's quota withholds, and which unneeded slots
-end so that a later cycle can make them.
+end so that a later cycle can make these launches.
 
 Source: Arvados' "at quota". Arvados stops at the first reservation over quota and shuts down all idle machines.
 Leasehold ends only unneeded slots, and only as many as launches are withheld.
@@ -26,17 +26,17 @@ from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import could_serve
 
 _MOST: Final = 1 << 32
-"""A number of slots above that of any pool."""
+"""A number that is greater than the number of slots of any pool."""
 _LACKS_SLOT: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
-"""Waiting codes with which a demand would be launched if the pool had more slots. `behind_queue` is among them, because
-it may be due to a protected gang that comes later in the queue. The gangs before the demand are tested by
+"""Waiting codes (None: no code) of launches that could be made if the pool had more slots. `behind_queue` is among
+them, because it may be due to a protected gang that comes later in the queue. The gangs before the demand are tested by
 `_ImaginedLaunches.awaited`.
 """
 
 
 def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> Headroom:
-    """Count, by pool, the launches that would be made if `max_slots` and EC2's quota allowed them. Several small
-    reservations may share a launch.
+    """Count, by pool, the launches that would be made if `max_slots` and EC2's quota allowed them, and find the slots
+    that must not end to make these launches possible. Several small reservations may share a launch.
 
     Call this function before the warm pools are filled, because a pool with withheld launches gets no warm slot.
     """
@@ -56,9 +56,9 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
     """End one unneeded slot of a pool for each launch that is withheld there.
 
     A slot is unneeded if it is elastic, not cordoned, and has neither a lease nor a reservation that waits for it.
-    Stopped slots end first, unless the launch is withheld for EC2's quota, which they do not use. Then slots in flight
-    end, then the slot that was idle longest, then slot order. `idle_scale_down`, `min_slots` and `target_warm_slots`
-    protect no slot. Slots that drain or terminate already count.
+    Stopped slots end first, but not for EC2's quota, because they do not use it. Then slots in flight end, then the
+    slots that were idle longest, then slot order decides. `idle_scale_down`, `min_slots` and `target_warm_slots`
+    protect no slot. Slots that drain or terminate already count as ended.
     """
     for name in cycle.rules.pools:
         if not (count := headroom.launches.get(name, 0)):
@@ -80,8 +80,7 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
 def _is_unneeded(slot_info: SlotInfo) -> bool:
     """Return whether a slot may end so that a withheld launch can run.
 
-    A slot that this cycle launches or starts may not end. Such a slot is recognised by its row, which is still inactive
-    or stopped.
+    A slot that this cycle launches or starts may not end. Its row shows this: the row is still inactive or stopped.
     """
     if slot_info.wanted:
         return False
@@ -92,8 +91,8 @@ def _is_unneeded(slot_info: SlotInfo) -> bool:
 
 
 def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
-    """Return whether it is worth counting the withheld launches of a pool: it has an unneeded slot, or it may launch a
-    warm slot that would be the next one to end.
+    """Return whether the withheld launches of a pool have to be counted, for one of two reasons: the pool has an
+    unneeded slot, or it may still launch a warm slot, which would be an unneeded slot in the next cycle.
     """
     if not slot_infos or not slot_infos[0].pool.is_elastic:
         return False
@@ -105,11 +104,11 @@ def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
 def _imagine_launches(
     cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return two tables by pool: (1) how many launches the withheld demands would cause; (2) how many of them
-    `max_slots` withholds.
+    """Return two tables: (1) pool -> how many launches for the demands in `shortfall` are withheld; (2) pool -> how
+    many of these launches `max_slots` withholds.
 
     A demand whose imagined launches failed once is not tried again. A launch that could serve a protected gang before
-    the demand is not imagined: the starvation guard would prevent it, too.
+    the demand is not imagined, because the starvation guard would prevent it, too.
     """
     most_launches = {
         name: _count_useful_launches(slot_infos, limits) for name, slot_infos in cycle.pools.items() if slot_infos
@@ -134,8 +133,8 @@ def _imagine_launches(
 
 
 def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> int:
-    """Return how many launches the pool could make if all its unneeded slots ended. To end more slots than these would
-    be useless.
+    """Return how many launches the pool could make if all its unneeded slots ended. Counting more withheld launches
+    would be useless.
     """
     goes = sum(_is_unneeded(slot_info) or slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
     name = slot_infos[0].slot.pool
@@ -144,15 +143,15 @@ def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> 
 
 @dataclass
 class _ImaginedLaunches:
-    """The launches that would be made without `max_slots` and EC2's quota. By pool, `by_quota` counts those that EC2's
-    quota withholds, and `by_limit` the others.
+    """The launches that would be made without `max_slots` and EC2's quota. They are only counted. `by_quota`: pool ->
+    the number of launches that EC2's quota prevents; `by_limit`: pool -> the number of all other launches.
     """
 
     limits: LaunchLimits
     pools: Mapping[str, Pool]
     orders: dict[str, int]
-    """Pool -> the position in slot order of its first imagined slot. Imagined slots come behind all slots, by pool in
-    configured order.
+    """Pool -> the position in slot order of its first imagined slot. All imagined slots come behind the existing slots,
+    by pool in configured order.
     """
     most_launches: dict[str, int]
     """Pool -> how many launches the pool could make if all its unneeded slots ended."""
@@ -160,23 +159,25 @@ class _ImaginedLaunches:
     by_quota: Counter[str] = field(default_factory=Counter)
     by_limit: Counter[str] = field(default_factory=Counter)
     awaited: list[InstanceRequest] = field(default_factory=list)
-    """Requests of the protected gangs before the present demand, see `Shortfall.awaited`."""
+    """Requests of the protected gangs that come before the present demand in the queue, see `Shortfall.awaited`."""
     demand: Demand | None = None
     made: list[tuple[SlotInfo, Counter[str]]] = field(default_factory=list)
     made_in: Counter[str] = field(default_factory=Counter)
-    """Pool -> number of imagined launches of the present demand."""
+    """Pool -> the number of imagined launches of the present demand there."""
     markets: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(pool, market) -> number of imagined slots."""
     numbers: Iterator[int] = field(default_factory=count)
-    """Numbers of the imagined slots. An undone launch keeps its number, so that no two slots have the same order."""
+    """Yields the numbers of the imagined slots. The number of an undone launch is not used again, so that no two slots
+    have the same position.
+    """
 
     def begin(self, demand: Demand) -> None:
         """Start to collect the imagined launches of this demand."""
         self.demand, self.made, self.made_in = demand, [], Counter()
 
     def launch(self, need: InstanceRequest) -> SlotInfo | None:
-        """Return the slot that would be launched for one instance, in the first pool that lacks nothing but a free
-        slot.
+        """Imagine a launch for one instance, in the first pool where nothing but `max_slots` or EC2's quota may prevent
+        it. Return the imagined slot; None if there is no such pool.
         """
         assert self.demand is not None, "begin() goes before"  # noqa: S101
         for name, choice, code in self.limits.list_choices(self.demand, need):
@@ -200,9 +201,10 @@ class _ImaginedLaunches:
         return None
 
     def could_be_made(self, slot_infos: Collection[SlotInfo]) -> bool:
-        """Return whether the imagined launches of the present demand could be made if the unneeded slots ended.
+        """Return whether a later cycle could make the imagined launches of the present demand after the unneeded slots
+        have ended.
 
-        The slots in `slot_infos` cannot end, because instances of the demand would be on them.
+        `slot_infos`: the slots of the demand's instances. They are not counted among the slots that end.
         """
         imagined = {slot_info for slot_info, _ in self.made}
         stay = Counter(each.slot.pool for each in slot_infos if each not in imagined and _is_unneeded(each))
@@ -220,8 +222,9 @@ class _ImaginedLaunches:
         self.limits.imagine(slot_info.slot.pool, slot_info.market, count)
 
     def count(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return two tables by pool: (1) how many imagined launches EC2's quota or `max_slots` withholds; (2) how many
-        of them `max_slots` withholds. From now on the imagined slots do not count for the market of the next launch.
+        """Return two tables: (1) pool -> how many imagined launches EC2's quota or `max_slots` withholds; (2) pool ->
+        how many of them `max_slots` withholds. From now on the imagined slots do not count for the market of the next
+        launch.
         """
         for (name, market), number in self.markets.items():
             self.limits.imagine(name, market, -number)

@@ -1,5 +1,5 @@
-"""Step 6, launch: slots for reservations that fit on nothing that is ready or in flight. A stopped slot that fits is
-started instead.
+"""Step 6, launch: slots are launched for reservations that fit on no slot that is ready or in flight. A stopped slot
+that fits is started instead.
 
 Sources: the autoscaler's tick (capacity in flight is used first), Arvados (choice of the offering, back-offs).
 """
@@ -22,7 +22,7 @@ from scheduler.policy.scaling.offerings import Choice
 
 @dataclass
 class TrialLaunch:
-    """The launches that one demand would need, made as a trial. If `fill` returns None, they do not suffice, and the
+    """The launches that one demand would need, decided as a trial. If they do not suffice, `fill` returns None, and the
     caller must call `undo`.
     """
 
@@ -30,32 +30,32 @@ class TrialLaunch:
     limits: LaunchLimits
     demand: Demand
     there: list[SlotIndex]
-    """Indexes of the slots that instances of the demand may use without a launch, including slots that are
-    kept for it.
+    """Indexes of the slots that instances of the demand may use without a launch. They include slots that the
+    starvation guard keeps for the demand.
     """
     launched: list[tuple[str, Choice, SlotInfo]] = field(default_factory=list)
     held: str = ""
-    """Code of the reason that prevents a launch for the demand; "" if no launch would serve it."""
+    """Waiting code of the reason that prevented a launch for the demand; "" if no launch failed, or no offering could
+    hold an instance.
+    """
     lacks_one: bool = False
-    """Whether a launch that the demand needs was impossible. If false although `fill` failed, its instances exclude
-    each other on the slots that exist.
+    """Whether a launch that the demand needs was impossible. If it is False although `fill` failed, the instances
+    exclude each other on the slots that exist.
     """
     account: str | None = None
-    """The account of the reservation, for which the machines are launched."""
+    """The account of the reservation, for which the machines are launched; None: no account is known."""
     gang: str | None = None
-    """The id of the reservation if all its instances must run at the same time; None: it has one instance."""
+    """The id of the reservation if it is a gang; None: it has one instance."""
 
     def fill(self) -> list[SlotInfo] | None:
-        """Launch the slots that the demand needs, and return a slot for each instance. None: that is impossible, and
-        the caller must call `undo`.
+        """Launch the slots that the demand needs, and return a slot for each instance. Return None if that is
+        impossible; the caller must then call `undo`.
         """
         return fill(self.demand, self._list_indexes(), self._launch)
 
     def foresee_code(self) -> str:
-        """Return the waiting code that the demand would get if its launches were decided now; "" if they would serve
-        it.
-
-        The trial launches are undone.
+        """Return the waiting code that the demand would get if its launches were decided now; "" if launches would
+        serve it. Nothing stays launched.
         """
         is_served = has_room(self.demand, self._list_indexes(), extend=self._launch)
         self.undo()
@@ -65,9 +65,10 @@ class TrialLaunch:
         return [*self.there, self.cycle.launched]
 
     def _launch(self, need: InstanceRequest) -> SlotInfo | None:
-        """Start a stopped slot for one instance, or launch one in the first pool that can, and return the slot.
+        """Start a stopped slot for one instance, or launch a slot in the first pool that can launch one. Return the
+        slot.
 
-        If no pool can, return None and store the code of the reason in `held`.
+        If no pool can, return None and store the waiting code of the reason in `held`.
         """
         account = self.account or self.demand.payer or None
         if (started := self.limits.find_start(self.demand.pools, need, self.demand.payer)) is not None:
@@ -85,14 +86,15 @@ class TrialLaunch:
         return slot_info
 
     def undo(self) -> None:
-        """Undo the launches of this trial, last one first."""
+        """Undo the launches of this trial, the last one first. `held` and `lacks_one` stay."""
         for name, _, slot_info in reversed(self.launched):
             self.cycle.launched.remove(slot_info)
             self.limits.undo(name, slot_info)
 
     def probe(self) -> None:
-        """If the trial failed because of EC2's quota, and the back-off for this quota has ended, launch a single slot
-        as a test. A gang that needs several slots gets the first of them in this way.
+        """Launch a single slot as a test, if the trial failed because of EC2's quota and the back-off for this quota
+        has ended; else do nothing. A gang that needs several slots gets the first of them in this way. Call it after
+        `undo`.
         """
         if self.held != "at_quota" or not self.launched:
             return
@@ -101,7 +103,7 @@ class TrialLaunch:
             self.limits.launch(name, choice, "demand", self.account).wanted = True
 
     def find_code(self) -> str:
-        """Return the waiting code of the demand after its trial launches failed and were undone."""
+        """Return the waiting code of the demand. Call it after the trial launches failed and were undone."""
         if self.held:
             return self.held if self.launched else self.limits.choose_code(self.demand, self.held)
         if not self.lacks_one or has_room_for_some(self.demand, self._list_indexes()):
@@ -110,11 +112,11 @@ class TrialLaunch:
 
 
 WITHHELD: Final = frozenset({"at_max_slots", "at_quota"})
-"""Waiting codes of a demand whose launch only `max_slots` or EC2's quota prevents."""
+"""Waiting codes of the reasons that withhold a launch: without `max_slots` or EC2's quota it would be made."""
 
 
 def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall:
-    """Launch the slots that each reservation needs, in queue order, and return the launches that were withheld.
+    """Launch the slots that each reservation needs, in queue order. Return the demands whose launches were withheld.
 
     A reservation uses capacity on slots launched earlier in this cycle before it causes a launch: n reservations with p
     places in flight cause ceil((n - p) / places of a slot) launches. A reservation whose launches are not all possible
@@ -133,11 +135,11 @@ def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall
 def _launch_for_all(
     cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits
 ) -> tuple[list[Demand], dict[int, list[InstanceRequest]]]:
-    """Launch for every unplaced reservation; return the demands whose launches are withheld, and the requests of
-    protected gangs as in `Shortfall.awaited`.
+    """Launch slots for the unplaced reservations, in queue order. Return two things: (1) the demands whose launches are
+    withheld; (2) the requests of protected gangs, as in `Shortfall.awaited`.
 
-    A refusal is the same for all reservations with the same demand, so each demand is tried once until something is
-    launched: the queue may have a million rows.
+    A refusal is the same for all reservations with the same demand. So each demand is tried only once until something
+    is launched: the queue may have a million rows.
     """
     queue, kept, gangs = unplaced.queue, unplaced.protected.kept, unplaced.protected.gangs
     ids, demands, different = queue.ids, queue.demands, queue.different
@@ -183,11 +185,11 @@ def _launch_for_all(
 def _refuse_demands(
     cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits
 ) -> tuple[dict[Demand, "_Refusal"], list[Demand], int]:
-    """Try the first reservation of each demand, in queue order, until one has a launch or is a gang.
+    """Try the first reservation of each demand, in queue order, until one gets a launch or is a gang.
 
-    Return three things: (1) the refusal of each refused demand; (2) the demands, with withheld launches, of the
-    reservations before that one; (3) how many reservations are done. The waiting reasons of these are recorded. Speed:
-    the other reservations of a refused demand need no step each.
+    Return three things: (1) demand -> refusal, for the refused demands; (2) the demands with withheld launches, one for
+    each reservation that is done; (3) how many reservations, the first ones of the queue, are done. Their waiting
+    reasons are recorded. Speed: the other reservations of a refused demand need no step each.
     """
     if unplaced.protected.kept or unplaced.protected.gangs or unplaced.deferred:
         return {}, [], 0
@@ -210,7 +212,7 @@ def _refuse_demands(
 
 
 def _launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage], limits: LaunchLimits) -> None:
-    """Launch for elastic instances without capacity, in rank order, in pools with `launch_for_elastic`.
+    """Launch slots for elastic instances without capacity, in rank order, in pools with `launch_for_elastic`.
 
     The elastic instances of a pending reservation count only if its essential instances wait for slots in flight and
     for nothing else. Elastic instances use capacity in flight before they cause a launch. Source: Zoe.
@@ -233,24 +235,26 @@ def _launch_for_elastic(cycle: CycleState, shortages: Iterable[ElasticShortage],
 
 @dataclass(slots=True)
 class _Refusal:
-    """Why nothing is launched for one demand. The refusal is valid until a launch that could change it."""
+    """Why nothing is launched for the reservations of one demand. A launch in this cycle may make the refusal invalid
+    (`still_holds`).
+    """
 
     demand: Demand
     held: str
-    """Code of the reason that prevents a launch; "" if no launch would serve the demand."""
+    """Waiting code of the reason that prevents a launch; "" if no offering could serve the demand."""
     reason: tuple[str, str]
-    """The waiting code that is reported, and its sentence."""
+    """The reported waiting code, and its sentence. The code may differ from `held`."""
     launches: int
     own_launches: int
-    """The number of launches in this cycle at the time of the refusal: `launches` in all pools, `own_launches` in the
-    pools of the demand.
+    """The numbers of launches in this cycle at the time of the refusal. `launches`: in all pools; `own_launches`: in
+    the pools of the demand.
     """
     ids: list[str] = field(default_factory=list)
-    """Ids of the reservations with this demand."""
+    """Ids of the reservations to which the refusal applies."""
 
     def still_holds(self, limits: LaunchLimits) -> bool:
-        """Return whether the launches since the refusal cannot change it: the pools of the demand are at `max_slots`,
-        and only other pools had launches.
+        """Return whether the refusal is valid in spite of the launches since then: the pools of the demand are at
+        `max_slots`, and only other pools had launches.
         """
         if self.held != "at_max_slots" or self.own_launches != limits.count_launches(self.demand.pools):
             return False
@@ -266,10 +270,10 @@ def _refuse(demand: Demand, held: str, code: str, limits: LaunchLimits) -> _Refu
 def _launch_for(
     cycle: CycleState, name: str, demand: Demand, unplaced: Unplaced, limits: LaunchLimits
 ) -> tuple[str, str]:
-    """Give the reservation `name` capacity on slots that this cycle launches.
+    """Give the reservation `name` capacity on slots that this cycle launches. Return two empty texts if that succeeds.
 
-    If nothing is launched for it, return two codes: that of the reason which prevents the launch, and the one to
-    report. Else return two empty texts.
+    If nothing is launched for it, return two waiting codes: (1) that of the reason which prevents the launch; (2) the
+    code to report.
     """
     if len(demand.needs) == 1 and name not in unplaced.deferred:
         return _launch_for_one(cycle, name, demand, limits)
@@ -288,10 +292,11 @@ def _launch_for(
 
 
 def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: LaunchLimits) -> tuple[str, str]:
-    """Do the same as `_launch_for` for a reservation with a single instance, without a trial.
+    """Give the reservation `name`, which has a single instance, capacity on a slot that this cycle launches. Return two
+    texts as `_launch_for` does: empty ones if that succeeds, else two waiting codes.
 
-    Nothing that is ready or in flight can serve it, and no launch would have to be undone. Almost all reservations have
-    a single instance.
+    No trial is needed: no slot that is ready or in flight can serve the reservation, and no launch would have to be
+    undone. Almost all reservations have a single instance.
     """
     need, launched = demand.needs[0], cycle.launched
     slot_info = launched.find(need, demand.declined)
@@ -314,8 +319,8 @@ def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: Launch
 
 
 def choose_code_for_one(demand: Demand, held: str, limits: LaunchLimits) -> str:
-    """Return the code to report for a single instance. `held`: the code of the reason that prevents its launch; "": no
-    launch would serve it.
+    """Return the waiting code to report for a reservation with a single instance. `held`: the code of the reason that
+    prevents its launch; "": no offering could serve it.
     """
     if held == "":
         return "cordoned" if limits.has_cordoned_room(demand) else "no_capacity"

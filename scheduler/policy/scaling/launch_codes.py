@@ -18,18 +18,18 @@ DETAILS: Final[Mapping[str, str]] = MappingProxyType(
         "no_capacity": "no slot has room for the reservation, and none can be launched",
     }
 )
-"""Waiting code -> the sentence for a reservation that no launch serves."""
+"""Waiting code -> the sentence that explains it for a reservation that no launch serves."""
 ORDER_OF_CODES: Final = (
     *("behind_queue", "at_max_slots", "at_quota", "over_budget", "capacity", "throttled", "misconfigured"),
 )
 """Waiting codes in order: if several apply, the first one is reported."""
 OF_A_MARKET: Final = frozenset({"at_quota", "over_budget", "capacity", "misconfigured", "no_capacity"})
-"""Waiting codes whose cause may be that the next launch has to be in a certain market (spot or on-demand)."""
+"""Waiting codes that may be due to the market (spot or on-demand) that the next launch has to have."""
 
 
 def first_code(codes: Iterable[str | None]) -> str:
-    """Return the code to report if these are the reasons that prevent a launch; "" if there is none, or if one is None
-    (a launch is possible).
+    """Return the waiting code to report if these are the reasons that prevent the possible launches: the first one in
+    ORDER_OF_CODES. Return "" if there is no reason, or if one is None (that launch is possible).
     """
     found = set(codes)
     return "" if None in found else next((code for code in ORDER_OF_CODES if code in found), "")

@@ -37,38 +37,37 @@ _NO_BOOTS: Final[FailedBoots] = MappingProxyType({})
 
 
 class LaunchLimits:
-    """The limits on the launches of one cycle, and the launches made so far, which count towards the limits.
+    """The limits on the launches of one cycle, and the launches decided so far, which count towards the limits.
 
-    `failed_boots`: boots that failed in this cycle. They count against their pool before the commit has written them.
+    `failed_boots`: pool -> slots whose boot failed in this cycle. They count against their pool before the commit.
     """
 
     def __init__(self, cycle: CycleState, failed_boots: FailedBoots = _NO_BOOTS) -> None:
         self._cycle, self._failed_boots = cycle, failed_boots
         self.launches = 0
-        """Launches that this cycle has decided so far."""
+        """How many launches and starts this cycle has decided so far."""
         self.next_end = inf
-        """The earliest end of a back-off or budget period that prevented a launch in this cycle; infinity: nothing with
-        an end did.
+        """The earliest end of a back-off or budget period that prevented a launch in this cycle; infinity: no launch
+        was prevented by something that ends at a known time.
         """
         self.pools = {name: PoolLaunches(cycle, name) for name in cycle.rules.pools}
         self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
-        """Requests of protected gangs: an offering that could hold one of them is not launched for other reservations.
-        """
+        """Requests of protected gangs. Offerings that could hold one of them are not launched for others."""
         self._cordoned_room: dict[Demand, bool] = {}
         self.budgets = BudgetLimits(cycle)
         self._knows_refusals = bool(cycle.view.holds or failed_boots or self.budgets.limiting)
-        """Whether anything except `max_slots` may hold a launch back."""
+        """Whether anything except `max_slots` may prevent a launch."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.rules.pools}
 
     @cached_property
     def _has_mix(self) -> bool:
-        """Whether any pool fixes how its slots divide among the markets."""
+        """Whether the rules of any pool divide its slots among the markets (spot and on-demand)."""
         return any(pool.market.has_mix for pool in self._cycle.rules.pools.values())
 
     def _list_bounds(self, name: str) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield each `max_slots` that limits a pool, as (maximum, the pools whose slots count)."""
+        """Yield each `max_slots` that limits a pool, as (its value, the pools whose slots count towards it)."""
         rules = self._cycle.rules
         pool, own = rules.pools[name], rules.scheduler.system.get(rules.pools[name].system)
         yield pool.max_slots or 0, (name,)
@@ -78,8 +77,8 @@ class LaunchLimits:
             yield own.max_slots, rules.pools_of_system[pool.system]
 
     def find_code(self, name: str, choice: Choice, account: str = "") -> str | None:
-        """Return the waiting code of the reason that prevents this choice in a pool; None if it can be launched now.
-        `account`: the account whose demand causes the launch.
+        """Return the waiting code of the reason that prevents a launch of this choice in the pool `name`; None if it
+        can be launched now. `account`: the account whose reservation causes the launch; "": none.
         """
         if self._is_full(name):
             return "at_max_slots"
@@ -90,7 +89,7 @@ class LaunchLimits:
         return self._find_refusal(name, choice, account)
 
     def lacks_only_slot(self, name: str, choice: Choice, account: str = "") -> bool:
-        """Return whether a choice could be launched in a pool if `max_slots` and EC2's quota were higher."""
+        """Return whether nothing but `max_slots` or EC2's quota can prevent a launch of this choice in the pool."""
         return not self.is_probing(name, choice.market) and self._find_refusal(name, choice, account) is None
 
     def _find_refusal(self, name: str, choice: Choice, account: str) -> str | None:
@@ -108,7 +107,9 @@ class LaunchLimits:
         return "misconfigured" if wrong else None
 
     def describe(self, code: str, pools: Sequence[str], account: str = "") -> str:
-        """Return the sentence for a waiting code, with details of these pools and the budgets of this account."""
+        """Return the sentence that explains a waiting code, with details of these pools and the budgets of this
+        account.
+        """
         if code == "misconfigured":
             for name in pools:
                 if self._is_unhealthy(name):
@@ -121,20 +122,20 @@ class LaunchLimits:
         return "; ".join([DETAILS[code], *filter(None, turns)])
 
     def describe_turn(self, name: str) -> str | None:
-        """Return as text which market the next launch of a pool is to have; None if the price decides."""
+        """Return a text about the market that the next launch of a pool is to have; None if the price decides."""
         text = describe_turn(self._cycle.rules.pools[name].market, self.pools[name].mix)
         return None if text is None else f"pool {name}: {text}"
 
     def list_choices(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice, str | None]]:
-        """Yield the possible launches for one instance, best first, as (pool, choice, code of the reason that prevents
-        the launch).
+        """Yield the offerings that a launch for one instance may choose, best first: (pool, choice, waiting code of the
+        reason that prevents the launch; None: it is possible).
         """
         for name, choice in self._find_eligible(demand, need):
             yield name, choice, self._find_code_behind(name, choice, demand.payer)
 
     def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | str:
-        """Return (pool, choice) of the first launch that is possible for an instance. If none is possible, return the
-        code to report; "" if there is no offering to choose for the instance.
+        """Return (pool, choice) of the best launch for an instance that is possible now. If none is possible, return
+        the waiting code to report; "" if there is no offering to choose for the instance.
         """
         codes: list[str] = []
         for each in self._find_eligible(demand, need):
@@ -145,8 +146,8 @@ class LaunchLimits:
         return first_code(codes)
 
     def reserve(self, demand: Demand) -> None:
-        """From now on, make no launch for other reservations if the new slot could serve an instance of this protected
-        demand.
+        """Make no further launch in this cycle for other reservations if the new slot could serve an instance of this
+        protected demand.
 
         The starvation guard would keep the new slot for the protected reservation anyway.
         """
@@ -169,7 +170,7 @@ class LaunchLimits:
     def _list_launchable(
         self, name: str, fitting: list[Choice], demand: Demand, need: InstanceRequest
     ) -> Iterator[Choice]:
-        """Yield the choices that a launch for one instance may take, in the order in which they are tried.
+        """Yield the choices in `fitting` that a launch for one instance may take, in the order in which they are tried.
 
         If no spot offering of the pool could hold the instance, on-demand ones serve it when it is spot's turn, too:
         there is no spot machine to wait for. The reverse does not hold, so that a pool never has fewer on-demand slots
@@ -185,7 +186,7 @@ class LaunchLimits:
         yield from list_fallback(name, pool, fitting, eligible, holds, turn, is_impatient=name in demand.impatient)
 
     def list_next(self, name: str) -> list[Choice]:
-        """Return the choices for a launch that no reservation needs, in the order in which they are tried. Such a
+        """Return the choices for a launch that no reservation needs, for example of a warm slot, best first. Such a
         launch falls back to on-demand only in a pool that divides its slots among the markets.
         """
         pool, turn, choices = self._cycle.rules.pools[name], self._find_turn(name), self.pools[name].choices
@@ -200,8 +201,8 @@ class LaunchLimits:
         return find_turn(rules, self.pools[name].mix) if rules.has_mix else None
 
     def imagine(self, name: str, market: str, count: int) -> None:
-        """Count slots in the mix of markets that decides the market of the next launch. A negative number takes slots
-        out.
+        """Add `count` slots of this market to the pool's mix, which decides the market of its next launch. A negative
+        number takes slots out.
         """
         if self._has_mix:
             self.pools[name].mix.add(market, count)
@@ -209,8 +210,8 @@ class LaunchLimits:
     def launch(
         self, name: str, choice: Choice, reason: str, account: str | None = None, gang: str | None = None
     ) -> SlotInfo:
-        """Decide a launch of this choice on the first empty slot of a pool. Return the slot, which is in flight now.
-        `account`, `gang`: the account and the gang whose demand causes the launch, as in `Launch`.
+        """Decide a launch of this offering on the first empty slot of a pool. Return the slot, which is in flight now.
+        `account`, `gang`: the account and the gang for which the machine is launched; None: there is none.
         """
         there = self.pools[name]
         slot_info = there.empty.pop()
@@ -233,12 +234,12 @@ class LaunchLimits:
     def find_start(
         self, pools: Iterable[str], need: InstanceRequest | None = None, account: str = ""
     ) -> tuple[str, SlotInfo, Choice] | None:
-        """Return (pool, slot, choice) of the stopped slot to start for an instance (`need` None: for any instance),
-        where the choice is the offering as which the slot is started. Return None if there is no such slot.
+        """Return (pool, slot, choice) of a stopped slot that can be started for an instance; None if there is none.
+        `choice`: the offering with which the slot is started. `need` None: the slot need not fit an instance.
 
-        Pools are in this order, and in each the cheapest slot goes first. Whatever prevents a launch of its offering
-        prevents a start too, except `max_slots`. While EC2 has no capacity for its offering, a pool with
-        `resize_stopped` starts it as another one.
+        Pools are tried in the given order; in each pool the cheapest slot goes first. What prevents a launch of the
+        slot's offering prevents its start too, except `max_slots`. While EC2 has no capacity for this offering, a pool
+        with `resize_stopped` starts the slot with another offering.
         """
         for name in pools:
             for slot_info in self.pools[name].startable if self._cycle.rules.pools[name].stopped_slots else ():
@@ -258,7 +259,7 @@ class LaunchLimits:
         return "at_quota" if self.is_at_quota(name, choice.market) else self._find_refusal(name, choice, account)
 
     def start(self, name: str, slot_info: SlotInfo, choice: Choice, reason: str, account: str | None = None) -> None:
-        """Decide to start a stopped slot that `find_start` returned, as this choice. The slot is in flight now."""
+        """Decide to start a stopped slot with an offering, as `find_start` returned both. The slot is in flight now."""
         there = self.pools[name]
         there.startable.remove(slot_info)
         there.starts += 1
@@ -270,7 +271,9 @@ class LaunchLimits:
         return sum(self.pools[name].launches + self.pools[name].starts for name in pools)
 
     def undo(self, name: str, slot_info: SlotInfo) -> None:
-        """Undo the last launch or start of this cycle. No other decision may have been made since."""
+        """Undo the last launch or start of this cycle, which was on this slot. No other decision may have been made
+        since then.
+        """
         launched, there = self._cycle.decisions.pop(), self.pools[name]
         self.launches -= 1
         self.budgets.add(name, -slot_info.price, getattr(launched, "account", None) or "")
@@ -288,7 +291,7 @@ class LaunchLimits:
         slot_info.state = "empty"
 
     def choose_code(self, demand: Demand, code: str) -> str:
-        """Return the code to report for a reservation that no launch serves.
+        """Return the waiting code to report for a reservation that no launch serves: `code`, with one exception.
 
         It is `cordoned` instead of `at_max_slots` if cordoned slots have room for all its instances. Source: Arvados.
         """
@@ -302,7 +305,7 @@ class LaunchLimits:
         return "cordoned" if found else code
 
     def has_cordoned_room(self, demand: Demand) -> bool:
-        """Return whether each instance of a demand alone would fit on a slot if the slot were not cordoned."""
+        """Return whether each instance of a demand, by itself, would fit on a cordoned slot."""
         if demand not in self._cordoned_room:
             there = [p for name in demand.pools for p in self.pools[name].cordoned if p.slot.id not in demand.declined]
             self._cordoned_room[demand] = all(
@@ -312,11 +315,13 @@ class LaunchLimits:
         return self._cordoned_room[demand]
 
     def find_bound(self, name: str) -> int:
-        """Return the lowest `max_slots` that limits this pool."""
+        """Return the lowest `max_slots` that limits this pool: its own, its system's or the one over all pools."""
         return min(most for most, _ in self._bounds[name])
 
     def count_left(self, name: str) -> int:
-        """Return how many more slots `max_slots` allows in this pool. Other limits are not tested."""
+        """Return how many more slots `max_slots` and the empty slots of this pool allow. Other limits are not
+        tested.
+        """
         left = min(most - self._count(pools) for most, pools in self._bounds[name])
         return max(0, min(left, len(self.pools[name].empty)))
 
@@ -329,20 +334,20 @@ class LaunchLimits:
         return False
 
     def _count(self, pools: Sequence[str]) -> int:
-        """Count the active slots of these pools, and the machines that belong to no slot."""
+        """Return the number of active slots of these pools plus the number of their machines that belong to no slot."""
         if len(pools) == 1 and not self._strangers:
             return self.pools[pools[0]].active
         known = (self.pools[name].active for name in pools if name in self.pools)
         return sum(known) + sum(map(self._count_strangers, pools))
 
     def _count_strangers(self, name: str) -> int:
-        """Count the machines with this pool's tags that belonged to no slot at the last comparison with EC2."""
+        """Return how many machines with this pool's tags belonged to no slot at the last comparison with EC2."""
         hold = self._strangers.get(name)
         return hold.active if hold is not None and self._lasts(hold.until) else 0
 
     def _is_unhealthy(self, name: str) -> bool:
-        """Return whether too many boots in a row failed (`unhealthy_after`). Then nothing is launched in the pool for
-        `error_cooldown`, and after that one machine at a time until a boot succeeds.
+        """Return whether launches in a pool are paused because `unhealthy_after` boots in a row failed. The pause lasts
+        for `error_cooldown`; after that one machine at a time is launched until a boot succeeds.
         """
         pool, hold = self._cycle.rules.pools[name], self._cycle.view.holds.get(hold_id(name, "unhealthy"))
         failed_now = self._failed_boots.get(name, ())
@@ -363,25 +368,25 @@ class LaunchLimits:
         return hold is not None and self._lasts(hold.until)
 
     def _lasts(self, until: float) -> bool:
-        """Return whether a launch back-off that ends at `until` still lasts. If so, a cycle is due at its end."""
+        """Return whether a launch back-off that ends at `until` still lasts. If so, schedule a cycle for its end."""
         if self._cycle.is_due(until):
             return False
         self.next_end = min(self.next_end, until)
         return True
 
     def is_at_quota(self, name: str, market: str) -> bool:
-        """Return whether EC2's quota of a market prevents launches in a pool."""
+        """Return whether a back-off for EC2's quota prevents launches of this market in a pool."""
         hold = self._cycle.view.holds.get(hold_id(name, "quota", market))
         return hold is not None and not self._is_quota_over(name, hold)
 
     def is_probing(self, name: str, market: str) -> bool:
-        """Return whether the test launch after a back-off for EC2's quota has no answer yet."""
+        """Return whether the test launch after a back-off for EC2's quota is under way."""
         return self.may_probe(name, market) and any(
             each.state == "launching" and each.market == market for each in self._cycle.pools[name]
         )
 
     def may_probe(self, name: str, market: str) -> bool:
-        """Return whether a quota back-off is over and no launch succeeded since: the next launch tests one slot."""
+        """Return whether a back-off for EC2's quota is over without a successful launch since: one slot is tested."""
         hold = self._cycle.view.holds.get(hold_id(name, "quota", market))
         return hold is not None and self._is_quota_over(name, hold)
 

@@ -1,4 +1,5 @@
-"""How the slots of a pool divide among the markets, and which market its next launch is to have.
+"""The mix of a pool: how its slots divide among the markets (spot and on-demand), and which market its next launch is
+to have.
 
 Source: EC2 Auto Scaling (`OnDemandBaseCapacity`, `OnDemandPercentageAboveBaseCapacity`).
 """
@@ -13,31 +14,32 @@ from scheduler.model.slots import Market
 from scheduler.model.transitions import IN_FLIGHT
 
 _STAYING: Final = IN_FLIGHT | {"ready"}
-"""States of the slots that count in the mix. Slots that drain or terminate do not count, because their machines must be
-replaced.
+"""States of the slots that count in the mix. Slots that drain or terminate do not count, because a launch has to
+replace them.
 """
 _DIGITS: Final = 9
-"""Decimals to which a share of slots is rounded before it is rounded up: 0.1 × 30 is a little more than 3 as a float.
+"""A share of slots is rounded to this number of decimals before it is rounded up: as floats, 0.1 × 30 is a little more
+than 3.
 """
 
 
 @dataclass(slots=True)
 class MarketMix:
-    """The number of slots of a pool that stay, and how many of them are on-demand. A slot without a market counts as
-    one that is not on-demand.
+    """How many slots of a pool stay (`slots`), and how many of them are on-demand (`on_demand`). A slot without a
+    market does not count as on-demand.
     """
 
     slots: int = 0
     on_demand: int = 0
 
     def add(self, market: str, count: int = 1) -> None:
-        """Count slots of this market, or with a negative number take them out."""
+        """Add `count` slots of this market to the mix; a negative number takes slots out."""
         self.slots += count
         self.on_demand += count * (market == "on-demand")
 
 
 def count_mix(found: Iterable[tuple[str, str]]) -> MarketMix:
-    """Return the mix of slots that are given as (state, market)."""
+    """Return the mix of slots. `found`: (state, market) of each slot."""
     mix = MarketMix()
     for state, market in found:
         if state in _STAYING:
@@ -48,9 +50,9 @@ def count_mix(found: Iterable[tuple[str, str]]) -> MarketMix:
 def find_turn(rules: MarketRules, mix: MarketMix) -> Market | None:
     """Return the market that the next launch of a pool is to have; None if the price decides.
 
-    Of the pool's slots and the next one, `on_demand_base` have to be on-demand, and of the slots above this number the
-    share `on_demand_share`, rounded up. If fewer are on-demand, the next launch is on-demand. Otherwise it is spot if
-    there is a share, and the price decides if there is none.
+    The pool's slots and the next one are counted together. Of them, `on_demand_base` have to be on-demand, and of the
+    remaining ones the share `on_demand_share`, rounded up. If fewer are on-demand, the next launch is on-demand.
+    Otherwise the next launch is spot if the pool has an `on_demand_share`, and the price decides if it has none.
     """
     number, share = mix.slots + 1, rules.on_demand_share
     above = max(0, number - rules.on_demand_base)
@@ -60,7 +62,7 @@ def find_turn(rules: MarketRules, mix: MarketMix) -> Market | None:
 
 
 def describe_turn(rules: MarketRules, mix: MarketMix) -> str | None:
-    """Return as text which market the next launch is to have, and why; None if the price decides."""
+    """Return a text about the market that the next launch is to have, and why; None if the price decides."""
     turn = find_turn(rules, mix)
     if turn is None:
         return None

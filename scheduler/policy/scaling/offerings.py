@@ -1,7 +1,7 @@
-"""The offerings that a launch may choose: their order, those that are eligible, and the fallback to on-demand.
-`PoolLaunches` has what launches and starts in one pool depend on in one cycle, and counts them.
+"""The offerings that a launch may choose: their order, which ones are eligible, and the fallback to on-demand.
 
-Sources: Arvados (choice of an instance type); the market of a launch is that of `market_mix.py`.
+`PoolLaunches` has the offerings and slots on which the launches and starts in one pool depend in one cycle. Sources:
+Arvados (choice of an instance type); `market_mix.py` decides the market of a launch.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from scheduler.policy.scaling.market_mix import MarketMix, count_mix
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One offering that a launch in a pool may choose. `key` is None if the pool has no offerings."""
+    """One offering that a launch in a pool may choose. `key`: the offering's key; None: the pool has no offerings."""
 
     key: str | None
     market: str
@@ -39,22 +39,22 @@ class Choice:
 
 
 def list_choices(pool: Pool) -> list[Choice]:
-    """Return the offerings that a new slot of this pool could be, in the order in which they are tried.
+    """Return the offerings from which a new slot of this pool could be launched, in the order in which they are tried.
 
-    A pool without offerings counts as one offering. Offerings that are not for sale, because their type or price is
-    unknown or their price too high, are missing.
+    A pool without offerings counts as one offering. Offerings that are not for sale are missing, because their type or
+    price is unknown or their price is too high.
     """
     return [choice for choice in list_configured(pool) if choice.is_for_sale]
 
 
 def could_serve(name: str, choice: Choice, needs: Iterable[InstanceRequest]) -> bool:
-    """Return whether a new slot of this choice in a pool could hold one of these instances."""
+    """Return whether a new slot of this offering (`choice`) in the pool `name` could hold one of these instances."""
     there = (need for need in needs if name in need.given)
     return any(need.could_hold(name, choice.capacity, choice.labels) for need in there)
 
 
 def list_configured(pool: Pool) -> list[Choice]:
-    """Return all offerings of a pool in the order of choice, also those that are not for sale."""
+    """Return all offerings of a pool, best first. Offerings that are not for sale are included."""
     if not pool.offerings:
         return [Choice(None, "", 0.0, pool.resources, pool.labels)]
     choices = [
@@ -72,8 +72,8 @@ def list_configured(pool: Pool) -> list[Choice]:
 
 
 def list_eligible(choices: Sequence[Choice], pool: Pool, turn: Market | None = None) -> list[Choice]:
-    """Return the choices of the market `turn` (None: of any) that cost at most `price_factor` times as much as the
-    cheapest one of them, which is the first.
+    """Return the offerings in `choices` whose market is `turn` (None: any market) and whose price is at most
+    `price_factor` times that of the cheapest one of this market. `choices`: cheapest first.
 
     The cheapest one sets the price even while a back-off prevents its launch. The limit allows for rounding errors: 1.5
     times 0.7 includes 1.05.
@@ -87,11 +87,12 @@ def list_fallback(
     name: str, pool: Pool, fitting: Sequence[Choice], eligible: Sequence[Choice], holds: Mapping[str, Hold],
     turn: Market | None = None, *, is_impatient: bool = False,
 ) -> list[Choice]:  # fmt: skip
-    """Return the on-demand offerings that may be chosen after the `eligible` ones, whatever they cost.
+    """Return the on-demand offerings that may be chosen after the `eligible` ones, whatever they cost; [] if none may.
 
     They may be chosen after `on_demand_after` capacity errors in a row on each eligible spot offering, or at once if it
-    is spot's turn and no spot offering is for sale. `is_impatient`: also after as many interruptions of the
-    reservation. When it is the turn of on-demand, the eligible ones are all that may be launched.
+    is spot's turn and no spot offering is for sale. `is_impatient`: the reservation was interrupted as many times, so
+    they may be chosen without capacity errors. When it is the turn of on-demand, only the eligible ones may be
+    launched.
     """
     most, spot = pool.on_demand_after, [choice for choice in eligible if choice.market == "spot"]
     if not most or not (spot or turn == "spot"):
@@ -103,21 +104,21 @@ def list_fallback(
 
 
 def find_end(pool: Pool, market: str, hold: Hold) -> float:
-    """Return until when a launch back-off pauses an offering of this market.
+    """Return until when a launch back-off (`hold`) pauses an offering of this market (seconds since the epoch).
 
     After `on_demand_after` refusals in a row for lack of capacity, a spot offering is tried again when
-    `spot_again_after` has passed since the last one. Otherwise launches would go from one market to the other at each
-    end of a `capacity_hold`.
+    `spot_again_after` has passed since the last refusal. Otherwise launches would go from one market to the other at
+    each end of a `capacity_hold`.
     """
     has_fallen_back = hold.kind == "capacity" and market == "spot" and 0 < pool.on_demand_after <= hold.streak
     return max(hold.until, hold.refused_at + pool.market.spot_again_after) if has_fallen_back else hold.until
 
 
 def list_alternatives(pool: Pool, chosen: Choice, held: Collection[str]) -> list[Choice]:
-    """Return `chosen` and the other choices of its market that a launch may get in its place, best first.
+    """Return `chosen` and the other offerings of its market that a launch may use in its place, best first.
 
-    An alternative has at least the resources and the labels of the chosen one, so that it serves all reservations for
-    which the slot is meant. It costs at most `price_factor` times as much as the cheapest choice that satisfies this.
+    An alternative has at least the resources and the labels of `chosen`, so that it serves all reservations for which
+    the slot is meant. It costs at most `price_factor` times as much as the cheapest offering that satisfies this.
     `held`: the keys of the offerings to leave out, because a launch back-off pauses them; `chosen` is never left out.
     """
     alike = [each for each in list_choices(pool) if each.market == chosen.market and _covers(each, chosen)]
@@ -132,7 +133,8 @@ def _covers(choice: Choice, other: Choice) -> bool:
 
 
 class PoolLaunches:
-    """The offerings and slots that launches in one pool may take, and the launches and starts that were decided.
+    """The offerings and slots that launches in one pool may take, and the launches and starts that this cycle has
+    decided.
 
     Speed: a tick that considers no launch counts no slots. After the repairs, only launches change whether a slot is
     active, empty, or cordoned and ready, so that a later count finds the same slots.
@@ -144,22 +146,24 @@ class PoolLaunches:
 
     @cached_property
     def active(self) -> int:
-        """How many slots of the pool are active, with those that this cycle launches."""
+        """How many slots of the pool are active (count towards `max_slots`), with those that this cycle launches."""
         return sum(each.state not in INACTIVE for each in self._cycle.pools[self._name])
 
     @cached_property
     def choices(self) -> list[Choice]:
-        """The offerings that a new slot of the pool could be, cheapest first."""
+        """The offerings from which a new slot of the pool could be launched, cheapest first."""
         return list_choices(self._cycle.rules.pools[self._name])
 
     @cached_property
     def mix(self) -> MarketMix:
-        """How the slots of the pool divide among the markets."""
+        """How the slots of the pool divide among the markets (spot and on-demand)."""
         return count_mix((each.state, each.market) for each in self._cycle.pools[self._name])
 
     @cached_property
     def empty(self) -> list[SlotInfo]:
-        """The slots that a launch may take. The next launch takes the last one, which is the first in slot order."""
+        """The empty slots that a launch may take. The next launch takes the last one of the list, which is the first in
+        slot order.
+        """
         slot_infos = reversed(self._cycle.pools[self._name])
         return [each for each in slot_infos if each.state == "empty" and not each.slot.cordoned]
 
@@ -177,13 +181,13 @@ class PoolLaunches:
         return sorted(found, key=lambda each: (each.slot.price or 0.0, each.order))
 
     def list_fitting(self, need: InstanceRequest) -> list[Choice]:
-        """Return the choices for a new slot that could hold one instance, cheapest first."""
+        """Return the offerings for a new slot of the pool that could hold one instance, cheapest first."""
         return [each for each in self.choices if need.could_hold(self._name, each.capacity, each.labels)]
 
 
 def is_in_tier(slot_info: SlotInfo) -> bool:
-    """Return whether a slot is stopped and counts towards `stopped_slots`: its stop is confirmed, and it is not
-    cordoned.
+    """Return whether a slot belongs to the stopped tier (`stopped_slots`): it is stopped, the cloud has confirmed the
+    stop, and the slot is not cordoned.
     """
     slot = slot_info.slot
     is_stopped = slot_info.state == slot.state == "stopped" and not slot.cordoned
@@ -199,23 +203,29 @@ def has_to_go(slot_info: SlotInfo, now: float) -> bool:
 
 
 def _is_for_sale(slot_info: SlotInfo) -> bool:
-    """Return whether the slot's offering may be launched too: its price is known and not too high."""
+    """Return whether a new machine of the slot's offering could be launched too: the offering has a known price that is
+    not too high.
+    """
     offering = slot_info.pool.offering_by_key.get(slot_info.slot.offering or "")
     return offering is None or offering.is_for_sale
 
 
 def find_own_choice(slot_info: SlotInfo) -> Choice:
-    """Return the choice as which a stopped slot is started: its own offering, as the row of the slot describes it."""
+    """Return a stopped slot's own offering, as the row of the slot describes it. The slot is started with this offering
+    unless it is resized (`list_resized`).
+    """
     slot = slot_info.slot
     capacity = capacity_of(slot, slot_info.pool)
     return Choice(slot.offering, slot.market or "", slot.price or 0.0, capacity, slot.labels)
 
 
 def list_resized(slot_info: SlotInfo) -> list[Choice]:
-    """Return the other choices as which a stopped slot may be started, best first; none without `resize_stopped`.
+    """Return the other offerings with which a stopped slot may be started, best first; none unless the pool has
+    `resize_stopped`.
 
-    Each is of the same market and has at least the resources and labels of the slot's offering, as `list_alternatives`
-    requires. The machine stays in its zone. All offerings of a pool serve one system, so the architecture stays.
+    Each offering has the market of the slot's own offering, and at least its resources and labels
+    (`list_alternatives`). The machine stays in its zone, so the offering has the same zone or none. The machine's
+    architecture fits too, because all offerings of a pool serve one system.
     """
     slot, pool = slot_info.slot, slot_info.pool
     if not pool.resize_stopped:

@@ -17,8 +17,9 @@ from scheduler.policy.scaling.offerings import has_to_go, is_in_tier, list_choic
 
 
 def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:
-    """Launch the slots that the pools lack of `min_slots`, then those that they lack of `target_warm_slots`, within the
-    limits. A stopped slot is started instead if its offering could be launched here.
+    """Launch the slots that each pool needs to reach `min_slots`, then those that it needs to reach
+    `target_warm_slots`, within the limits. If a stopped slot can be started and its offering could be launched here, it
+    is started instead.
 
     The minimum of every pool goes before the reserve of any pool, because a limit over all pools may allow only some of
     these slots. A pool with withheld launches for reservations gets none: its warm slot would be the first to end for
@@ -36,13 +37,13 @@ def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> 
 
 
 def count_serving(slot_infos: Sequence[SlotInfo]) -> int:
-    """Count the slots that are ready or in flight and not cordoned; `min_slots` is compared with this number."""
+    """Return the number of slots that are ready or in flight and not cordoned. `min_slots` is compared with it."""
     return sum(slot_info.is_serving for slot_info in slot_infos)
 
 
 def count_reserve(slot_infos: Sequence[SlotInfo]) -> int:
-    """Count the idle ready slots and the slots in flight without a reservation that waits for them; cordoned ones do
-    not count. `target_warm_slots` is compared with this number.
+    """Return the number of idle slots, and of slots in flight that no reservation waits for; cordoned slots do not
+    count. `target_warm_slots` is compared with it.
     """
     return sum(
         slot_info.is_idle or (slot_info.is_serving and slot_info.is_coming and not slot_info.wanted)
@@ -51,8 +52,8 @@ def count_reserve(slot_infos: Sequence[SlotInfo]) -> int:
 
 
 def _launch(limits: LaunchLimits, name: str, reason: str, lacking: int) -> None:
-    """Launch `lacking` slots in a pool, each of the first offering that nothing holds back; stop if no offering is
-    left.
+    """Launch up to `lacking` slots in a pool, each with the first offering that can be launched, or start stopped
+    slots. Stop when no offering can be launched any more.
     """
     for _ in range(lacking):
         choices = limits.list_next(name)
@@ -67,11 +68,12 @@ def _launch(limits: LaunchLimits, name: str, reason: str, lacking: int) -> None:
 
 
 def keep_tiers(cycle: Warm, headroom: Headroom, limits: LaunchLimits) -> tuple[Tiered, ToStop]:
-    """Terminate stopped slots that a pool has beyond `stopped_slots`. If it lacks some, stop surplus slots, and launch
-    the machines that are still missing. Return, by pool, how many slots in flight or idle are to be stopped later.
+    """Bring the stopped tier of each pool to `stopped_slots`. Terminate stopped slots beyond this number. If some are
+    missing, stop surplus slots, and launch the machines that are then still missing. Return two things: (1) the cycle;
+    (2) pool -> how many slots in flight or idle are to be stopped later.
 
-    A stop takes nothing from `min_slots` and `target_warm_slots`. A pool with withheld launches for reservations gets
-    no machine for its tier.
+    A stop takes nothing from `min_slots` and `target_warm_slots`. A pool with withheld launches for reservations
+    launches no machine for its tier.
     """
     to_stop: dict[str, int] = {}
     for name, pool in cycle.rules.pools.items():
@@ -91,17 +93,20 @@ def keep_tiers(cycle: Warm, headroom: Headroom, limits: LaunchLimits) -> tuple[T
 
 
 def _end_surplus(cycle: CycleState, present: Sequence[SlotInfo], count: int) -> None:
-    """Terminate this number of stopped slots: drifted and old ones first, then the dearest, then in slot order."""
+    """Terminate `count` of these stopped slots: drifted and old ones first, then the most expensive, then in slot
+    order.
+    """
     ranked = sorted(present, key=lambda each: (not has_to_go(each, cycle.now), -each.price, each.order))
     for slot_info in ranked[:count]:
         cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="surplus"))
 
 
 def _stop_surplus(cycle: CycleState, slot_infos: Sequence[SlotInfo], pool: Pool, lacking: int) -> int:
-    """Stop at most `lacking` ready slots that the pool does not need, longest idle first. Return their number.
+    """Stop up to `lacking` ready slots that the pool does not need, longest idle first. Return the number of stopped
+    slots.
 
-    A slot that was launched for the tier is stopped as soon as it is ready, others when they were idle for longer than
-    `idle_scale_down`.
+    A slot that was launched for the tier is stopped as soon as it is ready; other slots are stopped when they were idle
+    for longer than `idle_scale_down`.
     """
     stopped, most = 0, min(lacking, count_spare(slot_infos, pool))
     idle = [each for each in slot_infos if each.is_idle and may_be_stopped(cycle, each)]
@@ -126,8 +131,8 @@ def count_spare(slot_infos: Sequence[SlotInfo], pool: Pool) -> int:
 
 
 def may_be_stopped(cycle: CycleState, slot_info: SlotInfo) -> bool:
-    """Return whether the slot's machine may be stopped once it is idle: an on-demand one that need not be replaced. If
-    it may, schedule a cycle for the time when it will be too old.
+    """Return whether the slot's machine may be stopped once it is idle: it is on-demand, and it need not be replaced.
+    If it may, schedule a cycle for the time when it will be too old.
     """
     if slot_info.market != "on-demand":
         return False
@@ -141,9 +146,9 @@ def may_be_stopped(cycle: CycleState, slot_info: SlotInfo) -> bool:
 
 
 def _launch_for_tier(cycle: CycleState, limits: LaunchLimits, name: str, lacking: int, *, may_launch: bool) -> int:
-    """Launch machines for the tier, each of the cheapest on-demand offering that nothing holds back. Stop when as many
-    slots in flight or idle as the tier lacks (`lacking`) can be spared and stopped later. Return how many slots in
-    flight or idle may be stopped later.
+    """Launch machines for the stopped tier, each with the cheapest on-demand offering that can be launched. Stop when
+    the pool has as many slots in flight or idle as the tier lacks (`lacking`) that can be spared and stopped later.
+    Return how many slots in flight or idle may be stopped later.
     """
     slot_infos, pool = cycle.pools[name], cycle.rules.pools[name]
     reserve = [each for each in slot_infos if each.is_idle or (each.is_serving and each.is_coming and not each.wanted)]
@@ -160,7 +165,7 @@ def _launch_for_tier(cycle: CycleState, limits: LaunchLimits, name: str, lacking
 
 
 def scale_in(cycle: Tiered, to_stop: ToStop) -> ScaledIn:
-    """Drain ready slots that had no lease for longer than (not exactly) `idle_scale_down` seconds.
+    """Drain ready slots that had no lease for more than `idle_scale_down` seconds.
 
     A pool keeps `min_slots` slots in service, `target_warm_slots` in reserve, and those that are to be stopped later
     (`to_stop`). The slot that was idle longest goes first; of equal ones the first in slot order.

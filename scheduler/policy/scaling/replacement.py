@@ -1,7 +1,8 @@
-"""The replacement of machines: those that are too old, differ from what their pool launches now, or cost too much.
+"""The replacement of machines that are too old, differ from what their pool launches now (drift), or cost too much.
 
-At most `disruption_budget` slots of a pool are replaced at a time. The launches that follow are those of demand, of the
-minimum and of the warm reserve. Source: Karpenter (expiration, drift, consolidation and budgets).
+At most `disruption_budget` slots of a pool are replaced at a time. No launch is made for a replacement: the later
+launches are those of demand, of the minimum and of the warm reserve. Source: Karpenter (expiration, drift,
+consolidation and budgets).
 """
 
 from collections.abc import Iterator
@@ -19,14 +20,14 @@ from scheduler.policy.scaling.market_mix import count_mix, find_turn
 from scheduler.policy.scaling.offerings import Choice, list_choices, list_eligible
 
 Due = tuple[SlotInfo, SlotReason]
-"""A slot whose machine is to be replaced, and why."""
+"""(a slot whose machine is to be replaced, the reason)."""
 
 
 def replace(cycle: ScaledIn, limits: LaunchLimits) -> Replaced:
-    """Drain the slots that `list_replaceable` returns, and terminate the stopped ones.
+    """Drain the ready slots that `list_replaceable` returns, and terminate the stopped ones.
 
     If there is such a slot, the next cycle is due at once, because it launches what the minimum or the warm reserve
-    lacks then.
+    then lacks.
     """
     for slot_info, reason in list_replaceable(cycle, limits):
         decide = Terminate if slot_info.state == "stopped" else Drain
@@ -36,13 +37,13 @@ def replace(cycle: ScaledIn, limits: LaunchLimits) -> Replaced:
 
 
 def list_replaceable(cycle: CycleState, limits: LaunchLimits) -> list[Due]:
-    """Return the slots that are to be replaced now, within the disruption budget of each pool, and schedule a cycle for
-    the time when the next machine is too old.
+    """Return the slots that are to be replaced now, within the disruption budget of each pool. Schedule a cycle for the
+    time when the next machine is too old.
 
-    Stopped slots that are too old or have drifted go first, whatever the budget: they have no leases and are no ready
-    capacity. Then the budget counts: ready slots that are too old or have drifted go first, then those that a cheaper
-    offering can replace. Among the slots that are too old or have drifted, idle slots go before others, then the oldest
-    machine, then slot order.
+    Stopped slots that are too old or have drifted come first, whatever the budget: they have no leases and are no ready
+    capacity. The budget limits the other slots: first ready slots that are too old or have drifted, then those that a
+    cheaper offering can replace. Among the slots that are too old or have drifted, idle slots come before others, then
+    the oldest machine, then slot order decides.
     """
     found: list[Due] = []
     for name, pool in cycle.rules.pools.items():
@@ -68,11 +69,12 @@ def _rank(due: Due) -> tuple[bool, float, int]:
 
 
 def _count_under_way(pool: Pool, slot_infos: list[SlotInfo], stopped: int) -> int:
-    """Return how many replacements of a pool are not over. This is the greatest of three numbers: the slots that leave,
-    the slots in flight that no reservation waits for, and the ready slots that the pool lacks of `min_slots`.
+    """Return how many replacements of a pool are not over. This is the greatest of three numbers: the slots that are
+    ending, the slots in flight that no reservation waits for, and the ready slots that the pool lacks to reach
+    `min_slots`.
 
-    `stopped`: how many stopped slots are to leave in this cycle. A slot that leaves and the slot that is launched for
-    it count once, because the greatest number counts.
+    `stopped`: how many stopped slots are to end in this cycle. The greatest number is taken so that a slot that ends
+    and the slot that is launched in its place count once.
     """
     leaving = stopped + sum(each.state in {"draining", "terminating"} for each in slot_infos)
     coming = sum(each.is_coming and not each.wanted for each in slot_infos)
@@ -81,8 +83,8 @@ def _count_under_way(pool: Pool, slot_infos: list[SlotInfo], stopped: int) -> in
 
 
 def _list_due(cycle: CycleState, slot_infos: list[SlotInfo], pool: Pool) -> Iterator[Due]:
-    """Yield the slots whose machine is too old or has drifted. Schedule a cycle for the time at which the first of the
-    other machines is too old.
+    """Yield the slots whose machine is too old or has drifted, with the reason. Schedule a cycle for the time at which
+    the first of the other machines is too old.
     """
     next_end = inf
     for slot_info in slot_infos:
@@ -98,8 +100,8 @@ def _list_due(cycle: CycleState, slot_infos: list[SlotInfo], pool: Pool) -> Iter
 
 
 def _may_leave(slot_info: SlotInfo) -> bool:
-    """Return whether a ready slot may be replaced in this cycle: it is not cordoned, has no unknown occupant, and no
-    lease on it begins in this cycle or waits for capacity there.
+    """Return whether a ready slot may be replaced in this cycle. There are three conditions: the slot is not cordoned;
+    no unknown reservation runs on it; none of its leases begins in this cycle or is a claim.
     """
     if not slot_info.takes_leases or slot_info.wanted:
         return False
@@ -107,11 +109,12 @@ def _may_leave(slot_info: SlotInfo) -> bool:
 
 
 def _list_expensive(limits: LaunchLimits, slot_infos: list[SlotInfo], pool: Pool) -> Iterator[Due]:
-    """Yield the idle slots that a cheaper offering can replace, in slot order. `slot_infos`: the slots that are not
-    replaced for another reason.
+    """Yield the idle slots that a cheaper offering can replace, in slot order, with the reason. `slot_infos`: the
+    pool's slots that are not replaced for another reason.
 
-    The offering must be one that the pool would launch if the slot was gone, have at least the slot's resources and the
-    same labels, and save at least `min_saving` of the price. A slot or an offering without a price is not compared.
+    The offering must be one that the pool would launch if the slot was gone. It must have at least the slot's resources
+    and the same labels, and save at least `min_saving` of the price. A slot or an offering without a price is not
+    compared.
     """
     turns: tuple[Market | None, ...] = (None, "on-demand", "spot")
     choices, turn = list_choices(pool), turns[0]
