@@ -35,7 +35,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
         Path, typer.Argument(metavar="FILE", help="A scenario (JSON or TOML), or a workload trace (.swf, .swf.gz).")
     ],
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE,VALUE", help="Further keys and values for --compare.")
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE,VALUE", help="Further settings KEY=VALUE,VALUE to compare, as in --compare."),
     ] = None,
     config: Annotated[
         Path | None,

@@ -83,8 +83,8 @@ class AsyncHosts:
 
 
 class AsyncHints:
-    """A subscription to hints, which report that one slot has changed. It is for use in one asyncio task. Hints may be
-    lost.
+    """A subscription to the hints about one slot. A hint reports that the slot has changed, and may be lost. The
+    subscription is for use in one asyncio task.
     """
 
     def __init__(self, slot: str, notices: Notices | None, run: Run, hosts: Hosts) -> None:

@@ -152,7 +152,9 @@ class Child:
         return True
 
     def clear(self) -> None:
-        """Kill the remaining processes of this process's group, and let the reaper forget the process."""
+        """Kill the remaining processes of this process's group. Then the reaper need not end this process any more, and
+        removes it from its list.
+        """
         end_group(self.identity)
         self._process.wait()
         self._reaper.forget(self.pid)

@@ -162,7 +162,9 @@ LEASE_MOVES: Final[Edges] = {
 
 
 class IllegalMoveError(Exception):
-    """Raised for a change of state that no table allows. The cause is an error in the program, never a wrong input."""
+    """Raised for a change of state that is in none of the tables of permitted moves in this module. The cause is an
+    error in the program, never a wrong input.
+    """
 
     def __init__(self, kind: str, name: str, source: str, target: str, cause: str) -> None:
         self.kind, self.name, self.source, self.target, self.cause = kind, name, source, target, cause

@@ -145,8 +145,8 @@ class Admission:
         return self._refuse(limits, [row for row in rows if row.id not in known], tight)
 
     def note(self, rows: Iterable[object]) -> None:
-        """Add the reservations among `rows`, which this process has inserted, to the kept counts. Call it after their
-        commit.
+        """Add the reservations among `rows`, which this process has inserted, to the counts of unended reservations
+        that it keeps for the limits. Call it after their commit.
         """
         for own in _group(row for row in rows if isinstance(row, Reservation)):
             for payer in _payers_of(own[0]):

@@ -31,7 +31,9 @@ class CloudError(Exception):
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The slot, pool, offering and ids that a request to launch one machine is made of."""
+    """What a request to launch one machine is made of: the slot and its epoch, the pool, the offering, the id of the
+    launch and the identity of the cluster.
+    """
 
     slot: str
     pool: str

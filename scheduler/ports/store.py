@@ -258,11 +258,11 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
 
     def accept_restores(self, restores: int) -> None:
         """Permit this process to write into a database with this number of restores (`ClusterRow.restores`). A process
-        calls this when it has checked that the database belongs to its cluster. A restore calls it when it has
-        increased the number.
+        calls this when it has checked that the database belongs to its cluster. The command `restore` calls it when it
+        has increased the number.
 
-        A transaction in a database with another number raises DatabaseWentBackError, because a restore may not be
-        complete. Before the first call, the number that the first transaction finds is permitted.
+        A transaction in a database with another number raises DatabaseWentBackError, because a restore may still be
+        running. Before the first call, the number that the first transaction finds is permitted.
         """
 
     def rules_version(self) -> int:

@@ -117,7 +117,7 @@ def _choose_system(rules: Rules, wanted: str | None) -> str:
         raise fault("pools", "a pool that serves the jobs of the trace", "none")
     if wanted is None and len(systems) > 1:
         raise fault(
-            "--system", "the system that the jobs of the trace request", f"{len(systems)}: {', '.join(systems)}"
+            "--system", "the system that all jobs of the trace are to request", f"{len(systems)}: {', '.join(systems)}"
         )
     return wanted or systems[0]
 

@@ -158,7 +158,7 @@ class SqlStore(ReadsCosts):
         return self.read_cluster().now
 
     def read_cluster(self) -> ClusterRow:
-        """Return the row about the cluster, with cluster time. See Store."""
+        """Return the row about the cluster; its field `now` is cluster time. See Store."""
         with self._reading() as session:
             return self._seen.read(session)
 

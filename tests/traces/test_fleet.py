@@ -63,7 +63,7 @@ def test_the_option_slots_replaces_max_slots_of_the_pool() -> None:
         (
             {"pools": {"p": a_pool(), "q": a_pool(system="y")}},
             {},
-            '--system: expected the system that the jobs of the trace request, got "2: x, y"',
+            '--system: expected the system that all jobs of the trace are to request, got "2: x, y"',
         ),
         ({"pools": {"p": a_pool()}}, {"system": "y"}, '--system: expected one of: x, got "y"'),
         (

@@ -81,8 +81,8 @@ def is_of_batch(request: dict[str, Any] | None) -> bool:
 
 
 def find_request(ports: Ports, batch: str) -> dict[str, Any] | None:
-    """Return the stored request for the machines of a batch of slots whose answer has not been recorded; None if there
-    is none.
+    """Return the stored request for the machines of a batch of slots, if its answer has not been recorded yet; None if
+    there is no such request.
     """
     stored = (slot.launch_request for slot in ports.store.find_slots(states=["launching", "terminating"]))
     of_batch = (request for request in stored if request is not None and request.get("batch") == batch)

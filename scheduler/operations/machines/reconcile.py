@@ -242,7 +242,8 @@ def _count_strangers(work: UnitOfWork, rules: Rules, left: Iterable[Machine]) ->
     """Stage the number of machines without a slot (`left`) in each pool, for the launch limits. Return whether any pool
     has fewer now.
 
-    Launch back-offs for EC2 quotas that are over are ended first, before adopted machines count as active.
+    Launch back-offs for EC2 quotas whose time is over are ended first. Only then do machines that were given a slot
+    again count as active.
     """
     counts = Counter(machine.pool or "" for machine in left)
     pools = {hold_id(name, "strangers"): name for name in {*rules.pools, *counts}}

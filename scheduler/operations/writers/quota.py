@@ -44,8 +44,8 @@ def charge_accounts(work: UnitOfWork, names: Iterable[str], now: float) -> None:
 def put_account(work: UnitOfWork, name: str, settings: Mapping[str, Any], balance: Levels | None) -> Account:
     """Store a quota account with these settings and return it. `balance` None: the present balance stays.
 
-    A new or forgotten account starts to earn now, with a balance of 0 unless `balance` is given. Reservations that were
-    submitted before the account was forgotten still have no account.
+    A new account, or one that was deleted (`forgotten`), starts to earn now, with a balance of 0 unless `balance` is
+    given. Reservations that were submitted before the account was deleted still have no account.
     """
     known = work.accounts.get(name)
     if known is None or known.forgotten:

@@ -187,8 +187,8 @@ class Cascade:
         return group.refused or ()
 
     def _list_ways(self, reservation: Reservation) -> Iterator[tuple[Rank, bool]]:
-        """Yield the ways to reclaim that the settings permit, in the order in which they are tried, each as (first rank
-        whose instances may be lifted, whether the utilisation has to grow).
+        """Yield the ways to reclaim that the settings permit, in the order in which they are tried, each as (the
+        smallest rank whose instances may be lifted, whether the used share of the capacity has to grow).
         """
         if self.settings.elastic == "yielding":
             yield _FIRST, False

@@ -163,10 +163,11 @@ class GrantLimits(Protocol):
     """Finds the slots on which the limits of an account refuse its elastic instances."""
 
     def update(self, group: ElasticGroup) -> None:
-        """Set `group.refused` to the ids of the slots on which the limits of its account refuse the group one more
-        instance.
+        """Set `group.refused` to the ids of the slots on which the limits of the group's account refuse the group one
+        more instance.
 
-        Slots count towards the limits that this cycle has granted to this group and to the groups of earlier calls.
+        The slots that this cycle has granted to this group, and to the groups of earlier calls, count
+        towards the limits.
         """
 
 

@@ -217,8 +217,8 @@ class ElasticDecisions:
 
 
 class ElasticStep:
-    """Grants and reclaims elastic instances in one cycle. It has one `Cascade` for each queue with elastic
-    components.
+    """Grants and reclaims elastic instances in one cycle. For each queue whose reservations have
+    elastic components it has one `Cascade`, which tries the ways to reclaim.
     """
 
     def __init__(self, cycle: CycleState, waiters: Queue, limits: GrantLimits | None = None) -> None:

@@ -310,8 +310,8 @@ class KeptCycle:
                 self._lines[demand].push_all(keys)
 
     def _place(self, changed: Iterable[SlotInfo], came: dict[str, tuple[Key, Demand | None]]) -> None:
-        """Assign leases in queue order: to all demands on the changed slots, and to demands that did not wait before on
-        all slots. `came`: the reservations that are new in the queue.
+        """Assign leases in queue order. On the changed slots all demands are tried, and on the other slots only demands
+        that did not wait before. `came`: the reservations that are new in the queue.
         """
         names, gone = self._keys, self._gone.append
         decide, timed = self._cycle.decisions.append, self._cycle.view.timed
