@@ -22,7 +22,7 @@ from tasks.queues import HELD_A_PROCESS, is_gatherable
 from workers.logs import get_logger
 
 log = get_logger(__name__)
-ACK_SECONDS: Final = 0.02
+ACK_SECONDS: Final = 0.005
 """Seconds for which a worker collects acknowledgements, and the records of messages for ticks, before it sends them. So
 many of them share one round trip, and the next message of an idle worker does not wait for this round trip.
 """
