@@ -9,8 +9,8 @@ from typing import Any, Final
 from redis.connection import SSLConnection
 
 from leasehold.client.redis_connection import CONNECT_SECONDS
-from leasehold.common.redis_protocol import pack, read_reply
 
+_END: Final = b"\r\n"
 _MOST_BUFFER: Final = 64 * 1024 * 1024
 
 
@@ -42,7 +42,7 @@ class RedisLine(asyncio.Protocol):
             raise LineError("the connection to Redis is closed")
         self._wanted, self._replies = len(commands), []
         self._done = asyncio.get_running_loop().create_future()
-        self._transport.write(pack(commands))
+        self._transport.write(b"".join(map(_pack, commands)))
         try:
             async with asyncio.timeout(seconds):
                 return await self._done
@@ -84,7 +84,7 @@ class RedisLine(asyncio.Protocol):
     def _read_replies(self) -> int:
         position = 0
         while len(self._replies) < self._wanted:
-            found = read_reply(self._buffer, position, LineError)
+            found = _read_reply(self._buffer, position)
             if found is None:
                 return position
             reply, position = found
@@ -131,3 +131,48 @@ def _list_greeting(options: Mapping[str, Any]) -> list[tuple[str, ...]]:
         user = options.get("username")
         commands.append(("AUTH", user, password) if user else ("AUTH", password))
     return [*commands, ("SELECT", str(options.get("db") or 0))]
+
+
+def _pack(command: Sequence[str | bytes]) -> bytes:
+    parts = [each.encode() if isinstance(each, str) else each for each in command]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(each), each) for each in parts)
+
+
+def _read_reply(buffer: bytearray, start: int) -> tuple[Any, int] | None:
+    """Return the reply that begins at this position, and the position after it; None if it is not complete."""
+    end = buffer.find(_END, start)
+    if end < 0:
+        return None
+    kind, text, after = buffer[start : start + 1], bytes(buffer[start + 1 : end]), end + 2
+    match bytes(kind):
+        case b"+":
+            return text, after
+        case b"-":
+            return LineError(text.decode(errors="replace")), after
+        case b":":
+            return int(text), after
+        case b"$":
+            return _read_bulk(buffer, int(text), after)
+        case b"*":
+            return _read_array(buffer, int(text), after)
+    raise ValueError(f"{bytes(kind)!r}")
+
+
+def _read_bulk(buffer: bytearray, size: int, start: int) -> tuple[Any, int] | None:
+    if size < 0:
+        return None, start
+    end = start + size
+    return (bytes(buffer[start:end]), end + 2) if len(buffer) >= end + 2 else None
+
+
+def _read_array(buffer: bytearray, size: int, start: int) -> tuple[Any, int] | None:
+    if size < 0:
+        return None, start
+    replies = []
+    for _ in range(size):
+        found = _read_reply(buffer, start)
+        if found is None:
+            return None
+        reply, start = found
+        replies.append(reply)
+    return replies, start

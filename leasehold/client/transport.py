@@ -29,7 +29,6 @@ from leasehold.client.redis_connection import ask_redis, explain_redis, make_red
 from leasehold.client.signer import Signer
 from leasehold.client.view_reader import ViewReader
 from leasehold.common.heartbeats import Heartbeat, format_heartbeat
-from leasehold.common.kept_lines import close_lines
 from leasehold.common.masking import show_url
 from leasehold.common.names import DEFAULT_PREFIX, RESERVATIONS, RedisNames, task_name
 from leasehold.errors import Unavailable
@@ -313,7 +312,6 @@ class RequestTransport:
         self._closed.set()
         # Connections that another thread reads from stay open: that thread checks the flag soon.
         self._close_subscribers()
-        close_lines(self.redis)
         self.redis.connection_pool.disconnect(inuse_connections=False)
         if self._other is not None:
             self._other.connection_pool.disconnect(inuse_connections=False)

@@ -27,7 +27,6 @@ from scheduler.view.connection import (
     Command,
     EarlyRead,
     ask,
-    ask_whole,
     load_script,
     name_script,
     redis_errors,
@@ -121,10 +120,11 @@ class RedisNotifier:
         """
         for address, _ in answers:
             check_reply_address(address, self._names.prefix)
-        commands: list[Command] = []
-        for address, answer in answers:
-            commands += [("RPUSH", address, msgspec.json.encode(answer)), ("EXPIRE", address, REPLY_SECONDS)]
-        results = ask_whole(self._client, commands)
+        with self._client.pipeline(transaction=True) as pipeline:
+            for address, answer in answers:
+                pipeline.rpush(address, msgspec.json.encode(answer))
+                pipeline.expire(address, REPLY_SECONDS)
+            results: list[Any] = pipeline.execute(raise_on_error=False)
         errors = [each for each in results if isinstance(each, redis.RedisError)]
         if any("WRONGTYPE" not in str(each) for each in errors):
             raise errors[0]

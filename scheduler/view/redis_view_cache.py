@@ -23,7 +23,7 @@ from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import SetAside, ViewUnavailableError
 from scheduler.view.codec import RowReader, decode_deltas, pack_changes
-from scheduler.view.connection import Ahead, Bundle, Command, ask_whole, load_script, name_script, redis_errors
+from scheduler.view.connection import Ahead, Bundle, Command, load_script, name_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
 from scheduler.view.wait_blocks import WaitBlocks
 
@@ -228,21 +228,21 @@ class RedisViewCache:
         """
         for _ in range(2):
             change = self._blocks.follow(waits)
-            commands: list[Command] = [("DEL", self._names.waits)] if change.is_whole else []
-            if change.added:
-                commands.append(("HSET", self._names.waits, *(part for pair in change.added.items() for part in pair)))
-            commands.append(("SET", self._names.report, msgspec.json.encode({**report, "blocks": change.fields})))
-            if change.removed:
-                commands.append(("HDEL", self._names.waits, *change.removed))
             try:
-                replies = ask_whole(self._client, [*commands, ("HLEN", self._names.waits)])
-                for reply in replies:
-                    if isinstance(reply, redis.ResponseError):
-                        raise reply
+                with self._client.pipeline(transaction=True) as pipeline:
+                    if change.is_whole:
+                        pipeline.delete(self._names.waits)
+                    if change.added:
+                        pipeline.hset(self._names.waits, mapping=cast("dict[Any, Any]", change.added))
+                    pipeline.set(self._names.report, msgspec.json.encode({**report, "blocks": change.fields}))
+                    if change.removed:
+                        pipeline.hdel(self._names.waits, *change.removed)
+                    pipeline.hlen(self._names.waits)
+                    *_, stored = pipeline.execute()
             except redis.RedisError:
                 self._blocks.forget()
                 raise
-            if replies[-1] == len(change.fields):
+            if stored == len(change.fields):
                 break
             # Another leader wrote blocks, or Redis lost some: write all of them.
             self._blocks.forget()
