@@ -104,7 +104,11 @@ class SlotIndex:
             assert after is not None, "a slot that is added for a request can take it"  # noqa: S101
             slot_info.given += 1
             slot_info.free, slot_info.remaining = after.free, after
-        self._note(slot_info.slot_class, slot_info)
+        self.steps += 1
+        for candidates in slot_info.slot_class.candidate_queues:
+            # Speed: a change to read would make the queue examine the slot only in its next search.
+            if slot_info.remaining.after[candidates.step] is not None:
+                candidates.enter(slot_info)
 
     def _note(self, slot_class: SlotClass, slot_info: SlotInfo) -> None:
         """Record that this slot changed. The candidate queues read the change before their next search."""

@@ -155,7 +155,8 @@ class LaunchLimits:
 
     def _find_code_behind(self, name: str, choice: Choice, account: str) -> str | None:
         code = self.find_code(name, choice, account)
-        return "behind_queue" if code is None and could_serve(name, choice, self._reserved) else code
+        # Speed: this runs for each launch, and almost always nothing is reserved.
+        return "behind_queue" if code is None and self._reserved and could_serve(name, choice, self._reserved) else code
 
     def _find_eligible(self, demand: Demand, need: InstanceRequest) -> list[tuple[str, Choice]]:
         turns = tuple(map(self._find_turn, demand.pools)) if self._has_mix else ()
