@@ -32,8 +32,9 @@ NOT_FOUND: Final = 127
 OF_A_SIGNAL: Final = 128
 """If a signal ends a command, its exit status is this number plus the number of the signal, as in shells."""
 CLOCK_SECONDS: Final = 1.0
-"""Seconds by which the cluster time of this process may differ from that of the stack. If a revoked lease is lost less
-than this time before its deadline, the message gives as reason that the lease was not given back in time.
+"""Seconds by which the cluster time of this process may differ from that of the stack. If a revoked lease is lost, and
+its deadline (`revoke_by`) is at most this far ahead or has passed, the report on standard error gives this reason: the
+lease was not given back in time.
 """
 RETRY_SECONDS: Final = 1.0
 """Seconds between two attempts of a command in the background to use the terminal."""

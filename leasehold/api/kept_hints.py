@@ -15,7 +15,10 @@ _Key = tuple[AsyncClient, str]
 
 
 class KeptHints:
-    """The subscriptions of all hosts that wait for hints. Only one event loop may use it."""
+    """The subscriptions to hints of all hosts that wait for them. A hint is a short message that a slot has changed.
+
+    An object of this class may be used by one event loop only.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[_Key, AsyncHints] = {}

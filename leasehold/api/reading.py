@@ -148,8 +148,8 @@ class Reading:
         return respond({"ok": True})
 
     async def hint(self, request: Request) -> Response:
-        """Respond as soon as a hint that this slot has changed arrives, at the latest after `wait` seconds. The field
-        `changed` of the response is whether one has arrived.
+        """Wait for a hint that the slot in the path of the request has changed, at most `wait` seconds. Then respond
+        with one field: `changed`. The field is true if a hint has arrived, else false.
         """
         check_right(request, "leases")
         query = Query(request)

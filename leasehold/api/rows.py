@@ -13,7 +13,9 @@ from scheduler.model.view import View
 
 _MACHINE = ("instance_id", "address", "type", "zone")
 _OF_ANSWERS = ("waiting", "notes")
-"""Fields of a reservation that only the answer to its submission has."""
+"""Fields of the class Reservation that are set only in the answer to a submission. They are removed from rows of the
+view.
+"""
 
 
 def write_joined(found: Joined) -> dict[str, Any]:

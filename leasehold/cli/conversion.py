@@ -19,7 +19,7 @@ _WHOLE: Final = re.compile(r"-?[0-9]{1,15}")
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 _MAKER: Final = "build_runtime_param"
 """Name of the function in typer.core that makes the converter of a parameter. Versions of typer without this function
-do not use pydantic.
+convert without the library pydantic, and `convert_quickly` leaves them unchanged.
 """
 
 

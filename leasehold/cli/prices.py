@@ -47,8 +47,8 @@ def refresh(as_json: AsJson = False) -> None:
     """Update prices and instance types from EC2.
 
     The command reads the spot prices of the offerings of all pools, and the catalogue of instance types if an offering
-    has requirements. It needs the policy `look`. With `market.on_demand_interval` it also reads on-demand prices, which
-    needs the policy `prices`.
+    has requirements. The AWS credentials need the IAM policy `look` (docs/how-to/aws.md). If
+    `market.on_demand_interval` is set, the command also reads on-demand prices, which needs the IAM policy `prices`.
     """
     settings = load_settings()
     from leasehold.cli.market import read_market

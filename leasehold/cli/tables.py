@@ -44,8 +44,8 @@ class Column:
     fit: Literal["whole", "cut", "wrap"] = "whole"
     rank: int = 0
     least: int = _SHORTEST
-    """Width to which the texts of a `cut` column are first shortened. They are shortened further only after all columns
-    of greater rank are hidden.
+    """Smallest width of this column while columns of greater `rank` are shown. After all of those are hidden, texts may
+    be cut to _SHORTEST characters. Used only if `fit` is `cut`.
     """
     is_state: bool = False
     """Whether the cells are states or phases, which have a colour that depends on their text."""

@@ -68,8 +68,11 @@ def find_patience(wait: float | None, timeout: float | None) -> float | None:
 
 @contextmanager
 def reports_interrupt(what_stays: str, slots: list[str]) -> Iterator[None]:
-    """Turn Ctrl-C within this context into CommandError with exit status 130. The message names the ids that `slots`
-    contains at that moment, followed by `what_stays`, like "stays cordoned".
+    """Turn Ctrl-C within this context into CommandError with exit status 130. `slots`: ids of the slots changed so far;
+    the caller may extend the list within the context. `what_stays`: their lasting state, like "stays cordoned".
+
+    Example of the message: "interrupted by Ctrl-C: slot linux-1 linux-2 stays cordoned". If `slots` is empty, the
+    message reports that no slot was changed.
     """
     try:
         yield

@@ -203,8 +203,9 @@ class AsyncWatches:
             self._notices.remove(each, self._hinted)
 
     async def read_joined(self) -> dict[str, Joined]:
-        """Return reservation id -> its present row and the ids of its leased slots for which the view lacks the
-        machine, as `AsyncWatch.read_joined` returns them. Raise Unavailable if the view is not valid.
+        """Return a dict: reservation id -> Joined. A Joined has the present row of the reservation (None: the view does
+        not have it) and the ids of the leased slots whose machine the view does not have. Raise Unavailable if the view
+        is not valid.
         """
         found = await asyncio.gather(*map(self._rows.read, self.reservations))
         for name, seen in zip(self.reservations, found, strict=True):

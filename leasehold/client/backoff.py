@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 JITTER: Final = 0.25
-"""The largest part of a pause that is removed at random, as a fraction of the pause."""
+"""A pause is shortened by a random fraction from 0 to this number, e.g. a pause of 4 s to a time from 3 s to 4 s."""
 
 
 class Backoff:

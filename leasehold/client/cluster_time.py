@@ -16,8 +16,8 @@ from leasehold.common.clock import PublishedClock, read_monotonic
 LOOK_SECONDS: Final = 30.0
 """Seconds between two readings of cluster time from Redis."""
 DOUBT_SECONDS: Final = 1.0
-"""Seconds between two readings of cluster time while the time of Redis differs from the time that the client
-expects.
+"""Seconds between two readings of cluster time while the clock is in doubt. The clock is in doubt if the last
+reading was not accepted, because it differed too much from the time that the client expected.
 """
 _NEVER: Final = float("-inf")
 _log: Final = logging.getLogger("leasehold")

@@ -38,9 +38,11 @@ closed.
 
 
 class Earlier(NamedTuple):
-    """A copy of a request that was sent before an Exchange got the request. `sent_at`: the sending time in the copy's
-    header. `waited`: the seconds that have passed since then without an answer. `retry_after`: the seconds that an
-    overloaded worker named in its answer; None: no worker has answered.
+    """A first copy of a request, which was sent before the Exchange (below) that repeats the request was made.
+
+    `sent_at`: the sending time in the copy's header. `waited`: the longest time in seconds that the sender waited for
+    the answer. `retry_after`: the pause in seconds that an overloaded worker named in its answer; None: no worker has
+    answered.
     """
 
     sent_at: float
@@ -109,12 +111,12 @@ def read_retry(answer: Mapping[str, Any]) -> float | None:
 
 
 def read_first_answer(replies: Sequence[Any], sent_at: float, wait: float) -> dict[str, Any] | Earlier | None:
-    """Return one of three results: (1) the answer to a request, if it has come; (2) an Earlier, with which an Exchange
-    continues the request, if no answer has come or the worker was overloaded; (3) None if Redis refused one of the two
-    commands.
+    """Return what two Redis commands had as result: LPUSH, which sent a request, and BLPOP, which waited for its answer
+    for at most `wait` seconds. `replies`: the replies of Redis to both. `sent_at`: the time in the request's header.
 
-    `replies`: the replies of Redis to the LPUSH that sent the request and to the BLPOP that waited for its answer, at
-    most `wait` seconds. `sent_at`: the time in the header of the request.
+    The result is one of three: (1) the answer, if a worker has answered; (2) an Earlier, if no answer has come or the
+    worker was overloaded: the caller passes it to an Exchange, which sends the request again; (3) None, if a reply is
+    missing or is an error.
     """
     if len(replies) < 2 or any(isinstance(each, Exception) for each in replies[:2]):  # noqa: PLR2004 - see above
         return None

@@ -231,8 +231,8 @@ class HeldLease(ABC):
         self._wake()
 
     def _patience(self) -> float:
-        """Return the seconds for which one renewal waits for its answer. The time is short, because a later renewal
-        extends the lease further.
+        """Return the seconds for which one renewal waits for its answer: at most until the next renewal is due. A
+        longer wait is useless, because the next renewal extends the lease to a later time.
         """
         return RENEWAL_SECONDS if self._ttl is None else min(self._pause(), RENEWAL_SECONDS)
 

@@ -16,8 +16,8 @@ from leasehold.common.http_routes import MOST_MARKS
 from leasehold.errors import LeaseholdError
 
 TURN_SECONDS: Final = 0.2
-"""The most seconds for which one request waits while there are more watches than fit into one request. The limit is
-short, because the watches take turns.
+"""The most seconds for which the server may delay its response if more than MOST_MARKS reservations are watched. Each
+request then asks about a part of them, and the next parts wait for its end. So the limit is short.
 """
 GATHER_SECONDS: Final = 0.02
 """Seconds for which new watches are gathered before the request is sent again with them."""
@@ -33,7 +33,9 @@ class HttpNotices:
         """Reservation -> events to set when it changes. Only the thread of the event loop uses this table."""
         self._guard = threading.Lock()
         self._marks: dict[str, str] = {}
-        """Reservation -> mark of the row that was read last."""
+        """Reservation -> mark of its row that was read last. A mark is a text that differs after each change of the row
+        (http_hints.mark_row).
+        """
         self._is_wanted = threading.Event()
         self._stop = threading.Event()
         self._interrupt = Interrupt()

@@ -71,9 +71,9 @@ class HttpTransport:
             yield self.ask(verb, document, timeout)
 
     def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
-        """Send the submission of one reservation. Return (1) the answer, and (2) the row of the reservation after the
-        submission. The second part is a Joined without a row if the view does not have the row yet, and None if the
-        server did not read the row.
+        """Send the submission of one reservation. Return two things: (1) the answer, (2) a Joined with the row of the
+        reservation after the submission. The `row` of the Joined is None if the view does not have the reservation yet.
+        The second thing is None if the server did not read the row. Raise NotAnswered or Unavailable.
         """
         answer = self.ask("submit", document, timeout)
         row = answer.get("row")

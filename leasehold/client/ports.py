@@ -99,13 +99,13 @@ class Wire(Protocol):
 
     def ask_each(self, verb: str, documents: Iterable[Mapping[str, Any]], timeout: float) -> Iterator[dict[str, Any]]:
         """Send several requests, and yield their answers in the order of the requests. Raise NotAnswered or Unavailable
-        after `timeout` seconds without any answer.
+        if `timeout` seconds pass after the last answer (at first: after the start) without another answer.
         """
 
     def submit(self, document: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], Joined | None]:
-        """Send the submission of one reservation. Return (1) the answer, as `ask` does, and (2) the row of the
-        reservation after the answer. The second part is a Joined without a row if the view does not have the row, and
-        None if the transport did not read the row. Raise NotAnswered or Unavailable.
+        """Send the submission of one reservation. Return two things: (1) the answer, as `ask` does, (2) a Joined with
+        the row of the reservation after the answer. The `row` of the Joined is None if the view does not have the
+        reservation. The second thing is None if the transport did not read the row. Raise NotAnswered or Unavailable.
         """
 
     def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:

@@ -106,7 +106,8 @@ class RequestTransport:
 
     def ask_each(self, verb: str, documents: Iterable[Mapping[str, Any]], timeout: float) -> Iterator[dict[str, Any]]:
         """Send several requests at the same time, and yield their answers in the order of the requests. Raise
-        NotAnswered or Unavailable after `timeout` seconds without any answer.
+        NotAnswered or Unavailable if `timeout` seconds pass after the last answer (at first: after the start) without
+        another answer.
         """
         exchange = Exchange(self, verb, documents, timeout)
         return exchange.answers()

@@ -31,15 +31,15 @@ _MACHINE_PAUSE_SECONDS: Final = 0.2
 
 @dataclass(frozen=True)
 class Look:
-    """An action of a wait: read the row from the view. The result is a Joined. The client may throw Unavailable into
-    the generator instead.
+    """An action of a wait (a generator of the type Steps): read the row from the view. The client sends a Joined into
+    the generator (the row, and the slots whose machine is unknown), or throws Unavailable into it if the read fails.
     """
 
 
 @dataclass(frozen=True)
 class Renew:
-    """An action of a wait: renew the pending reservation. The result is an Answer. The client may throw LeaseholdError
-    into the generator instead.
+    """An action of a wait (a generator of the type Steps): renew the pending reservation, within `seconds`. The client
+    sends an Answer into the generator, or throws LeaseholdError into it if the renewal fails.
     """
 
     seconds: float
@@ -47,8 +47,8 @@ class Renew:
 
 @dataclass(frozen=True)
 class Ask:
-    """An action of a wait: ask a worker for the row and its machines. The result is a Joined. The client may throw
-    LeaseholdError into the generator instead.
+    """An action of a wait (a generator of the type Steps): ask a worker for the row and its machines, within `seconds`.
+    The client sends a Joined into the generator, or throws LeaseholdError into it if no worker answers with the row.
     """
 
     seconds: float
@@ -248,8 +248,9 @@ def find_missing(seen: Joined) -> frozenset[str]:
 
 
 def fill_in(row: Reservation, missing: frozenset[str], known: Sequence[Placement]) -> tuple[Placement, ...]:
-    """Return the leases of a row. A lease whose machine is missing in the view gets the machine that was known before
-    (`known`); if there was none, the lease is omitted.
+    """Return the leases of a row. `missing`: the slots whose machine is not in the view. `known`: the leases that were
+    known before. A lease on a missing slot gets the machine of the same lease in `known`. If `known` does not have the
+    lease, the lease is omitted.
     """
     machines = {(each.component, each.slot, each.epoch, each.token): each for each in known}
     found = []

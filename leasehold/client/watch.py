@@ -34,9 +34,9 @@ class Watch:
         return self.read_joined().row
 
     def read_joined(self) -> Joined:
-        """Return (1) the present row of the reservation, None if the view does not have it, and (2) the ids of
-        its leased slots whose rows in the view are missing, or are not those of the lease's machine. Raise Unavailable
-        if the view is not valid.
+        """Return a Joined with two fields: (1) `row`: the present row of the reservation; None if the view does not
+        have it. (2) `missing`: the ids of the leased slots whose machine is unknown, because the view does not have the
+        slot or has a row of another machine. Raise Unavailable if the view is not valid.
         """
         found = self._reader.find_joined([self.reservation], self._hints.expected)[0]
         self._hints.note(found)

@@ -135,8 +135,11 @@ class ClusterClock:
         return self.correct(reference, before, after)
 
     def correct(self, reference: float, before: float, after: float) -> float:
-        """Correct the clock by `reference`, a time that was read from the reference between the moments `before` and
-        `after` of the monotonic clock. Return cluster time.
+        """Correct the clock by one reading of its reference, and return cluster time.
+
+        `reference`: the time that was read. `before`, `after`: the monotonic clock before and after the reading. At the
+        moment `after` the true time is from `reference` to `reference` + `after` - `before`. A clock outside these
+        limits is set to the nearer one. The first reading sets the clock to their middle.
         """
         with self._guard:
             latest = reference + after - before

@@ -6,8 +6,8 @@ from typing import Any
 
 
 class KeptClient:
-    """A base class for kombu's Redis channels, to be named before kombu's own channel class. It makes the channel keep
-    its Redis client.
+    """A mixin that makes a Redis channel of kombu keep its Redis client. In the list of base classes it comes before
+    kombu's class, e.g. `class Channel(KeptClient, redis.Channel)`.
     """
 
     pool: Any

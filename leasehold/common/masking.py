@@ -13,8 +13,8 @@ _DELIMITER: Final = re.compile(r"[/?#\"']")
 parameter.
 """
 _PAGES: Final = frozenset({"http", "https"})
-"""Schemes of URLs whose paths often contain an `@`. In such a URL, an `@` after a character of _DELIMITER belongs to
-the path if the text before this character may be a host.
+"""Schemes of URLs whose paths often contain an `@`. A URL of these schemes has no login if (1) an `@` follows a
+character of _DELIMITER, and (2) the text before that character may be a host. E.g. `http://host/a@b` has none.
 """
 _SHOWN: Final = frozenset(
     (

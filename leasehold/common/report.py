@@ -1,12 +1,15 @@
-"""The report of the last tick in Redis, in two keys: its head as JSON, and the waiting reservations in blocks.
+"""The report of the last tick in Redis. It has two keys: the head, and blocks of waiting reservations.
 
-    <prefix>view:report  string  JSON: term, time, duration, counts; `blocks` lists the fields of `view:waits` in order
-    <prefix>view:waits   hash    block -> JSON `[names, reasons, numbers]`: names of reservations in queue order, the
-                                 different reasons `[code, detail]`, and for each name the number of its reason ([]: all
-                                 have the first one)
+    <prefix>view:report  string  the head, as JSON: term, time, duration, counts, and `blocks`: the fields of
+                                 `view:waits` in queue order
+    <prefix>view:waits   hash    block -> JSON `[names, reasons, numbers]`
 
-A block is never changed: a tick writes new blocks for the part of the queue that changed, and deletes those that the
-head no longer lists. So a tick over a long queue sends what changed and not the whole queue.
+`names`: the reservations of the block in queue order. `reasons`: the different reasons of these waits, each as
+`[code, detail]`. `numbers`: for each name the index of its reason in `reasons`, from 0; an empty list means that all
+names have the reason 0. E.g. `[["a", "b"], [["no_capacity", "…"], ["on_hold", "…"]], [0, 1]]`.
+
+A block is never changed. A tick writes new blocks for the part of the queue that changed, and deletes the blocks that
+the head no longer lists. So a tick over a long queue sends only the changed part of the queue.
 """
 
 import json

@@ -38,7 +38,8 @@ class MessageWriter:
         """Return the message that requests the task with the name `task`, with one argument, or without arguments if
         `argument` is None.
 
-        `shown`: the text that Flower shows in place of the argument; None: the text that Celery wrote into the form.
+        `shown`: the text that Flower shows in place of the argument; None: the text in the form (the template message
+        that Celery wrote for this task and queue).
         `headers` are added to Celery's own headers.
         """
         form, links, empty = self._forms.get((task, queue)) or self._learn(task, queue)
@@ -54,9 +55,10 @@ class MessageWriter:
         return json.dumps({**form, "body": body, "headers": own, "properties": properties})
 
     def _learn(self, task: str, queue: str) -> tuple[Mapping[str, Any], Any, bytes]:
-        """Get the form of a task from Celery, keep it for later messages, and return three things: (1) the form, (2)
-        the third part of the form's body, which has the links to other tasks, (3) the body of a message without
-        arguments.
+        """Let Celery write the form (the template message) of a task for a queue, and keep it for later messages.
+
+        Return three things: (1) the form, (2) the links to other tasks, which are the third element of the form's body
+        `[args, kwargs, links]`, (3) the body of a message without arguments.
         """
         form = self._write_form(task, queue)
         _, _, links = json.loads(base64.b64decode(form["body"]))

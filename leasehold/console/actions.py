@@ -35,9 +35,10 @@ class Described:
 
 
 def find_action(document: Mapping[str, Any]) -> Action | None:
-    """Return the request of this action, or None if no request can carry the action out.
+    """Return the request that carries out one action of a smallest change (the least change that would end the wait of
+    a reservation). Return None if the console has no request for the action, e.g. for a new host.
 
-    `document`: one action of a smallest change as a table with one key, for example `{"resume": "build-1"}`.
+    `document`: the action as a table with one key, for example `{"resume": "build-1"}`.
     """
     ((name, value),) = document.items()
     match name:
@@ -60,8 +61,9 @@ def find_action(document: Mapping[str, Any]) -> Action | None:
 
 
 def describe_action(document: Mapping[str, Any]) -> Described:
-    """Return an action of a smallest change as a sentence for people, with the verb by which the console can request
-    it.
+    """Return the sentence that shows an action of a smallest change to people, and the verb of the request that carries
+    it out. A smallest change is the least change that would end the wait of a reservation. `document`: as in
+    `find_action`.
     """
     action = find_action(document)
     ((name, value),) = document.items()

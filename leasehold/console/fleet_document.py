@@ -21,7 +21,10 @@ from scheduler.model.slots import Slot
 TOPIC: Final = "fleet"
 CORDONED, INTERRUPTED, OVERFULL = 1, 2, 4
 REVOKING, CLAIMED = 1000, 2000
-"""The numbers that are added to the share of a lease in the state revoking or claimed."""
+"""The number that a slot's row has for a lease is its share of the slot in percent (1 to 100). One of these numbers is
+added if the lease is revoking or claimed, so that the page can read the state from the same number: 1050 is a revoking
+lease with 50 %.
+"""
 MOST_SHOWN: Final = 12
 """The most leases that the row of a slot contains, because a box of the page cannot show more parts. If a slot has more
 leases, the flag OVERFULL is set in its row.

@@ -44,8 +44,8 @@ class Progress:
 
 
 class Holders:
-    """Plays the jobs of a stretch through a client, in the role of their holders. The caller calls `step` repeatedly,
-    and each step does the actions that are due.
+    """Plays the jobs of a stretch (consecutive jobs of a workload log) through a client, in the role of the holders of
+    their leases. The caller calls `step` repeatedly, and each step does the actions that are due.
 
     A job is busy from the confirmation of its lease until its release is answered. After an error the job is no longer
     busy, so the next step starts again from the job's row in the view. The threads that send requests only set, remove

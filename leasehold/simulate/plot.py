@@ -28,8 +28,8 @@ SPANS: Final = (
 POINTS: Final = 300
 """Largest number of points of one line: a panel of the picture can show no more."""
 FEW_POINTS: Final = 100
-"""Largest number of points of a line that often rises and falls, so that the lines of several simulations do not hide
-each other.
+"""Largest number of points of a line of means (slots and leases). Such lines rise and fall often. With more points, the
+lines of several simulations would hide each other. The line of the queue has up to POINTS points.
 """
 LEGEND_WIDTH: Final = 150
 """Width of the legend in characters."""

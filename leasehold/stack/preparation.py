@@ -57,8 +57,8 @@ class QuietDispatcher:
         """Request a tick now. Here: do nothing, because beat requests ticks as soon as it runs."""
 
     def write_tick(self) -> None:
-        """Return the message that requests a tick, for a kick (hint that a tick should run) that puts it into the queue
-        itself. Here: return None, so that the kick calls `send_tick`.
+        """Return the message that requests a tick. The notifier, which sends kicks (hints that a tick should run), puts
+        this message into the queue of ticks. Here: return None, so that the notifier calls `send_tick` instead.
         """
 
 

@@ -81,8 +81,8 @@ class Reaper:
     def watch(self, pid: int) -> None:
         """Let the reaper end this process and its group when the supervisor dies.
 
-        The process must be a child for which the supervisor has not waited yet. Only then can no other process have its
-        id, whose start time would be read instead.
+        The process must be a child whose exit status the supervisor has not read yet (`wait`). Until that read, the
+        system gives the id `pid` to no other process. So the start time that is read here is that of the child.
         """
         self._send(f"+{pid} {find_start(pid)}\n")
 
@@ -152,8 +152,8 @@ class Child:
         return True
 
     def clear(self) -> None:
-        """Kill the remaining processes of this process's group. Then the reaper need not end this process any more, and
-        removes it from its list.
+        """Kill the remaining processes of this process's group, and wait for the end of this process. Then remove this
+        process from the list of processes that the reaper ends when the supervisor dies.
         """
         end_group(self.identity)
         self._process.wait()

@@ -43,9 +43,10 @@ class Figures(msgspec.Struct):
     `problems`: why figures are missing or old. `phases`: number of reservations by phase, without ended ones.
     `waiting`: number of reservations by waiting code at the last tick, `longest_wait` the longest wait in seconds.
     `at_quota`: pools whose launches an EC2 quota holds back. `tick`: age and duration of the last tick in seconds, its
-    number of decisions, the leader (`host:pid`) and the lag of the view. `queues`: messages that wait in each queue,
-    `queue_lag`: how many seconds ago the request that a worker took last had been sent; None: no request waits. `rates`
-    is None at the first refresh. `events`: the newest events, oldest first; None if the database cannot be read.
+    number of decisions, the leader (`host:pid`) and the lag of the view. `queues`: messages that wait in each queue.
+    `queue_lag`: age in seconds of the request that a worker took from its queue last, counted from the time at which
+    the request was sent; None: no request waits. `rates` is None at the first refresh. `events`: the newest events,
+    oldest first; None if the database cannot be read.
     """
 
     at: float

@@ -135,9 +135,11 @@ class Backend:
             await client.close()
 
     def _find_known_line(self, caller: Caller) -> str | None:
-        """Return the key line of this caller (`_find_key_line`) if a copy of it is less than LOOK_SECONDS old. Return
-        None if the key line must be read from its file or the database first, because the event loop must not wait for
-        that.
+        """Return the line `NAME:KEY@CLUSTER` with which requests of this caller are signed, if this process has a copy
+        that is less than LOOK_SECONDS old. Also return None for a caller without a principal.
+
+        Return None if the copy is older. Then `_find_key_line` has to read the line from its file or from the database,
+        in a thread. This method runs on the event loop, which must not wait for such a read.
         """
         if caller.source == "token":
             line, read_at = self._token_line

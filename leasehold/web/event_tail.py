@@ -49,7 +49,9 @@ class EventTail:
         self._watchers: list[Callable[[list[Event]], None]] = []
 
     def watch(self, note: Callable[[list[Event]], None]) -> None:
-        """Register `note`: it is called in a thread with all new events, while some page is within `listening`."""
+        """Register the function `note`. It is called in a thread with each list of new events that was read.
+        Events are read only while a `with` block of `listening` or an iteration of `follow` is active.
+        """
         self._watchers.append(note)
 
     @asynccontextmanager

@@ -8,8 +8,8 @@ import gc
 from typing import Final
 
 CHANGES: Final = 5000
-"""Number of changed rows after which the new rows, too, are exempted from collections. A full collection that looks at
-fewer new rows takes some milliseconds.
+"""Number of rows that may change before all rows are exempted from collections again. Until then, a full collection
+looks at the rows that are new since the last exemption. With fewer than CHANGES new rows it takes some milliseconds.
 """
 
 
@@ -22,8 +22,10 @@ class GarbageKeeper:
         self._changes = 0
 
     def note(self, changes: int, *, is_new: bool) -> None:
-        """Record that `changes` rows have changed, or that all rows were read (`is_new`). Exempt all rows from later
-        collections if all were read, or if at least CHANGES rows changed since the last exemption.
+        """Record that `changes` rows have changed. `is_new`: all rows of the view were read.
+
+        Exempt all present rows from later garbage collections in two cases: (1) `is_new` is True; (2) at least CHANGES
+        rows have changed since the last exemption.
         """
         self._changes += changes
         if is_new or self._changes >= CHANGES:

@@ -31,8 +31,9 @@ class JoiningTransport:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send the kept head of a response, if there is one, and then `data`. If no head is kept and `data` begins a
-        response, keep `data` in place of sending it. See asyncio.Transport.
+        """Send `data`, or keep it if it is the head of a response. A kept head is sent together with the data of the
+        next call, so that the client gets both at once. If no call follows in this turn of the event loop, the head is
+        sent alone in the next turn. See asyncio.Transport.
         """
         if not self._head and data.startswith(_HEAD):
             self._head = data

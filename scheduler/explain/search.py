@@ -131,9 +131,10 @@ class Search:
         return None if self.is_cut_short else make(high)
 
     def find_least_of(self, makers: Iterable[Callable[[int], Suggestion]], most: int) -> Suggestion | None:
-        """Return the smallest change by the first of the functions `makers` with which the reservation's wait can end:
-        `make(n)`, a change of the size `n`, with the smallest `n` from 1 to `most` that ends the wait. Return None if
-        no function has one, or if the time of the search is over.
+        """Call `find_least` with each of the functions `makers` in order, and return its first change. Each function
+        `make` returns a change of the size `n` for `make(n)`. The change found is the one with the smallest `n` from 1
+        to `most` that would end the reservation's wait. Return None if no function makes such a change, or if the time
+        of the search is over.
         """
         for make in makers:
             change = self.find_least(make, most)
@@ -232,8 +233,8 @@ def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
 
 
 MOST_OPENERS: Final = 3
-"""The greatest number of changes of one kind that are tried as the first one of two changes. For each of them the
-second change has to be searched.
+"""The most changes that `combine_two` tries from each function in `openers`, as the first change of a pair. The number
+is small because the search for a second change, which takes long, is repeated for each first change.
 """
 TOGETHER: Final = "two changes: "
 Candidates = Callable[[Search], Iterable[Suggestion]]
@@ -243,8 +244,9 @@ def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[K
     """Return one suggestion that makes two changes, which together end the reservation's wait. Return None if no two
     changes do, or if the time of the search is over.
 
-    A function in `openers` lists the first change; it is applied, and then a change of one of `kinds` is searched as
-    the second one. If the second change suffices alone, only the second one is returned.
+    Each function in `openers` lists changes. The first MOST_OPENERS changes of each list are tried as first change, one
+    after the other. While a first change is applied to the view and the rules, the functions `kinds` search the second
+    change. If the second change alone ends the wait, only the second change is returned.
     """
     # The changes of a kind are listed before one of them is tried, because a trial changes the view.
     for first in chain.from_iterable(list(islice(list_changes(search), MOST_OPENERS)) for list_changes in openers):
@@ -304,7 +306,9 @@ def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
 MOST_SLOTS_MORE: Final = 64
 """The greatest number of slots that one suggested change adds to a pool."""
 MOST_CANDIDATES: Final = 12
-"""The greatest number of changes of one kind that are tried, for kinds that could have one change for each slot."""
+"""The most changes that are tried of a kind that has one possible change for each slot, host or lease holder. Example:
+a pool has 500 cordoned slots, and only the first 12 are tried.
+"""
 
 
 def list_pools(search: Search) -> list[tuple[str, Pool]]:

@@ -76,8 +76,9 @@ NO_SPENDING: Final[Mapping[str, Spent]] = MappingProxyType({})
 def find_allowed(budget: Budget, spent: Spent) -> float:
     """Return the highest sum of prices per hour that the machines of a budget may have at present; infinity: no limit.
 
-    A running machine counts as running for one more hour, also at the end of a day or month: its price for that hour
-    must not exceed what is left of the day and of the month. The result is never below 0.
+    The result is the smallest of three amounts: `per_hour`, what is left of `per_day`, and what is left of `per_month`.
+    So the machines could run for one more hour within the budget. Example: 2 dollars are left of the day, so the prices
+    per hour may have the sum 2, even if the day ends in 10 minutes. The result is never below 0.
     """
     limits = (
         (budget.per_hour, 0.0),

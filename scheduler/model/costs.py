@@ -61,8 +61,8 @@ def begin_of_hour(at: float) -> float:
 
 
 def measure(pool: str, meter: Meter, until: float, since: float = 0.0) -> Iterator[Cost]:
-    """Yield the costs of a machine of `pool` from the begin of its meter to `until`: one row for each hour of the clock
-    in which a part of this time lies.
+    """Yield the costs of a machine of `pool` from `meter.since` to `until`. `meter`: the open interval of the machine,
+    with its use and price. Each row has the costs within one hour of the clock, e.g. 14:00 to 15:00.
 
     `since`: leave out all hours that end at or before this time.
     """
@@ -94,8 +94,9 @@ def add_costs(costs: Iterable[Cost]) -> list[Cost]:
 
 
 def book(ledger: dict[CostKey, Cost], costs: Iterable[Cost]) -> None:
-    """Add the costs of one transaction to the rows of a ledger. Costs with the same key (CostKey) are added to each
-    other first, as in SQL, so that both round equally.
+    """Add the costs of one transaction to the rows of a ledger in memory. Costs with the same key (CostKey) are added
+    to each other first, and their sum is added to the row. The SQL store adds in the same order, so that rounding gives
+    equal sums in memory and in SQL.
     """
     _add_all(ledger, add_costs(costs))
 
@@ -148,9 +149,10 @@ def find_present_price(slot: Slot) -> float:
 
 
 def meter_slots(changed: Iterable[Slot], deleted: Iterable[Slot], now: float) -> tuple[list[Slot], list[Cost]]:
-    """Close the ledger's intervals that end because slots were changed or deleted, and open the next ones.
+    """Close the intervals of the ledger that end because slots were changed or deleted, and open the next intervals.
+    The field `meter` of a slot is its open interval: since when its machine has its present use and price.
 
-    Return two lists: (1) the slots among `changed` whose meter is replaced, with the new meter; (2) the costs of the
+    Return two lists: (1) the slots among `changed` that get another `meter`, with this `meter`; (2) the costs of the
     closed intervals.
     """
     metered, closed = [], []
@@ -165,12 +167,12 @@ def meter_slots(changed: Iterable[Slot], deleted: Iterable[Slot], now: float) ->
 
 
 def meter_slot(slot: Slot, now: float) -> tuple[Slot, list[Cost]]:
-    """Return two things: the slot with the meter that fits its present fields, and the costs of the interval that this
-    closes; [] if it closes none.
+    """Return two things: (1) the slot with the `meter` (open interval of the ledger) that fits its present fields; (2)
+    the costs of the interval that was open before and is closed at `now`; [] if none is closed.
 
-    No interval is closed if kind, offering, account and price are those of the present meter. An interval never ends
-    before it begins, even if the transaction that ends it has an earlier time `now` than the transaction that began it.
-    The next interval begins where this one ends.
+    The open interval stays if its kind, offering, account and price still fit the slot. Else it is closed, and the next
+    interval begins at the same instant. If `now` is before the begin of the open interval, that interval is closed with
+    the length 0, because transactions may have times that are not in order.
     """
     kind, known = find_kind(slot), slot.meter
     at = now if known is None else max(now, known.since)

@@ -250,8 +250,8 @@ def _read_table(model: type[AnyDocument], value: object) -> AnyDocument:
 
 
 def _list_found(model: type[Document], value: dict[Any, Any]) -> _Refused:
-    """Return the error with all faults of a table, read as the class `model`, that has at least one fault: first the
-    faults of its fields in order, then the unknown keys.
+    """Read the table `value` as the class `model`, and return one error with all faults of the table. The faults of
+    known fields come first, in the order of `model`, then the unknown keys. The table must have a fault.
     """
     fields, found = model.model_fields, list[_Found]()
     for name, field in fields.items():

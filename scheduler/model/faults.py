@@ -23,7 +23,8 @@ object does not exist, or the sender may not see it. `conflict`: the state does 
 
 
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One fault of an input. `str()` returns the line `PATH: expected X, got Y`. `code` None: the input itself is
+    """One fault of an input. `str()` returns the line `PATH: expected X, got Y`. `code`: why a correct input is
+    refused, e.g. `unknown` if an object that the input names does not exist (see FaultCode). None: the input itself is
     wrong.
     """
 

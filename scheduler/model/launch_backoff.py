@@ -16,10 +16,13 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     """A launch back-off: a row that pauses launches of `subject` in `pool` until the time `until`. `kind` is the
     reason.
 
-    What `subject` is depends on the kind. `capacity`, `misconfigured`: the key of an offering, or "" in a pool that
-    lists none. `quota`: a market. `throttled`: "", the whole pool, and `delay` is the length of the pause in seconds.
-    `auth`: the pool is "*", all pools. For `quota`, `active` is the number of active slots of the pool at the refusal,
-    without the refused ones; the pause also ends when fewer slots are active. 0: only the time counts.
+    The meaning of `subject` depends on the kind. `capacity`, `misconfigured`: the key of an offering, or "" in a pool
+    that lists none. `quota`: a market. `throttled`: "" (the whole pool is paused), and `delay` is the length of the
+    pause in seconds. `auth`: `pool` is "*" (all pools are paused).
+
+    For `quota`, `active` is the number of active slots that the pool had when EC2 refused the launch, without the slots
+    of refused launches. The pause ends at `until`, or earlier if fewer than `active` slots are active. If `active` is
+    0, the pause ends only at `until`.
 
     Two kinds depend on more than the time. `unhealthy`: `streak` is the number of failed boots in a row, and `subject`
     describes the last one; launches pause when `streak` reaches the pool's `unhealthy_after`. `strangers`: `active` is

@@ -65,7 +65,7 @@ class ReplacementRules(Document):
     """
 
     def check_fields(self) -> None:
-        """Refuse a saving of more than the whole price. Raises ExpectedError."""
+        """Raise ExpectedError if `min_saving` is above 1: no offering saves more than the whole price."""
         if self.min_saving > 1:
             raise expected("a share of at most 1", key="min_saving", got=self.min_saving)
 

@@ -50,8 +50,8 @@ class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of a machine of this type, without those that name the type: machines of other types may have the
-        same.
+        """The labels of a machine of this type that do not name the type or its family. Machines of other types may
+        have the same labels, e.g. `architecture`. See `type_labels` for the labels that name the type.
         """
         found = {"architecture": self.architectures[0]}
         return found | ({"accelerator": self.accelerator} if self.accelerator else {})
@@ -85,7 +85,9 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PriceChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The last price of an hour in which the price of an instance type changed, in dollars per hour."""
+    """A change of the price of an instance type. There is one row for each hour with changes. `price`: the price in
+    dollars per hour after the last change in that hour.
+    """
 
     type: str
     zone: str

@@ -70,8 +70,8 @@ class MarketRules(Document):
     on_demand_base: Count = 0
     """Number of slots that are on-demand in any case, before `on_demand_share` or the price decides; 0 = none."""
     on_demand_share: Share | None = None
-    """Share of the slots above `on_demand_base` that is on-demand, rounded up to whole slots; the others are spot.
-    Default: the price decides.
+    """Share of the slots in addition to `on_demand_base` that are launched on-demand, rounded up to whole slots; the
+    others are spot. Default: the price decides between the markets.
     """
     spot_again_after: Seconds = 0.0
     """Time after a refusal in which a spot offering is not tried again, if `on_demand_after` launches of it in a row
@@ -174,7 +174,7 @@ class Pool(Document):
     price_factor: Amount = 1.5
     """An offering may cost at most this many times the cheapest one that fits; 1.0 = only the cheapest."""
     market: MarketRules = MarketRules()
-    """Where prices come from, and which prices the pool does not pay."""
+    """Where prices come from, which prices the pool pays at most, and which share of its slots is on-demand."""
     ec2: Ec2Rules = Ec2Rules()
     """How EC2 launches are built."""
     probe: ProbeRules = ProbeRules()

@@ -26,7 +26,9 @@ class PriceWalk:
         self._shares = [self._random.uniform(low, high)]
 
     def find_share(self, steps: int) -> float:
-        """Return the share after this number of steps from the start."""
+        """Return the price, as a share of the on-demand price, after `steps` steps of `step_seconds` from the start of
+        the walk. 0: the first share.
+        """
         shares = self._shares
         while len(shares) <= steps:
             moved = shares[-1] * exp(self._random.gauss(0.0, self._change))

@@ -1,8 +1,9 @@
-"""Remembers which lately written rows a view has applied, in groups of rows with the same time of writing
-(`marked_at`).
+"""Remembers which rows written lately a view has applied. Rows with the same time of writing (`marked_at`) are one
+group.
 
-To find changes that never reached the view, the scheduler asks the database for the same groups. If the view has all
-rows of a group, the group costs one comparison. Only the rows of other groups are read one by one.
+The scheduler uses the groups to find changes that never reached the view. It asks the database for the rows written
+lately, grouped by `marked_at` too. One comparison shows whether the view has applied all rows of a group. Only the rows
+of the remaining groups are read one by one.
 """
 
 from collections.abc import Iterable, Sequence

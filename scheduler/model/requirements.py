@@ -64,8 +64,8 @@ class Requirements(Document):
     bare_metal: bool = False
     """Whether bare-metal types are accepted, which boot slowly."""
     type_labels: bool = False
-    """Whether machines have the labels `instance_type` and `instance_family`. With them no type replaces another one,
-    so that EC2 cannot choose among types in one request.
+    """Whether machines have the labels `instance_type` and `instance_family`. With these labels, machines of different
+    types are not interchangeable, so each request to EC2 names one type instead of several to choose from.
     """
     exclude: tuple[Text, ...] = ()
     """Patterns of types that are not accepted, like `t*` or `*.nano`."""

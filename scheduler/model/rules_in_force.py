@@ -37,7 +37,9 @@ class RulesInForce:
         self._found = InForce(Rules(), -inf)
 
     def find(self, rules: Rules, now: float) -> InForce:
-        """Return the rules in force at `now`. `rules`: the rules as applied."""
+        """Return the rules in force at `now` (seconds since the epoch). `rules`: the rules as applied. In the rules in
+        force, the limits of the schedules whose windows are open replace the limits of their pools.
+        """
         if self._base is rules and self._since <= now < self._found.until:
             return self._found
         opened, until = _list_open(rules, now)
@@ -49,7 +51,9 @@ class RulesInForce:
 
 
 def find_rules_in_force(rules: Rules, now: float) -> Rules:
-    """Return the rules in force at `now` (seconds since the epoch), once. `rules`: the rules as applied."""
+    """Return the rules in force at `now` (seconds since the epoch), and keep no result for later calls. `rules`: the
+    rules as applied, without the limits of open schedules. Use `RulesInForce` for repeated calls.
+    """
     return RulesInForce().find(rules, now).rules
 
 

@@ -26,7 +26,9 @@ _MOST_WINDOWS: Final = 1500
 """Maximum number of windows of one schedule that are examined for overlaps and changes of the clock."""
 _LOOK_AHEAD: Final = timedelta(days=366)
 _FOLD: Final = timedelta(hours=3)
-"""A duration that is longer than the period that a change of the clock repeats (an hour in most zones)."""
+"""A duration longer than any repeated time of day. When a clock is put back (by an hour in most zones), that period of
+local time occurs twice. A backward search from the second pass starts later by _FOLD, so that it misses no window.
+"""
 OVERRIDES: Final = ("min_slots", "target_warm_slots", "max_slots", "disruption_budget")
 """The keys of a pool that a schedule may set."""
 
@@ -116,8 +118,8 @@ class Window(NamedTuple):
 def find_window(schedule: Schedule, now: float) -> Window | None:
     """Return the window of a schedule that is open at `now`, else the next window; None if neither exists.
 
-    If windows overlap or touch each other, the schedule is open without a break, and each window still ends at its own
-    end. At `now`, the window that began last is returned.
+    If several windows are open at `now`, the one that began last is returned. Its end is its own: windows that overlap
+    or touch each other are not joined, although the schedule stays open between them.
     """
     last = _find_last(schedule, now)
     if last is not None and now < last.end:
@@ -194,17 +196,19 @@ def find_overlap(schedule: Schedule, other: Schedule, now: float) -> float | Non
 
 
 def find_own_overlap(schedule: Schedule, now: float) -> float | None:
-    """Return the first start of a window, in the year after `now`, at which the previous window is still open; None if
-    there is none.
+    """Return the first time in the year after `now` at which a window of the schedule begins before its previous window
+    has ended. Return None if there is none.
     """
     pairs = pairwise(_list_a_year(schedule, now))
     return next((later.start for earlier, later in pairs if later.start < earlier.end), None)
 
 
 def find_clock_change(schedule: Schedule, now: float) -> Window | None:
-    """Return the first window of the year after `now` in which the clock of the time zone is changed; None if there is
-    none. Such a window of a schedule with a `duration` ends at another time of day than its other windows. A schedule
-    without a `duration` has no such window.
+    """Return the first window in the year after `now` during which the clock of the time zone changes, e.g. to summer
+    time. Return None if there is none.
+
+    Only schedules with a `duration` are examined; for any other, the result is None. Example: with a `duration` of 8
+    hours, windows end at 06:00, and the window with the clock change ends at 07:00.
     """
     if schedule.duration is None:
         return None

@@ -11,10 +11,10 @@ import msgspec
 Reason = tuple[str, str]
 """The reason why a reservation waits: a waiting code and a sentence for people."""
 MOST_NAMES: Final = 128
-"""The most reservations in one block."""
+"""The largest number of reservations in one `WaitBlock`, which is a part of the queue of waiting reservations."""
 MOST_MISSES: Final = 32
-"""If more than this number of blocks of an earlier plan in a row are not found in the queue, the rest of the queue is
-cut into new blocks.
+"""A limit for `Waits.cut`, which looks up each block of an earlier plan in the present queue. If more than this number
+of consecutive blocks are not found unchanged, the rest of the queue is cut into new blocks.
 """
 
 
@@ -38,8 +38,9 @@ class WaitBlock:
     __slots__ = ("_names", "_reasons", "_stays")
 
     def __init__(self, names: Sequence[str], reasons: Sequence[Reason], stays: bytes | None = None) -> None:
-        """Make a block of these reservations and their reasons. `stays`: one byte for each of `names`, which is 0 if
-        the reservation is not in the block; None: all are in the block.
+        """Make a block of the reservations in `names` that `stays` marks. `reasons`: the reason of each reservation in
+        `names`, in the same order. `stays`: one byte for each of `names`; the byte is 0 if this reservation does not
+        belong to the block. None: all of `names` belong to the block.
         """
         self._names, self._reasons, self._stays = tuple(names), tuple(reasons), stays
 

@@ -108,9 +108,9 @@ def held_of(current: Reservation) -> list[Lease]:
 
 
 def _without_declined_instances(current: Reservation) -> Reservation:
-    """Return the reservation without its list `declined`, if it is leased or revoking: the list then names instances of
-    the present lease and does not apply to the next one. In any other phase the list names slots that the next lease
-    must not use, so the reservation is returned unchanged.
+    """Return the reservation without entries in its list `declined` that concern only the present lease. If the
+    reservation is leased or revoking, the entries are instances of the present lease, so the list is emptied. In any
+    other phase, the entries are slots that the next lease must not use, so the reservation is returned unchanged.
     """
     is_of_lease = current.declined and current.phase in {"leased", "revoking"}
     return msgspec.structs.replace(current, declined=()) if is_of_lease else current

@@ -46,7 +46,9 @@ _NOTICED = frozenset(
         *("reservation_moved", "reservation_granted", "reservation_revoked"),
     }
 )
-"""Names of the events after which a notice is published on the channel of their reservation, beside CORES."""
+"""Names of the events after which a notice is published on the channel of their reservation. After an event CORES (a
+new CPU limit of a lease) a notice is published too.
+"""
 
 TO_LEASE: Final = "leasehold_time_to_lease_seconds"
 TO_STATE: Final = {"slot_binding": "leasehold_boot_seconds", "slot_ready": "leasehold_time_to_ready_seconds"}
@@ -219,8 +221,8 @@ def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:
 
 
 def _count_boots(meter: Meter, change_set: ChangeSet) -> None:
-    """Count in the metrics the boots of machines that a committed change ended, and the machines that disappeared.
-    Source: Arvados.
+    """Count in the metrics what a committed change shows: (1) each boot of a machine that ended, by its outcome, e.g.
+    `success` when the slot became ready; (2) each machine that disappeared. Source: Arvados.
     """
     for event in change_set.events:
         slot = None if event.slot is None else change_set.slots.get(event.slot)

@@ -14,8 +14,8 @@ from scheduler.model.transitions import UNPAID
 from scheduler.ports import PoolCost, Store
 
 REFRESH_SECONDS: Final = 30.0
-"""Seconds after which a tick reads the spent amounts again. In this time, machines spend only a small part of their
-price of an hour.
+"""Seconds after which a tick reads the spent amounts again. In this time, a machine costs less than 1 % of its price
+per hour.
 """
 
 
@@ -87,8 +87,8 @@ def describe_budgets(rules: Rules, slots: Collection[Slot]) -> list[BudgetStatus
 
 @dataclass
 class SpendingReader:
-    """Reads the spent amounts for the ticks of one process, and keeps the last amounts and the rules that contain
-    them.
+    """Reads the spent amounts of the budgets for the ticks of one process. The object keeps the status of the budgets
+    at the last reading, and the last rules to which spent amounts were added.
     """
 
     status: list[BudgetStatus] = field(default_factory=list)

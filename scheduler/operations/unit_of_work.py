@@ -246,7 +246,9 @@ class UnitOfWork:
         return moved
 
     def free_slots(self, reservation: Reservation) -> None:
-        """Stage the slots of a reservation whose leases have ended. A slot without other leases is idle from now on."""
+        """Stage the slots on which `reservation` had leases, after these leases have ended: the slots will be written
+        at the commit. A slot without other leases is idle from now on.
+        """
         freed: list[Slot] = []
         for slot_id in dict.fromkeys([lease.slot for lease in reservation.leases]):
             slot = self.slots.get(slot_id)

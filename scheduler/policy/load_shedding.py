@@ -40,8 +40,9 @@ def find_rank(verb: str) -> int:
 def find_retry(verb: str, wait: float, longest: float) -> float | None:
     """Return after how many seconds the sender of a request should send it again; None if the request is not refused.
 
-    `wait`: the estimated seconds until the queue answers the request. `longest`: the longest such wait, in seconds,
-    with which queries are still carried out.
+    `wait`: the estimated seconds until the request is answered. `longest`: the greatest `wait` in seconds at which a
+    query is accepted. Requests with other verbs are accepted up to a multiple of `longest` (`TIMES_LONGER`): for
+    example a `renew` is accepted while `wait` is at most 15 × `longest`.
     """
     if wait <= longest * TIMES_LONGER[find_rank(verb)]:
         return None

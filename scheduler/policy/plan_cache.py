@@ -1,9 +1,9 @@
 """The planner's cache: facts about one view that are used again in the next cycle.
 
-The caller of `plan()` owns the cache and keeps it together with the view. All of its content can be computed from the
-rows of the view, except `turns`, which records the reservations that the work budget has let be tried. A cycle in which
-few rows changed examines few slots. A cycle in which no row changed and no deadline was reached returns the plan of the
-last cycle.
+The caller of `plan()` owns the cache and keeps it together with the view. All content of the cache can be computed from
+the rows of the view, except `turns`: the reservations that were already tried in the present round of a work budget.
+With the cache, a cycle in which few rows changed examines few slots. A cycle in which no row changed and no deadline
+was reached returns the plan of the last cycle.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -21,8 +21,8 @@ from scheduler.policy.capacity.slot_info import CachedSlot
 Payer = Hashable
 """The key of a work budget: the principal that sent a reservation's request, or its account."""
 Turns = dict[Payer, set[str]]
-"""Payer -> ids of its reservations that were tried in the present round. The round of a payer ends when its work budget
-has let each of its reservations be tried once.
+"""Payer -> ids of its reservations that were tried in the present round. The round of a payer ends when cycles have
+tried to place each of its reservations once. A round may take several cycles, because the work budget limits each one.
 """
 
 Memory = TypeVar("Memory")
@@ -49,8 +49,8 @@ class KeptCycle(Protocol):
 
     rules: Rules
     next_protection: float
-    """When the starvation guard begins to protect the next waiting reservation (seconds since the epoch); infinity:
-    never.
+    """The time from which on the starvation guard protects the oldest waiting reservation (seconds since the epoch).
+    Infinity: the guard is off, or no reservation waits.
     """
 
     def go_on(self, now: float) -> Plan | None:
@@ -85,7 +85,9 @@ class PlanCache:
         self._cycle: KeptCycle | None = None
         self._keep_cycle: KeepCycle | None = None
         self._blocks: tuple[WaitBlock, ...] = ()
-        """The blocks of waiting reservations in the last plan of a kept cycle."""
+        """The waiting reservations in the last plan of a kept cycle, in queue order. They are divided into blocks of
+        limited length (`WaitBlock`). The next kept cycle uses unchanged blocks again.
+        """
         self.turns: Turns = {}
         self.slots: dict[str, CachedSlot] = {}
         """Slot id -> the facts that follow from the slot's row and its leases alone."""
@@ -154,7 +156,8 @@ class PlanCache:
         """Return the last plan if neither the view nor the rules have changed since then and no deadline was reached;
         else None.
 
-        Call it first in each cycle: it also removes the facts that are wrong after changes of the view.
+        Call this method first in each cycle: through `follow` it also removes the cached facts that are wrong after
+        changes of the view, for example facts about slots whose row or leases changed.
         """
         self.follow(view)
         kept = self._kept

@@ -100,6 +100,6 @@ class ClusterSource(Protocol[Row_co]):
         """Return the row about the cluster. Raises the errors of `Store.read_cluster`."""
 
     def accept_restores(self, restores: int) -> None:
-        """Note that the caller has checked the database when it had this number of restores (`ClusterRow.restores`). A
-        Store then lets transactions write until the number changes.
+        """Record that the caller has checked the database. `restores`: how many times a backup had been restored into
+        the database at that time (`ClusterRow.restores`). A Store then permits writes until this number changes.
         """

@@ -39,8 +39,10 @@ class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     launch_id: str
     generation: int
-    """The slot's epoch. It increases only after the cloud definitely refused the slot's earlier launch request. Each
-    value gives a new client token, so that EC2 does not treat the request as a repetition of an earlier one.
+    """The slot's epoch. The client token of the request contains it (EC2 launches once for requests with equal tokens).
+    A repeated request has the same epoch, so it launches no second machine. The epoch increases only with the slot's
+    next launch, when the earlier one is over, for example refused. So EC2 does not take the new request for a
+    repetition.
     """
     offering: str | None
     """Key of the offering (instance type, market and price) to launch; None in a pool that lists no offerings."""
@@ -56,7 +58,7 @@ class BatchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The slots, pool, offerings and ids that one request to launch the machines of several slots is made of."""
 
     batch: str
-    """Id of the batch. Each batch has one request, so the id gives the client token."""
+    """Id of the batch. The client token of the request is made from this id alone, because a batch has one request."""
     pool: str
     count: int
     """How many machines to launch."""

@@ -54,6 +54,7 @@ class CostLedger(Protocol):
         """Delete the costs of hours that began before `before`. Return the number of deleted rows."""
 
     def prune_booked_machines(self, before: float) -> int:
-        """Delete the stored booking times of machines without a slot whose costs are booked until a time before
-        `before`. Return the number of deleted rows.
+        """Delete old rows about machines without a slot. Such a row stores until when the costs of its machine are
+        booked (entered in the cost ledger). A row is deleted if this time is before `before`. Return the number of
+        deleted rows.
         """

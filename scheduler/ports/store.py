@@ -44,14 +44,15 @@ class Transaction(CostWriter, MarketWrites, Protocol):
     """One atomic unit of reading and writing. Reads see the transaction's own writes.
 
     Rows that are read for writing stay locked until the end, so no other transaction changes a row between its test and
-    its write. All transactions lock in the same order, which excludes deadlocks: the term; principals; the counter of
-    `insert_reservations`; reservations; slots; holds; accounts; rules and the counters of other writes; rows with a key
-    of their own (answers, callbacks, costs). Rows of one kind are locked in the order of their ids, so a transaction
-    loads all rows of a kind in one call. Numbers of events are assigned last, at the commit.
+    its write. All transactions lock in the same order, which excludes deadlocks: the term; principals; the counter that
+    numbers new reservations (`sequence`); reservations; slots; holds; accounts; rules and other counters (for example
+    of fencing tokens); rows with a key of their own (answers, callbacks, costs). Rows of one kind are locked in the
+    order of their ids, so a transaction loads all rows of a kind in one call. Numbers of events are assigned last, at
+    the commit.
 
     A write raises StaleWriteError if the stored row has another version than the given one, or, for version 0, if the
-    row exists. After a StaleWriteError or DeposedError the transaction is never committed: a caller that catches the
-    error gets it again at the end of the block.
+    row exists. After a StaleWriteError or DeposedError the transaction is never committed. If the caller catches the
+    error, the end of the `with` block raises the same error again.
     """
 
     def now(self) -> float:
@@ -124,7 +125,8 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """Count the reservations whose `sequence` is above `after` and at most `upto`, in whatever phase they are.
         Return the counts by (principal, account). Locks nothing.
 
-        Speed: this reads only the reservations in the range, but the other counts read all pending reservations.
+        Speed: this reads only the reservations in the range. `count_pending_of_principal` and
+        `count_pending_of_account` read all pending reservations of the principal or account.
         """
 
     def load_leases(self, slots: Iterable[str], without: Container[str] = ()) -> dict[str, list[tuple[str, Lease]]]:
@@ -155,10 +157,12 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         """Write rows that were read in this transaction. Return them with the version increased by one and `marked_at`
         now.
 
-        A slot, hold or account with version 0 is inserted. It gets a higher version than any deleted row of its id,
-        because the view keeps tombstones of deleted rows, which replace older rows. A reservation is written with all
-        its leases, except its fields that never change: `request`, `sequence` and `created_at`. Raises StaleWriteError
-        if a stored row has another version than the given one.
+        A slot, hold or account with version 0 is inserted. If a row with the same id was deleted before, the new row
+        gets a higher version than the deleted one. Otherwise the deleted row's tombstone, which the view keeps, would
+        replace the new row there.
+
+        All leases of a reservation are written, and all of its fields except three that never change: `request`,
+        `sequence` and `created_at`. Raises StaleWriteError if a stored row has another version than the given one.
         """
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:

@@ -71,10 +71,10 @@ class ViewCache(Protocol):
     def rebuild(self, rows: Iterable[Row]) -> View:
         """Replace the contents of the view by `rows`, which come from the database. Return this process's new copy.
 
-        The view is valid while Redis has its generation, an id that is written last. The first of `rows` is requested
-        after the old view was made invalid; so with lazy rows (`Store.read_rows()`) no change is missed. Changes that
-        are published meanwhile are merged by version. Raises ViewUnavailableError if another process began a later
-        rebuild, which then completes.
+        The view is valid while Redis has its generation, an id that is written last. This method first makes the old
+        view invalid, and only then takes the first row of `rows`. So no change is missed if `rows` reads the database
+        lazily, as `Store.read_rows()` does. Changes that are published meanwhile are merged by version. Raises
+        ViewUnavailableError if another process began a later rebuild; that rebuild then completes.
         """
 
     def matches_copy(self) -> bool:
@@ -136,8 +136,8 @@ class LeaderLock(Protocol):
         and store a mark, the key `again`.
 
         The process that has the lock finds the mark when it releases the lock, and runs one more tick. A `take` that
-        succeeds deletes the mark, because the tick that begins now is the requested one. For the same reason it records
-        the begin of the tick in the notifier, as `Notifier.hear` does.
+        succeeds deletes the mark, because the tick that begins now is the requested one. A `take` that succeeds also
+        records in the notifier that a tick has begun, as `Notifier.hear` does: the next kick requests another tick.
         """
 
     def renew(self) -> bool:
@@ -146,12 +146,12 @@ class LeaderLock(Protocol):
         """
 
     def release(self) -> bool:
-        """Release the leader lock if this process has it. Return whether a refused `take` has left a mark, which means
-        that one more tick is requested.
+        """Release the leader lock if this process has it. Return True if a refused `take` has stored the mark (the key
+        `again`), which requests one more tick; else False.
 
-        Only the next `take` that succeeds deletes the mark. So no mark is lost if a release is repeated or its answer
-        is lost. If the lock has expired and no process has it, the mark is returned as well. The lock and the mark of
-        another process stay.
+        If the lock has expired and no process has it, the result is the same. If another process has the lock, return
+        False and change nothing. This method does not delete the mark; only the next `take` that succeeds does. So no
+        mark is lost if a release is repeated or its answer is lost.
         """
 
     def seconds_until_free(self) -> float:
@@ -288,8 +288,8 @@ it has no reply address. address: its reply address. signature: it is missing, n
 does not allow the task.
 """
 MOST_REFUSED: Final = 10
-"""The most refused messages with the same defect that all processes together keep within REFUSED_SECONDS. Further
-messages are only counted.
+"""For each defect: the greatest number of refused messages that are kept in REFUSED_SECONDS, by all processes together.
+Further messages with this defect are only counted.
 """
 REFUSED_SECONDS: Final = 60
 MOST_KEPT: Final = 1000

@@ -60,8 +60,8 @@ class TypeDocument(Document):
     accelerators: Count = 0
     """Number of GPUs or other accelerators."""
     on_demand: Amount | None = None
-    """On-demand price in dollars per hour; spot prices move as a share of it. Default: only `cloud.market.prices` has
-    prices of the type.
+    """On-demand price in dollars per hour. The spot prices of the type move between the shares `low` and `high` of this
+    price. Default: the type has only the prices that `cloud.market.prices` lists.
     """
 
 
@@ -86,8 +86,8 @@ class MarketDocument(Document):
     """The simulated market: moving prices, shortages and interruptions. Without `types` and `prices` there is none."""
 
     interval: Positive = 300
-    """Seconds between two reads of the prices, as `market.price_interval` in production. A price in `prices` is read as
-    soon as it begins.
+    """Seconds between two reads of the prices, as `market.price_interval` in production. The prices are also read at
+    the time `at` of each entry of `prices`.
     """
     low: Share = 0.3
     """Lowest spot price, as a share of the on-demand price."""

@@ -123,14 +123,16 @@ def _choose_system(rules: Rules, wanted: str | None) -> str:
 
 
 def count_processors_at_most(pool: Pool) -> int:
-    """Return how many processors of jobs fit on a slot of this pool with its largest offering."""
+    """Return how many processors that the jobs of a trace request fit on a slot of this pool with its largest offering.
+    Each requested processor takes one instance (1 cpu).
+    """
     offered = [each.resources if each.resources is not None else pool.resources for each in pool.offerings]
     return max(count_processors(pool, each) for each in (offered or [pool.resources]))
 
 
 def count_processors(pool: Pool, resources: Resources | None) -> int:
-    """Return how many processors of jobs fit on a slot with these resources. None: the slot has no resources, and only
-    its number of leases is limited.
+    """Return how many processors that the jobs of a trace request fit on a slot with these resources. None: the slot
+    has no resources, and only its number of leases is limited.
     """
     most: float = pool.lease_limit
     if resources is not None:

@@ -14,15 +14,15 @@ from scheduler.model.transitions import SLOT_STATES
 MOST_LANES: Final = 96
 """The most slots whose histories are recorded. The slots that are used first are chosen."""
 MOST_STEPS: Final = 4000
-"""The most changes of all recorded slots that are kept one by one. After more changes, the histories are kept only as
-cells.
+"""The most steps (see Step) that the lanes of all slots together may have. If there are more, the lanes have no steps;
+then they have only cells (see MOST_CELLS).
 """
 MOST_CELLS: Final = 512
 """The most cells of one slot. A cell is a period of the virtual clock; all periods of all slots have the same
 length.
 """
 MOST_HOLDERS: Final = 8
-"""The most reservations that are named in a step."""
+"""The most ids of reservations in `Step.holders`."""
 FULL: Final = 9
 """The digit that a cell has if the whole slot was used."""
 ABSENT: Final = "empty"
@@ -58,9 +58,9 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 class Lanes(msgspec.Struct, frozen=True):
-    """The histories of slots. `width`: seconds of a cell. `used`: the number of slots that were ever used; if it is
-    more than the number of lanes, the slots that were used later were not recorded. `is_exact`: whether the lanes have
-    their steps, not only cells.
+    """The histories of slots. `width`: how many seconds a cell of `Lane.states` and `Lane.loads` covers. `used`: the
+    number of slots that were ever used; if it is more than the number of lanes, the slots that were used later were not
+    recorded. `is_exact`: whether `Lane.steps` has each step of the slots; False: there were too many, and it is empty.
     """
 
     lanes: tuple[Lane, ...]
@@ -70,7 +70,9 @@ class Lanes(msgspec.Struct, frozen=True):
 
 
 class _Life:
-    """The history of one slot so far. Its present state began at the time `since` and is not in the cells yet."""
+    """The history of one slot so far. The slot's present state began at the time `since`. The seconds since then are
+    not yet counted in the cells (periods of equal length), which are the entries of `seconds` and `loads`.
+    """
 
     __slots__ = ("holders", "load", "loads", "pool", "seconds", "since", "state", "steps")
 
@@ -80,12 +82,14 @@ class _Life:
         self.holders: tuple[str, ...] = ()
         self.steps: list[Step] = []
         self.seconds: dict[str, array[float]] = {state: array("d") for state in SLOT_STATES}
-        """State -> the seconds of each cell in this state."""
+        """State -> for each cell, how many seconds the slot was in this state within the cell."""
         self.loads: dict[str, array[float]] = {state: array("d") for state in SLOT_STATES}
-        """State -> for each cell the integral of the load over the seconds in this state."""
+        """State -> for each cell, the integral of the load over the seconds in this state."""
 
     def fill(self, end: float, width: float) -> None:
-        """Add the present state, from `since` until `end`, to the cells, each of which is `width` seconds long."""
+        """Count the present state and load, from `since` until `end`, in the cells: add to each cell the seconds of
+        this period that are within the cell. `width`: seconds of a cell.
+        """
         first, last = int(self.since / width), int(end / width)
         seconds, loads = self.seconds[self.state], self.loads[self.state]
         if last >= len(seconds):

@@ -53,8 +53,8 @@ class SimulatedDispatcher:
     def send_launches(self, slots: Sequence[Slot]) -> None:
         """Begin the launches of these slots' machines. See Dispatcher.
 
-        The simulated cloud decides now whether it refuses a launch; its answer arrives `launch` seconds later. The
-        slots of a gang's batch get one answer.
+        The simulated cloud decides now whether it refuses a launch. Its answer arrives after the delay that the setting
+        `cloud.launch` gives in seconds. The slots of a gang's batch get one answer.
         """
         requests: dict[str, Slot] = {}
         for slot in self._judge(slots):
@@ -70,8 +70,11 @@ class SimulatedDispatcher:
         self._note_launch(slot, slot.since + self._cloud.delays.launch)
 
     def _judge(self, slots: Sequence[Slot]) -> Sequence[Slot]:
-        """Let the simulated cloud decide which launches or starts of these slots it refuses, by the number of machines
-        that exist. The stored rows of `slots` count as machines already, so they are subtracted. Return `slots`.
+        """Let the simulated cloud decide which launches or starts of these slots it refuses. Return `slots`.
+
+        The cloud compares the number of existing machines with its quota. The number is counted from the stored rows of
+        slots. There the rows of `slots` already have the state of a slot with a machine, so they are subtracted.
+        Requests that the cloud will refuse are subtracted, too.
         """
         if slots:
             rules = self.ports.rules()

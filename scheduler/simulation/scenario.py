@@ -323,8 +323,8 @@ class StepReader:
         return merged
 
     def _read_plain(self, name: str, value: object, path: str) -> Any:
-        """Read the value of an action that is an id or a document. Ids in it must have been declared, except for the
-        actions in MAY_BE_UNKNOWN.
+        """Read the value of an action whose value is one id or one document, and return it. The scenario must have
+        declared each slot and reservation that the value names, unless the action is in MAY_BE_UNKNOWN.
         """
         model = ACTIONS[name]
         if model is None:

@@ -128,8 +128,8 @@ _RUN_SCRIPT: Final = ("psql", "--no-psqlrc", "--quiet", "--single-transaction", 
 
 
 def _load_archive(path: str, url: str) -> None:
-    """Load an archive of pg_dump into the database at `url`, and count the restore (_COUNT_RESTORE), in one
-    transaction. Raises BackupError.
+    """Load an archive of pg_dump into the database at `url`, and add 1 to the column `cluster.restores`, the number of
+    restores (_COUNT_RESTORE). Both are done in one transaction. Raises BackupError.
 
     pg_restore cannot execute an additional statement in its transaction. So pg_restore writes its statements as text,
     and psql executes them. psql commits at the end of its input; if pg_restore fails, psql is killed before that.

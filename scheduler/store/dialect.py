@@ -52,8 +52,8 @@ def _split(rows: Sequence[msgspec.Struct]) -> dict[str, Sequence[Any]]:
 
 
 _PLAIN: Final = (str, int, float)
-"""The types of values for which equality is enough to pass one value for all rows: equal values of such a type, except
-zeros, are stored as the same value.
+"""Types for which `are_alike` compares values by equality: equal values of such a type, except zeros, are stored as the
+same value. Values of other types are compared by identity.
 """
 
 
@@ -63,8 +63,11 @@ def is_one(values: Sequence[object]) -> bool:
 
 
 def are_alike(values: Sequence[object]) -> bool:
-    """Return whether all values can be passed to the database as one: all are the same object, or equal texts or
-    numbers. Zeros must be the same object, because 0.0 and -0.0 are equal; so must objects that may contain zeros.
+    """Return whether one bind parameter can stand for all these values of a column: they are equal texts, equal numbers
+    other than zero, or the same object.
+
+    Equality is not enough for zeros, because 0.0 and -0.0 are equal and stored differently. It is not enough for
+    objects of other types either, because they may contain zeros.
     """
     first = values[0]
     if first is None or (type(first) in _PLAIN and first):
@@ -84,14 +87,16 @@ def overwrite(_: Column[Any], given: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 MOST_FORMS: Final = 50
-"""The most variants (for different sets of shared values) of one bulk statement that a process keeps."""
+"""The most variants of one bulk statement that a process keeps. Each variant passes the values of other fields once for
+all rows (see `Bulk.statement`).
+"""
 
 
 @dataclass(frozen=True)
 class Bulk:
     """An SQL statement that writes many structs at once. `fields`: the columns, and where their values are in a struct.
-    `make`: a function that returns the statement; its argument is a table expression whose rows are the structs, made
-    by `Dialect.given`.
+    `make`: a function that returns the statement. Its argument is the table expression that `Dialect.given` returns: a
+    table with one row for each struct.
     """
 
     dialect: "Dialect"
@@ -239,8 +244,9 @@ class Dialect(Protocol):
         """Return the row about the cluster with cluster time, by one statement."""
 
     def queue_for_events(self, connection: StoreConnection) -> None:
-        """Wait until no other open transaction has numbered events, so that event numbers are committed in ascending
-        order. After this call the transaction waits for no other lock.
+        """Wait until no other open transaction has assigned numbers to events. So event numbers are committed in
+        ascending order. The caller makes this call after all its other locks: afterwards its transaction must wait for
+        no lock.
         """
 
     def queue_for_migration(self, connection: Connection) -> None:

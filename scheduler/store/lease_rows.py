@@ -85,9 +85,12 @@ def lay_out_leases(rows: Iterable[Reservation]) -> list[StoredLease]:
 
 
 def _find_kept(known: Sequence[Lease], leases: Sequence[Lease]) -> int | None:
-    """Compare the leases that a reservation has (`leases`) with its stored ones (`known`). If stored leases come first,
-    in the stored order, and all later leases are new, return the number of stored leases among them. Else return None:
-    all leases of the reservation have to be stored again.
+    """Return how many leases at the begin of `leases`, the present leases of a reservation, are stored already.
+    `known`: its stored leases. Leases with the same component are the same one.
+
+    Return None if all leases of the reservation have to be stored again. This is the case if the stored ones in
+    `leases` are in another order than in `known`, or come after a new one. For example, with `known` = A B C, the
+    result is 2 for A C D (B has ended), and None for B A or A D C.
     """
     positions = {lease.component: at for at, lease in enumerate(known)}
     last, kept = -1, 0

@@ -81,8 +81,8 @@ class MemoryStore(ReadsCosts):
         )
 
     def accept_restores(self, restores: int) -> None:
-        """Permit transactions while the database has this number of restores, and no other one. Here: do nothing,
-        because no backup is restored into a store in memory while it is in use. See Store.
+        """Permit writes only while the number of backups that were restored into the database is `restores`. Here: do
+        nothing, because no backup is restored into a store in memory while it is in use. See Store.
         """
 
     def rules_version(self) -> int:
@@ -224,8 +224,8 @@ class MemoryStore(ReadsCosts):
             return _drop_all(self._world.costs, [key for key in self._world.costs if key[0] < before])
 
     def prune_booked_machines(self, before: float) -> int:
-        """Delete the stored machines without a slot whose costs are booked only until a time before `before`. Return
-        the number of deleted rows. See CostLedger.
+        """Delete the rows about machines without a slot that store, as the end of the booked costs, a time before
+        `before`. Return the number of deleted rows. See CostLedger.
         """
         with self._lock:
             booked = self._world.booked_machines

@@ -1,4 +1,4 @@
-"""The pages of the console. A new page is a module here that defines PAGE, and an entry in this list."""
+"""The pages of the console. To add a page, add a module here that defines PAGE, and add PAGE to the tuple PAGES."""
 
 from typing import Final
 

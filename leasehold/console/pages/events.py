@@ -22,7 +22,9 @@ _FILTERS: Final = ("reservation", "slot", "name")
 
 
 async def show_events(request: Request) -> Response:
-    """Show the newest events that match the address, newest first."""
+    """Show the newest events that match the filters in the URL's query (reservation, slot, name), newest first, at most
+    EVENTS_A_PAGE.
+    """
     services = backend(request)
     wanted = {name: request.query_params.get(name) or None for name in _FILTERS}
     chosen = _filter(wanted, newest=True, limit=EVENTS_A_PAGE)

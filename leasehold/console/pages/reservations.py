@@ -34,8 +34,8 @@ from scheduler.model.transitions import ENDED
 
 TOPIC: Final = "reservations"
 MOST_NAMED: Final = 200
-"""The most changed reservations that one update names. If more have changed, the update names none, and every open page
-of a reservation loads itself again.
+"""Maximum number of ids of changed reservations in one update of the stream. If more reservations have changed, the
+update contains no ids, and every open page of a reservation loads itself again.
 """
 REQUESTS_AT_ONCE: Final = 8
 """The most requests of one bulk change that are sent at the same time."""

@@ -141,8 +141,8 @@ OPENERS: Final[tuple[Candidates, ...]] = (
     list_leases_more,
     list_overtaking,
 )
-"""Functions that list changes for `combine_two`: each may be the first one of two changes that are tried together. Only
-kinds of change without an amount are here: such a change is either made or not.
+"""Functions for `combine_two`, which tries changes in pairs. Each function lists changes of one kind, and each of these
+changes may be the first one of a pair. Only kinds of change without an amount are here, e.g. to uncordon a slot.
 """
 SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     _first_of(list_freed),

@@ -65,9 +65,11 @@ def _with_slots(name: str, most: int, more: int) -> Suggestion:
 
 
 def _add_slots_of_both(search: Search, wanted: int) -> Suggestion | None:
-    """Return a change that raises two limits so that the reservation's wait ends: the `max_slots` of one pool, and a
-    `max_slots` over several pools. First the rise for the pool is found while the limit over several pools is raised by
-    `wanted`, then the smallest rise of the latter. Return None if no such change ends the wait.
+    """Return a change that raises two limits so that the reservation's wait ends: (1) the `max_slots` of one pool; (2)
+    a `max_slots` that limits several pools together. Return None if no such change ends the wait.
+
+    First assume that limit (2) is raised by `wanted`, the largest rise that is tried. Find the smallest rise of limit
+    (1) that then ends the wait. With this rise of limit (1), find the smallest rise of limit (2).
     """
     for make in _list_bounds_over_all(search):
         second = find_second(search, make(wanted), [_add_slots_in_pool])

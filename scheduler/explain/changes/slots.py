@@ -36,7 +36,9 @@ MOST_RIVALS: Final = 16
 reservation whose wait is explained.
 """
 MOST_SUMS: Final = 200
-"""The greatest number of sums of pending requests for which one host's new capacity is computed."""
+"""Limit of the number of sums of requests that `_list_sums` computes for a pool. No request is added to the sums once
+there are this many. Each sum is a size that an enlarged host may get.
+"""
 MOST_SIZES: Final = 48
 """The greatest number of ways to enlarge a host that one search for a change tries."""
 Missing = dict[str, float]
@@ -74,10 +76,12 @@ def enlarge_slot(search: Search) -> Suggestion | None:
 
 
 def _list_different(search: Search) -> Iterator[tuple[Slot, Pool]]:
-    """Yield the hosts that the search tries to enlarge, each with its pool. Of hosts that are alike, as many are
-    yielded as the reservation has essential instances, at most MOST_CANDIDATES.
+    """Yield (host's slot, pool) for each host that the search tries to enlarge. Among hosts that are alike, at most as
+    many are yielded as the reservation has essential instances, and at most MOST_CANDIDATES. Hosts are alike if, e.g.,
+    pool, capacity, used amounts and labels are equal.
 
-    One of several hosts that are alike is not enough, because other instances of a gang may take the first ones.
+    A single one of the hosts that are alike is not enough. Example: instances of a gang that fit already may take the
+    first two hosts, so only a third, enlarged host helps.
     """
     instances = list_instances(search.reservation.request, "essential")
     seen, most = Counter[Hashable](), min(len(instances), MOST_CANDIDATES)
@@ -108,8 +112,9 @@ def _with_larger(slot: Slot, pool: Pool, missing: Missing) -> Suggestion:
 
 
 def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, list[Missing]]) -> Iterator[Missing]:
-    """Yield, for each sum of requests in the slot's pool, the amounts by resource that the slot lacks to hold the sum
-    beside its leases. Sums that fit already are skipped. `sums`: pool -> its sums of requests, from `_list_sums`.
+    """Yield the amounts by resource by which the slot is too small, once for each sum of the slot's pool. The slot is
+    to hold its present leases and, in addition, the amounts of the sum. Sums that fit already are skipped. `sums`: pool
+    -> its sums, each the total of the requests of some pending instances (`_list_sums`).
     """
     capacity = capacity_of(slot, pool)
     if capacity is None:
@@ -124,11 +129,13 @@ def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, lis
 
 
 def _list_sums(search: Search, pool: str, wanted: Resources) -> list[Missing]:
-    """Return sums of requests of the smallest pending instances, with their amounts by resource in this pool.
+    """Return the totals (resource -> amount in this pool) of possible sets of pending instances. For instances A and B:
+    nothing, A, B, A + B. At most MOST_RIVALS instances are combined: first those with the amounts `wanted`, the request
+    of the waiting reservation, then the smallest others.
 
-    An enlarged slot should hold exactly one of these sums: a size between two sums serves no further request. `wanted`,
-    the request of the waiting reservation, is added up first. Some sums do not contain it: if an earlier reservation
-    blocks the queue, capacity for the earlier one may be enough.
+    The free capacity of an enlarged slot should equal one of these sums, because a size between two sums serves no
+    further request. Sums without `wanted` are included: if an earlier reservation blocks the queue, capacity for that
+    reservation may be enough.
     """
     sums: dict[tuple[float, ...], Missing] = {(0.0,) * len(wanted): dict.fromkeys(wanted, 0.0)}
     for resources in nsmallest(
@@ -178,16 +185,18 @@ def list_relabelled(search: Search) -> Iterator[Suggestion]:
 
 
 def add_hosts(search: Search) -> Suggestion | None:
-    """Return a change that adds hosts to a static pool, as few as end the reservation's wait. The new hosts are copies
-    of an existing host, or have the `resources` of the pool. Return None if no number of hosts ends the wait.
+    """Return a change that adds hosts to a static pool so that the reservation's wait ends. The change adds the
+    smallest number of hosts with this effect. The new hosts are copies of an existing host, or have the `resources` of
+    the pool. Return None if no number of hosts ends the wait.
     """
     return _add_hosts(search, _list_known_hosts)
 
 
 def add_hosts_that_fit(search: Search) -> Suggestion | None:
-    """Return a change that adds hosts of a suitable size to a static pool, as few as end the reservation's wait. The
-    new hosts are large enough for one component of the reservation or, if that does not suffice, for every component.
-    Return None if no number of hosts ends the wait.
+    """Return a change that adds hosts of a suitable size to a static pool so that the reservation's wait ends. The
+    change adds the smallest number of hosts with this effect. Each new host is large enough for one component of the
+    reservation. If such hosts do not end the wait, each new host is large enough for any component. Return None if no
+    number of hosts ends the wait.
     """
     return _add_hosts(search, _list_fitting_hosts)
 

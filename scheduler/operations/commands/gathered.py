@@ -24,9 +24,9 @@ from scheduler.operations.ports import Ports
 from scheduler.ports import ConflictError, StaleWriteError
 
 SEPARATE_SECONDS: Final = 5.0
-"""Number of seconds after the begin of a joint transaction. If that transaction fails, its requests are tried one by
-one until then. The limit bounds the work on a database that does not answer. Senders repeat the requests that were not
-tried.
+"""If a joint transaction fails, its requests are tried one by one until this number of seconds after its begin. The
+limit bounds the work on a database that does not answer. Requests that were not tried by then get the error of the
+joint transaction, and their senders repeat them.
 """
 MOST_TRIES: Final = 3
 """How many times a request is tried if another transaction changes its rows first."""

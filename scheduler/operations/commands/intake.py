@@ -258,8 +258,9 @@ def _join(results: list[Answer], *, single: bool) -> Answer:
 
 
 def _repeat(ports: Ports, answers: Sequence[Answer]) -> None:
-    """Publish the rows that stored answers name, and request a tick. Called for requests that arrived again: the
-    process that carried them out first may have ended after its commit and before it published the rows.
+    """Publish the current rows of the reservations, slots and accounts that these stored answers name, and request a
+    tick. Called for requests that arrived again: the process that carried out the first copy of a request may have
+    ended after its commit and before it published the rows.
     """
     if not answers:
         return

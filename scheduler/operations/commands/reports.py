@@ -209,10 +209,11 @@ def _make_room(
 
 
 def _contradict(work: UnitOfWork, rules: Rules, other: Reservation, at: float) -> None:
-    """Drop the lease or claim of a reservation, because a report about what runs on its slot contradicts it. A leased
-    reservation returns to the queue at its earlier position; a pending one loses its claims.
+    """Drop the leases or claims of the reservation `other`, because a report contradicts them: for example, the
+    report states that another reservation runs on the slot. If `other` is pending, its claims are dropped. Else it
+    returns to the queue at its earlier position.
 
-    `at`: the time that the report describes; a reservation that returns counts as pending since then.
+    `at`: the time that the report describes. A reservation that returns to the queue counts as pending since `at`.
     """
     if other.phase == "pending":
         drop_claims(work, other)

@@ -189,11 +189,12 @@ def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
 
 
 def _mirror_missing(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
-    """Count that the cloud does not list the machine of a slot. If the machine was missing in MOST_MISSES checks in a
-    row and is not young, treat it as gone.
+    """Handle a slot whose machine the cloud does not list: add 1 to the number of such checks in a row (`missed`).
+    Treat the machine as gone if `missed` reaches MOST_MISSES and the slot's `last_seen` is at least YOUNG_SECONDS ago.
+    Without `last_seen`, the begin of the slot's state counts.
 
-    The cloud may not yet list a machine that was launched a moment ago. Slots in the state `terminating` are treated in
-    the same way, because the termination may not have reached their machines.
+    The cloud may not yet list a machine that was launched a moment ago. The same rule holds for slots in the state
+    `terminating`, because the termination may not have reached their machines.
     """
     missed = slot.missed + 1
     born = slot.since if slot.last_seen is None else slot.last_seen

@@ -49,9 +49,10 @@ class _Meant(NamedTuple):
 
 @dataclass
 class _Sorted:
-    """EC2's notices in a batch of messages, sorted by whether their slot is known. `meant`: the notices whose slot is
-    known. `unplaced`: the receipts of messages with a notice whose slot cannot be found yet; these messages stay in the
-    queue. `error`: the error of EC2 because of which slots could not be found.
+    """EC2's notices in a batch of messages, divided into notices with a known slot and notices without one. `meant`:
+    the notices whose slot is known. `unplaced`: the receipts (ids for deletion) of messages with a notice whose slot
+    cannot be found yet; these messages stay in the queue. `error`: the error with which EC2 refused to describe
+    machines, so that their slots could not be found; None: there was no error.
     """
 
     meant: list[_Meant] = field(default_factory=list)
@@ -62,8 +63,9 @@ class _Sorted:
 
 @dataclass
 class _Changes:
-    """EC2's notices that report new states of machines and were not handled yet. `states`: machine id -> its new
-    states. `receipts`: the receipts of the messages with these notices.
+    """Changes of machine states that were read from the queue and that `_check` has not handled yet. `states`: machine
+    id -> the new states of the machine. `receipts`: the receipts of the messages that reported these changes, by which
+    `_check` deletes the messages.
     """
 
     states: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -101,9 +103,10 @@ def handle_notices(
 def _handle_batch(
     ports: Ports, feed: NoticeFeed, batch: Sequence[Message], handled: HandledNotices, changes: _Changes
 ) -> CloudError | None:
-    """Handle a batch of messages: record their notices on the slots, and delete these messages. Changes of state are
-    added to `changes`, and the messages about them stay until `_check`. Return the error of EC2 if a machine could not
-    be looked up, else None.
+    """Handle a batch of messages. A message with a change of a machine's state is added to `changes`, and stays in the
+    queue until `_check` deletes it. The notices of other messages are recorded on the slots, and these messages are
+    deleted. A message with a notice whose slot cannot be found yet stays in the queue. Return the error of EC2 if a
+    machine could not be looked up, else None.
     """
     for message in batch:
         states = [(notice.machine, notice.state) for notice in message.notices if notice.kind == "state"]
@@ -177,13 +180,13 @@ def _sort_by_launch(
     batches: Collection[str],
     found: _Sorted,
 ) -> None:
-    """Read from EC2 the machines that no slot has, find their launching slots by the launch ids, and add the result to
-    `found`. `notices`: pairs of the receipt of a message and a notice in it. `coming`: launch id -> launching slot.
-    `batches`: the batches whose launches are under way.
+    """Find the slots of notices about machines whose ids no slot has: read these machines from EC2, and find their
+    launching slots by the launch ids. Add the result to `found`. `notices`: pairs of (receipt of the message, notice in
+    the message). `coming`: launch id -> launching slot. `batches`: the batches whose launches are under way.
 
-    A machine that EC2 does not list yet may belong to a launching slot, and a machine of one of `batches` has no slot
-    before the answer to the launch is recorded. The messages about both stay in the queue and are delivered again,
-    until two minutes after the notice (`Notice.gone_at`).
+    A slot cannot be found yet in two cases: (1) EC2 does not list the machine yet, so it may belong to a launching
+    slot; (2) the machine is of one of `batches`, and gets its slot when the answer to the launch is recorded. In both
+    cases the message stays in the queue and is delivered again, until two minutes after the notice (`Notice.gone_at`).
     """
     notices = list(notices)
     try:

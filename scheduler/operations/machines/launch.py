@@ -27,8 +27,9 @@ MOST_DELAY = 60.0
 REFUSALS: frozenset[Category] = frozenset({"capacity", "quota", "throttled", "auth", "misconfigured"})
 """The categories of EC2 errors after which it is certain that the request launched no machine."""
 NOTHING_MADE: frozenset[Category] = frozenset({"capacity", "quota", "misconfigured", "not_found"})
-"""The categories of errors which show, as the answer to a repeated launch request, that the first request launched no
-machine. Errors of other categories do not show this: EC2 returns `throttled` and `auth` before it looks at the request.
+"""Categories of errors. If a launch request is repeated and EC2 answers with such an error, the first request launched
+no machine. The categories `throttled` and `auth` do not show this, because EC2 returns them before it looks at the
+request.
 """
 REPEATED = "repeated"
 """The outcome of a launch task that changed nothing, because an earlier copy of the task had stored the machine. It is
@@ -314,12 +315,14 @@ def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
 
 
 def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collection[Hold], count: int = 1) -> None:
-    """Lower the numbers of active slots that are stored in those quota back-offs which began at the same time as this
-    refusal. `count`: the number of slots whose launch is refused now; `refused` is one of them.
+    """Correct `active`, the stored number of active slots, in other back-offs for EC2 quotas that began together with
+    this refusal: at the same time, or for launches of the same tick. The number is lowered to the pool's active slots
+    without the refused ones.
 
     The slot of a refused launch is no longer active. Without the correction, a later count would be lower than the
-    stored number, which would look like freed EC2 quota and end these back-offs. `own`: the id of the back-off that
-    this refusal caused, which does not change.
+    stored number. That would look like freed EC2 quota and end these back-offs. `own`: the id of the back-off that this
+    refusal caused; it does not change. `holds`: the back-offs that may be corrected. `count`: the number of slots whose
+    launch is refused now; `refused` is one of them.
     """
     others = [hold for hold in holds if hold.kind == "quota" and hold.id != own]
     # Back-offs that began at the same time: refused at this instant, or for launches that the same tick decided.

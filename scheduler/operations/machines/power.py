@@ -1,8 +1,9 @@
 """Starts and stops the machines of slots that leave or enter the stopped tier of their pool.
 
-The wanted change is stored on the slot (`power`) before the cloud is called, and is deleted when a check finds that the
-machine is stopped or starts. So a task that runs twice or dies at any point changes nothing twice, and a lost message
-is sent again. A machine keeps its slot and its epoch: the calls name it by its instance id, and so may be repeated.
+The wanted change is stored on the slot (`power`) before the cloud is called. It is deleted when a check finds that the
+machine is stopped, or that a machine to be started is starting or running. So a task that runs twice or dies at any
+point changes nothing twice, and a lost message is sent again. A machine keeps its slot and its epoch. The calls name
+the machine by its instance id, and so may be repeated.
 """
 
 from collections import Counter

@@ -33,12 +33,14 @@ ORPHAN_SECONDS = 300.0
 answer to its launch may still arrive.
 """
 STRANGER_SECONDS = 180.0
-"""Seconds after a sweep for which the machines without a slot that the sweep found count towards `max_slots`."""
+"""A sweep lists the machines of the cluster in EC2. For this number of seconds after a sweep, the machines without a
+slot that it found count towards `max_slots`.
+"""
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of comparing EC2 with the slots, as numbers of machines. `adopted`: machines without a slot that an
-    empty slot has taken.
+    """What was done when EC2 was compared with the slots, as numbers of machines. `adopted`: number of machines that
+    had no slot and were put on an empty one.
     """
 
     settled: int = 0
@@ -103,10 +105,12 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
 
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
-    """Divide the listed machines that no slot has by what to do with them. The first running machine of a launch
-    belongs to the launch's slot; other machines of the launch are extra. Machines of a batch, which one request
-    launches for several slots, are in no group while the answer is not recorded: the request is sent again, and its
-    answer gives the machines to slots.
+    """Divide the listed machines that are on no slot into the groups of `_Sorted`. A machine belongs to the slot that
+    has its launch id. The first such machine, running ones first, is in `lost` if the launch has no answer yet. Further
+    machines of the launch are in `extra`. Machines whose launch has no slot are in `strangers`.
+
+    Machines of a batch, which one request launches for several slots, are in no group while the answer to that request
+    is not recorded. The request is sent again, and its answer gives the machines to slots.
     """
     in_place = {slot.instance_id for slot in slots}
     unsettled = {slot.batch for slot in slots if is_of_batch(slot.launch_request)}
@@ -180,11 +184,11 @@ def _adopt(
 
 
 def _is_old(machine: Machine, rules: Rules, now: float, orphan_seconds: float) -> bool:
-    """Return whether a machine without a slot is at least `orphan_seconds` old, so that it is terminated. A machine of
-    unknown age is old enough.
+    """Return whether a machine without a slot is old enough to be terminated: its age is at least `orphan_seconds`, or
+    is unknown.
 
-    A machine that `leasehold doctor` has launched must be older by the time that its pool permits for a boot, because
-    `leasehold doctor` terminates the machine itself.
+    For a machine that `leasehold doctor` has launched, the limit is longer: the time that its pool permits for a boot
+    (`boot_timeout` + `binding_timeout`) is added, because `leasehold doctor` terminates the machine itself.
     """
     if machine.launched_at is None:
         return True
@@ -194,8 +198,10 @@ def _is_old(machine: Machine, rules: Rules, now: float, orphan_seconds: float) -
 
 
 def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
-    """Put a machine on the slot that it is tagged with, if the slot is empty. Put a machine of a batch, which has no
-    tag with a slot, on the first empty slot of its pool. Return whether the machine is on a slot now.
+    """Put a machine that has no slot on an empty slot, if there is a suitable one. Return whether the machine is on a
+    slot now. The suitable slot is the one that the machine's tags name. A machine of a batch has no such tag: it gets
+    the first empty slot of its pool. `wanted`: id of each slot that the rules provide -> its pool; other slots take no
+    machine. A machine that stops, or that `leasehold doctor` launched, gets no slot.
     """
     if machine.batch is not None:
         empty = (slot for slot in work.slots.values() if slot.state == "empty" and slot.pool == machine.pool)
@@ -239,11 +245,12 @@ def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
 
 
 def _count_strangers(work: UnitOfWork, rules: Rules, left: Iterable[Machine]) -> bool:
-    """Stage the number of machines without a slot (`left`) in each pool, for the launch limits. Return whether any pool
-    has fewer now.
+    """Stage, for each pool, the number of its machines without a slot (`left`), which the launch limits count. Return
+    whether any pool has fewer of them now.
 
-    Launch back-offs for EC2 quotas whose time is over are ended first. Only then do machines that were given a slot
-    again count as active.
+    Before that, end launch back-offs for EC2 quotas in the pools of slots that adopted machines, if the pool has fewer
+    active slots than when EC2 refused the launch. This must precede the write of the adopting slots: they count as
+    active then, and would hide the lower number.
     """
     counts = Counter(machine.pool or "" for machine in left)
     pools = {hold_id(name, "strangers"): name for name in {*rules.pools, *counts}}

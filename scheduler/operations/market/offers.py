@@ -51,8 +51,9 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """The launch back-offs (holds) on this offering that have not ended."""
     reasons: tuple[str, ...] = ()
     is_next: bool = False
-    """Whether the next launch of the pool would take this offering. The launch is one for the wanted resources; if none
-    are wanted, it is one that no reservation needs.
+    """Whether the next launch of the pool would take this offering. The launch is for an instance that requires the
+    resources `wanted` (see `list_offers`). If `wanted` is empty, the launch is for no reservation, e.g. for a warm
+    slot.
     """
     turn: str | None = None
     """Which market the next launch of the pool is to have, and why; None if the price decides."""

@@ -49,9 +49,9 @@ def has_requirements(rules: Rules) -> bool:
 
 
 def resolve_document(document: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
-    """Return `document` with the offerings of `rules`, which were resolved from this document. Programs that cannot
-    read the market need it. Offerings that cannot be launched are omitted; a pool for which none is left keeps the
-    offerings of the document.
+    """Return a copy of `document` (rules as a table) in which each pool has its offerings from `rules`. `rules`: the
+    same rules after they were resolved. The copy is for programs that cannot read the market. Offerings that cannot be
+    launched are omitted. If a pool has no offering that can be launched, it keeps its offerings of `document`.
     """
     pools = dict(document.get("pools", {}))
     for name, pool in document.get("pools", {}).items():
@@ -75,9 +75,9 @@ def resolve_rules(rules: Rules, market: StoredMarket) -> Rules:
 
 
 def _resolve_pool(pool: Pool, market: StoredMarket) -> Iterator[Offering]:
-    """Yield the resolved offerings of a pool. A requirement that no type meets stays in the pool, because a pool
-    without any offering launches the type of its launch template or image. If two requirements give the same offering,
-    the first one counts.
+    """Yield the offerings of a pool, with each requirement replaced by the offerings of the types that meet it. If no
+    type meets a requirement, yield the requirement unchanged, because a pool without any offering launches the type of
+    its launch template or image. If two requirements give offerings with the same name, yield only the first one.
     """
     seen = {each.name for each in pool.offerings if each.require is None}
     for entry in pool.offerings:

@@ -185,8 +185,9 @@ def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
 
 
 def _find_beneficiary(decision: Decision) -> str | None:
-    """Return the reservation for which this decision, a preemption or revoke, makes capacity, if an assignment or claim
-    of this reservation must follow it. Return None for other decisions.
+    """Return the reservation for which this decision makes capacity, if its assignment or claim must be in the same
+    unit. Such decisions are (1) a preemption without a grace period and (2) a revoke with `room_for`. Return None for
+    other decisions.
     """
     match decision:
         case Preempt(revoke_by=None):
@@ -231,8 +232,8 @@ def slots_of(decision: Decision) -> list[str]:
 
 
 class _Writer:
-    """Writes the decisions of a plan: passes each decision to the writer of leases, reservations, slots or quota
-    accounts.
+    """Writes the decisions of one chunk of a plan: passes each decision to the writer of leases, reservations, slots or
+    quota accounts. A chunk is a part of about CHUNK decisions, which one transaction writes.
 
     Most chunks need only the writer of leases. Each other writer is made when a decision needs it. `likely`: how many
     reservations will probably get leases.

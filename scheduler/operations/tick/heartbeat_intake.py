@@ -211,8 +211,8 @@ def _describe_lease(owner: str, lease: Lease) -> dict[str, Any]:
 
 
 def forgive_outage(ports: Ports, view: View, rules: Rules, leader_term: LeaderTerm, now: float) -> None:
-    """After an outage of the scheduler, start those periods once more that ran out during the outage: the ttl of a
-    reservation, and the offline timeout of a silent host.
+    """Start periods again that ran out during an outage of the scheduler: the ttl of a reservation, and the offline
+    timeout of a static host. Called by the first tick after the outage.
 
     The time of the tick is stored in the same transaction, so that an outage does not count twice if planning fails
     afterwards. Raises DeposedError if another process leads. Sources: the autoscaler's tick, Orchard.
@@ -244,7 +244,8 @@ def _is_overdue(reservation: Reservation, now: float) -> bool:
 
 
 def _fell_silent(slot: Slot, rules: Rules, leader_term: LeaderTerm, now: float) -> bool:
-    """Return whether a static host is silent now and was not at the last tick. A host that was lost before the outage
+    """Return whether a static host is silent now and was not silent at the last tick (`leader_term.ticked_at`). Only
+    such a host may have become silent because of an outage of the scheduler. A host that was silent at the last tick
     stays lost.
     """
     pool = rules.pools.get(slot.pool)

@@ -52,8 +52,9 @@ class Leader:
     wait_figures: WaitFigures = field(default_factory=WaitFigures)
     spending: SpendingReader = field(default_factory=SpendingReader)
     lost: set[tuple[str, int]] = field(default_factory=set)
-    """The rows because of which the last tick skipped decisions, as (row id, version). Version 0: the row was deleted.
-    If the next tick skips decisions because of the same versions of rows, it requests no further tick.
+    """The rows that the last tick published because its skipped decisions name them, as (row id, version). Version 0:
+    the row was deleted. If the next tick publishes no other rows or versions for this reason, it requests no further
+    tick.
     """
 
     @property

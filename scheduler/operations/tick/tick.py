@@ -1,7 +1,8 @@
 """The tick (one scheduling cycle): load the view, plan, commit, publish and dispatch. Only the leader runs ticks.
 
-The leader is the scheduler process that has the lock in Redis and the newest term in the database.
-docs/reference/consistency.md, "Decisions" and "Belief", explains which failure each line with a promise prevents.
+The leader is the scheduler process that has the lock in Redis and the newest term in the database. A comment `promise:
+NAME` marks a line that prevents a failure. docs/reference/consistency.md, "Decisions" and "Belief", explains which
+failure it is.
 """
 
 from collections.abc import Callable
@@ -222,15 +223,15 @@ def _audit_in_time(ports: Ports, leader: Leader, ticked: Ticked) -> None:
 
 
 def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Ticked) -> None:
-    """Commit a tick's plan in chunks. After each chunk publish its changes to the view and send its slow work and
-    notices, while the next chunk is written.
+    """Commit a tick's plan in chunks. After each chunk announce it: publish its changes to the view, and send its
+    notices and its tasks for workers, e.g. launches. The next chunk is written meanwhile.
 
-    The commit stops after its present chunk if it has lasted for the whole time of the leader lock, or if the lock may
-    run out. The same happens if other rules came into force since the plan. Then another tick is requested. That tick
-    plans the rest again, together with newer changes: interruptions first.
+    The commit ends early in three cases: (1) it has lasted as long as the leader lock (`Leader.lock_seconds`); (2) the
+    lock may run out; (3) other rules came into force since the plan. A chunk that was begun is completed. Then another
+    tick is requested. That tick plans the rest again, together with newer changes, and handles interruptions first.
 
-    If decisions were skipped, publish their current rows and request another tick, but not twice for the same versions
-    of these rows.
+    If decisions were skipped, publish the current rows that these decisions name, and request another tick. If all
+    these rows have the same versions as after the last tick, request none (see `_kick_for_losers`).
     """
     decisions, now, began = ticked.plan.decisions, ticked.now, leader.clock()
     charged, seen = ticked.plan.charged, ticked.view.slots

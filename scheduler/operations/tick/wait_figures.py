@@ -1,5 +1,6 @@
-"""Numbers about the waiting reservations of a plan, for the report of a tick. They are counted by block of the queue (a
-part of the waiting reservations that never changes), and only blocks that are new since the last plan are examined.
+"""Numbers about the waiting reservations of a plan, for the report of a tick. They are counted for each `WaitBlock`:
+some reservations that follow each other in the queue. A block never changes; if a reservation leaves the queue, another
+block takes its place. So only blocks that are new since the last plan are examined.
 """
 
 from collections import Counter
@@ -25,30 +26,33 @@ LEVELS: Final = range(FREE + 1)
 
 @dataclass(slots=True)
 class _BlockFigures:
-    """The numbers of one block of waiting reservations, which are added up for the report. `codes`: waiting code ->
-    number of reservations.
+    """What was counted for the reservations of one `WaitBlock` (a part of the queue). The report contains the sums of
+    all blocks. `codes`: waiting code -> number of reservations.
     """
 
     codes: Counter[str]
     oldest: float
     """The earliest submission of a reservation that counts for the longest wait; infinity if none counts."""
     accounts: Counter[str] | None
-    """Account -> number of its reservations in the block. None if no account exists at all."""
+    """Account -> number of its reservations in this `WaitBlock`. None if no account exists at all."""
 
 
 @dataclass
 class WaitFigures:
-    """The numbers about the waiting reservations of the last plan, by block of the queue. One process keeps this object
-    between its ticks.
+    """Counts the waiting reservations of the last plan by waiting code and by account. The counts are kept for each
+    `WaitBlock` (a part of the queue), so that only new blocks are examined. One process keeps this object between its
+    ticks.
     """
 
     _known: dict[WaitBlock, _BlockFigures] = field(default_factory=dict)
-    """The blocks of the last plan, in queue order, with their numbers. Blocks are compared by identity."""
+    """Each `WaitBlock` of the last plan -> what was counted for its reservations, in queue order. Two blocks are equal
+    only if they are the same object.
+    """
     _codes: Counter[str] = field(default_factory=Counter)
     _accounts: Counter[str] = field(default_factory=Counter)
     _payers: Mapping[str, tuple[bool, int]] = field(default_factory=dict)
-    """Id of each existing account -> (whether the account was forgotten, the last `sequence` of a reservation that it
-    does not pay for).
+    """Id of each existing account -> (whether the account was forgotten, its `forgotten_upto`). An account pays only
+    for reservations whose `sequence` is above its `forgotten_upto`.
     """
 
     def describe(self, plan: Plan, view: View, rules: Rules, now: float) -> dict[str, Any]:
@@ -74,8 +78,9 @@ class WaitFigures:
         }
 
     def _follow(self, plan: Plan, view: View) -> None:
-        """Update the sums: add the numbers of blocks that are new in this plan, and subtract the numbers of blocks that
-        it no longer has.
+        """Update `_codes` and `_accounts`, the sums of all blocks: add the counts of each block that is new in this
+        plan, and subtract the counts of each block that the plan no longer has. If the accounts changed (`_payers`),
+        count all blocks again.
         """
         payers = {name: (each.forgotten, each.forgotten_upto) for name, each in view.accounts.items()}
         if payers != self._payers:

@@ -68,13 +68,13 @@ class LeaseWriter:
         self.work, self.rules, self.now = work, rules, work.now
         self._likely = likely
         self._components: dict[tuple[int, ComponentKind], tuple[Request, dict[str, Component]]] = {}
-        """(identity of a request object, kind of component) -> (the request object, its components by name of the
-        instance). The object is kept, because Python may give the identity of a deleted object to a new one.
+        """(identity of a request object, kind of component) -> (the request object, a table: instance name -> its
+        component). The request is kept, because Python may give the identity of a deleted object to a new one.
         """
 
     def _find_components(self, request: Request, kind: ComponentKind) -> dict[str, Component]:
-        """Return name of an instance -> its component, for components of this kind. They are listed once for each
-        request object, because requests never change, and equal requests are often the same object.
+        """Return a table (instance name -> its component) of all instances of components of this kind. The table is
+        made once for each request object, because requests never change, and equal requests are often the same object.
         """
         known = self._components.get((id(request), kind))
         if known is None:
@@ -117,8 +117,8 @@ class LeaseWriter:
         claimed = {(each.slot, each.epoch) for each in current.leases}
         occupied: dict[str, _SlotUsage] = {}
         added: dict[str, Mapping[str, float]] = {}
-        """Slot -> the resources of the last instance that was tested on it. Speed: they are added to the use of the
-        slot only if another run of instances follows on it, which is rare.
+        """Slot -> the resources of the last instance that was tested on the slot. Speed: they are added to `occupied`
+        only if a later group of instances (`_Run`) is on the same slot, which is rare.
         """
         for run in self._list_runs(current, placements):
             slot = self.work.slots.get(run.slot)
@@ -174,7 +174,7 @@ class LeaseWriter:
 
     def object_to_instances(self, current: Reservation, placements: Sequence[Placement]) -> list[str | None]:
         """For each of these placements of elastic instances, return as text why the leased reservation cannot get it,
-        or None if it can. A placement that is possible takes its capacity from the later ones.
+        or None if it can. In the test of a placement, the possible ones before it count as leases.
 
         Speed: the cost of a test does not depend on how many leases the reservation or the slot has.
         """
@@ -233,9 +233,9 @@ class LeaseWriter:
         absent: Collection[str] = (),
         parting: Collection[tuple[str, str]] = (),
     ) -> _SlotUsage:
-        """Return what the leases on a slot use of it, and how many more leases its machine may get. `moment`: which
-        leases count (see Moment). Not counted: leases of the reservations `absent`, and `parting` (reservation id,
-        component).
+        """Return the capacity of a slot that its leases use, and how many more leases its machine may get (`max_uses`).
+        `moment`: whether leases count that are revoking or claimed (see `fits.Moment`). Not counted: all leases of the
+        reservations in `absent`, and the single leases in `parting`, as (reservation id, component).
         """
         pool = self.rules.pools[slot.pool]
         # Each claim is one use of the machine, which is counted here until the claim becomes a lease. At the time `now`
@@ -293,9 +293,10 @@ class LeaseWriter:
     ) -> None:
         """Lease these placements to a reservation, with a new fencing token.
 
-        A placement with a claim of the reservation goes on with the claim's level, cost and `charged_at`. Other
-        placements start at `level` (None: no account pays). The first placement, if it has no claim, starts with
-        `cost`, so that the reservation is charged once. `details`: additional details of the event.
+        If the reservation has a claim for a placement, the lease keeps the claim's level, cost and `charged_at`. Other
+        leases start at `level` (None: no account pays). `cost`: what a preemption charges to the reservation. Only the
+        first lease starts with `cost`, if it has no claim: a charge counts once. `details`: additional details of the
+        event.
         """
         token = self.work.transaction.next_tokens(1, self._likely)[0]  # promise: new-token
         self._likely -= 1
@@ -337,7 +338,7 @@ class LeaseWriter:
         return leases
 
     def _use_slots(self, leases: Iterable[Lease]) -> None:
-        """Add new leases to the numbers of uses of their slots' machines. These slots are no longer idle."""
+        """Add 1 to the number of uses (`uses`) of a slot for each new lease on it. The slots are no longer idle."""
         names = [lease.slot for lease in leases]
         # Speed: most reservations have one lease, and a Counter takes as long as a tenth of its write.
         counts = Counter(names).items() if len(names) != 1 else [(names[0], 1)]
@@ -383,15 +384,15 @@ class LeaseWriter:
         )
 
     def meter(self, current: Reservation, lease: Lease) -> Lease:
-        """Return a lease whose account pays for it from now on. A lease that is being revoked is returned unchanged."""
+        """Return `lease`, changed so that its account pays from now on. If it is being revoked, return it unchanged."""
         if lease.state == "revoking":
             return lease
         weight = self.weigh(current, lease.resources, self.work.slots.get(lease.slot))
         return msgspec.structs.replace(lease, charged_at=self.now, weight=weight)
 
     def weigh(self, current: Reservation, given: Mapping[str, float], slot: Slot | None) -> float:
-        """Return what a lease of these resources of a slot costs its account per second. Return 1 if the slot no longer
-        exists (None), or if its pool does not.
+        """Return what a lease with the resources `given` on `slot` costs the account of the reservation `current` per
+        second. Return 1 if the slot no longer exists (None), or if the rules no longer have its pool.
         """
         pool = None if slot is None else self.rules.pools.get(slot.pool)
         settings = self.rules.settings_of(current.request.pool, current.request.system)

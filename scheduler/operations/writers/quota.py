@@ -78,7 +78,9 @@ def drop_account(work: UnitOfWork, known: Account) -> Account:
 
 
 def note_account(work: UnitOfWork, name: str, account: str) -> None:
-    """Stage the event `name` of a quota account: it was set, reset or forgotten."""
+    """Stage the event `name` of a quota account. The event records that the account was set, reset or forgotten (its
+    balance and settings were deleted).
+    """
     work.add_event(Event(at=work.now, name=name, cause=work.cause, detail={"account": account}))
 
 

@@ -191,8 +191,9 @@ class SlotWriter:
         return None
 
     def _is_to_go(self, current: Slot, reason: SlotReason, *, is_new: bool = False) -> bool:
-        """Return whether the reason for which the plan drains a slot still holds for the current row of the slot.
-        `is_new`: the machine was booted only to be stopped, so it need not have been idle for any time.
+        """Return whether the reason for which the plan drains or stops a slot still holds for the current row of the
+        slot. `is_new`: the machine was booted only for the stopped tier. For the reason `idle`, a new machine may go at
+        once; other machines must have been idle for more than `idle_scale_down`.
         """
         pool = self.rules.pools.get(current.pool)
         is_free = not self.work.leases.list_on(current) and current.stranger is None

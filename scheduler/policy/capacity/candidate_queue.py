@@ -36,8 +36,9 @@ entry would take longer.
 @dataclass(slots=True, eq=False)
 class RemainingCapacity:
     """What a slot can still take. `free`: the amounts of resources that no lease uses (None: the slot counts leases
-    only). `uses_left`: how many leases its machine may still take (`max_uses`). `load`: the number of its leases, at
-    most `most`. Slots for which these four values are equal share one object, so that each answer is computed once.
+    only). `uses_left`: how many leases its machine may still take (`max_uses`). `load`: the number of its leases.
+    `most`: the greatest number of leases that it may have at once. Slots for which these four values are equal share
+    one object, so that what fits on them is computed once.
     """
 
     free: Resources | None
@@ -45,7 +46,9 @@ class RemainingCapacity:
     uses_left: float
     most: float
     leases: Rank = field(init=False)
-    """The part of the slot's rank that comes from the number of its leases: LEASE × `load`."""
+    """LEASE × `load` (the number of the slot's leases): what these leases add to the slot's rank, or subtract from it
+    (see Rank).
+    """
     after: "_After" = field(init=False)
     """A table (amounts of one lease -> the slot's remaining capacity after that lease; None: the lease does not fit).
     """
@@ -103,8 +106,8 @@ class RemainingCapacities(dict[Mark, RemainingCapacity]):
         return self.get(mark) or self._add(mark, free)
 
     def find_after(self, before: RemainingCapacity, amounts: Resources) -> RemainingCapacity:
-        """Return the object that stands for the remaining capacity of a slot after one more lease of these amounts.
-        `before`: the object that stands for it now.
+        """Return the remaining capacity of a slot after one more lease of these amounts. `before`: the remaining
+        capacity of the slot before this lease.
         """
         free = None if before.free is None else subtract(before.free, amounts)
         amount = None if free is None else tuple(free.items())
@@ -138,8 +141,9 @@ def _make_class_mark(slot_info: SlotInfo) -> Mark:
 
 
 def make_capacity_mark(slot_info: SlotInfo) -> Mark:
-    """Return the second key of `find_marks`. It is equal for slots with the same free amounts, number of leases, limit
-    of leases and uses left.
+    """Return the key of a slot in `RemainingCapacities`: (free amounts, number of leases, uses left, limit of leases).
+    Uses left: how many leases its machine may still take (`max_uses`). Slots with equal keys have the same remaining
+    capacity.
     """
     free, pool = slot_info.free, slot_info.pool
     load = len(slot_info.leases) - slot_info.overlap - slot_info.lifted + slot_info.given
@@ -169,9 +173,10 @@ class CandidateQueue:
     """The slots on which one kind of request fits and whose labels are equally good. The best slot is the one with the
     most leases (with the fewest if the queue `spreads`); of equal slots, the first one in slot order.
 
-    `first` is the best slot; the entries of `others` and `entered` are the ranks of the other slots. An entry is
-    outdated once its slot has another number of leases. `first` has no entry: it stays the best slot while instances
-    are placed on it, so no entry has to be pushed for each of them.
+    `first` is the best slot. Each other slot has its rank as an entry: in `others` since the queue was filled, or in
+    `entered` if it came later. If the number of leases of a slot changes, its rank changes, and its old entry is
+    outdated; `advance` skips such entries. `first` has no entry: it stays the best slot while instances are placed on
+    it, so no entry has to be pushed for each of them.
     """
 
     step: Amounts
@@ -194,7 +199,9 @@ class CandidateQueue:
     tenth of taking one out of a heap with thousands of slots.
     """
     read: dict[SlotClass, int] = field(default_factory=dict)
-    """Slot class -> how many entries of the class's list `changed` the queue has read."""
+    """Slot class -> how many entries of the list `SlotClass.changed` this queue has read, from the beginning of the
+    list.
+    """
     read_at: int = 0
     """The index's number of changes (`SlotIndex.changes`) when this queue last read the changes."""
 
@@ -269,7 +276,9 @@ class CandidateQueue:
             self.rank = self._rank(first)  # a slot with more leases stays the best one
 
     def enter(self, slot_info: SlotInfo) -> None:
-        """Add a slot other than the best one. The slot has changed, and the request fits on it."""
+        """Add a slot whose capacity has changed, so that the request fits on it now. The slot is not `first`. If its
+        rank is smaller than the rank of `first`, it becomes the new `first`.
+        """
         rank = self._rank(slot_info)
         if rank < self.rank:
             if self.first is not None:

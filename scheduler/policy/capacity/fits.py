@@ -100,7 +100,10 @@ class Occupancy:
 
 
 def measure(leases: Collection[Lease], moment: Moment = "always") -> Usage:
-    """Return the number of the leases in `leases` that count at `moment`, and the sum of their amounts."""
+    """Return the number of the leases that count at `moment`, and the sum of their amounts. `now`: held and revoking
+    leases count. `later`: held and claimed leases. `always`: the greater of these two uses, in number and in each
+    resource.
+    """
     if moment != "always":
         absent = "claimed" if moment == "now" else "revoking"
         leases = [lease for lease in leases if lease.state != absent]

@@ -55,9 +55,10 @@ def fill(
     instances fit.
 
     The indexes are searched in the given order. `extend` is called for an instance that fits in no index. It may add a
-    slot to the last index, for example by a launch, and return it. If needed, it is called again until all instances
-    fit together once every slot is ready. `shortage`: what is known not to fit in these indexes. `accept`: a function
-    that decides whether a gang may take the slots that were found; None: it may.
+    slot to the last index, for example by a launch, and return it. When every slot is ready, a later tick may place the
+    instances on these slots in another way. So `extend` is called again until all instances fit in that way too.
+    `shortage`: what is known not to fit in these indexes. `accept`: a function that decides whether a gang may take the
+    slots that were found; None: it may.
     """
     if len(demand.needs) == 1:  # speed: almost all demands have one instance, and nothing has to be undone
         need = demand.needs[0]
@@ -111,11 +112,12 @@ def _take(
 def _take_together(
     demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None, taken: _Taken
 ) -> _Taken | None:
-    """Return slots on which all instances fit together once every slot is ready. They are the slots in `taken`, or
-    other slots, together with slots that `extend` adds. Return None, and take nothing, if there are no such slots.
+    """Make sure that all instances still fit when every slot is ready: then the slots of all indexes are ranked
+    together, and each instance takes the best one. So a small instance may take a slot that a larger one has in
+    `taken`, and the larger one needs another slot.
 
-    This search ranks the slots of all indexes together. Each instance takes the best slot. If a larger instance has
-    that slot, the larger one moves to another slot.
+    If the instances fit in this search without another slot, return `taken`. Else search again, let `extend` add slots,
+    and repeat the test with the new result. Return None, and take nothing, if the instances do not fit.
     """
     for _ in demand.needs:
         spent = [slot_info.remaining for _, slot_info, _, _ in taken]

@@ -16,8 +16,8 @@ from scheduler.policy.capacity.fits import find_obstacle, given_to
 
 @dataclass(slots=True, eq=False)
 class RequestClass:
-    """A class of requests that fit on the same slots, in the same numbers. Two classes are equal only if they are one
-    object.
+    """A class of requests that fit on the same slots, in the same numbers: they have equal required labels and, in each
+    pool, equal amounts. Two classes are equal only if they are one object.
     """
 
 
@@ -31,8 +31,8 @@ class Amounts:
 
 
 class SharedAmounts:
-    """The different amounts and request classes that the demands under one version of the rules have, each as one
-    object.
+    """Makes one object for each different table of amounts (`Amounts`) and for each `RequestClass` in the demands under
+    one version of the rules. Demands share these objects, so that comparing two of them takes no time.
     """
 
     def __init__(self) -> None:
@@ -65,8 +65,8 @@ class InstanceRequest:
     given: dict[str, dict[str, float]]
     """Pool that may serve the request -> the amounts by resource that the instance gets there."""
     steps: dict[str, Amounts]
-    """Pool that may serve the request -> the amounts that the instance gets there, as an object that equal requests
-    share.
+    """Pool that may serve the request -> the same amounts as in `given`, as an `Amounts` object. Requests with equal
+    amounts have the same object, which is a key of tables and is compared by identity.
     """
     likeness: RequestClass
     """The class of the request. Requests that differ only in preferred labels have the same class."""
@@ -79,7 +79,8 @@ class InstanceRequest:
 
     def could_hold(self, pool: str, capacity: Resources | None, labels: Labels) -> bool:
         """Return whether an empty slot of this pool, with these labels and the resources `capacity`, could hold one
-        instance. `capacity` None: the slot counts leases only.
+        instance. `capacity` None: the slot has no resources and only its number of leases is limited. The amounts are
+        then not compared.
         """
         return self.required <= labels.items() and find_obstacle(self.given[pool], capacity) is None
 
@@ -127,8 +128,8 @@ class Demand:
     settings: SchedulerKeys
     """The scheduler settings (`SchedulerKeys`) of the queue in which the reservation waits."""
     needs: tuple[InstanceRequest, ...]
-    """One request for each instance that is placed with all others or not at all: the essential instances and, under
-    `rigid` in queues other than `quota`, the elastic ones after them.
+    """One request for each instance that is placed with all others or not at all. These are the essential instances.
+    Under `elastic: rigid` in queues other than `quota`, the elastic instances follow them.
     """
     elastic: tuple[InstanceRequest, ...] = ()
     """One request for each elastic instance, in the order in which elastic instances are granted."""
@@ -145,10 +146,10 @@ class Demand:
     runs: tuple[tuple[InstanceRequest, int], ...] = field(init=False)
     """The requests of `needs` in runs of equal ones, as (request, how many of it follow each other)."""
     alike: tuple[tuple[RequestClass, int], ...] = field(init=False)
-    """How many requests of each class `needs` has: (class, number of requests)."""
+    """The classes of the requests in `needs`, one entry for each class: (class, number of its requests)."""
     is_shared: bool = field(init=False)
-    """Whether all reservations with equal requests share the demand. False if slots were declined (`declined`), or the
-    demand has pools in `impatient`.
+    """Whether all reservations with equal requests share the demand. False if the demand belongs to one reservation
+    that declined slots (`declined`) or was interrupted too often for the rules of a pool (`impatient`).
     """
 
     def __post_init__(self) -> None:

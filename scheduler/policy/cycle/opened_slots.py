@@ -17,8 +17,11 @@ _copy: Any = SlotInfo.__copy__  # type: ignore[attr-defined]  # every Struct has
 
 
 class OpenedSlots:
-    """The cached facts of all slots of the configured pools. `restless`, `unsound` and `vanished` list the slots that a
-    cycle has to examine before it copies any slot.
+    """The cached facts of all slots of the configured pools.
+
+    Three fields list the slots that a cycle has to examine before it copies any slot. `restless`: a rule, such as a
+    timeout, may change the slot. `unsound`: a lease names an earlier machine of the slot. `vanished`: the rules no
+    longer list the slot's pool.
     """
 
     def __init__(self) -> None:
@@ -30,8 +33,8 @@ class OpenedSlots:
         self._places: dict[str, tuple[str, int]] = {}
         """Slot id -> (its pool, its index in the list of this pool in `_slots`), in slot order."""
         self.restless: dict[int, str] = {}
-        """Position in slot order -> id of a slot that a rule of its lifecycle may change (`CachedSlot.is_at_rest` is
-        false).
+        """Position in slot order -> slot id. It contains the slots that a rule of the lifecycle, such as a timeout, may
+        change although no row or lease changes (`CachedSlot.is_at_rest` is False).
         """
         self.unsound: set[str] = set()
         """Ids of slots whose leases do not all belong to their present machine. Such a slot may not exist any more."""
@@ -77,7 +80,9 @@ class OpenedSlots:
         return known
 
     def _note(self, opened: CachedSlot) -> None:
-        """Update `restless` and `unsound` for one slot."""
+        """Add one slot to the tables, or remove it: `restless` contains the slot if a rule of the lifecycle may change
+        it; `unsound` contains the slot if one of its leases does not belong to its present machine.
+        """
         name, order = opened.slot_info.slot.id, opened.slot_info.order
         if opened.is_at_rest:
             self.restless.pop(order, None)

@@ -28,10 +28,11 @@ class Queue:
     oldest: float = inf
     """When the oldest reservation in the queue was created (`created_at`); infinity for an empty queue."""
     _stays: Sequence[object] | None = None
-    """One entry for each row of `_rows`; the row belongs to the queue if its entry is true. None: all rows belong to
-    it.
+    """Which rows of `_rows` belong to the queue: one entry for each row, true for the rows that do. None: all rows
+    belong to the queue.
 
-    The rows are filtered when they are first read, because most steps need only the ids.
+    Speed: `ids` and `demands` are filtered at once, `_rows` only when `reservations` is first read. Most steps need
+    only the ids.
     """
     _different: KeysView[Demand] | None = None
 
@@ -128,10 +129,11 @@ class WaitReasons:
     def __init__(self) -> None:
         self._known: dict[str, Reason] = {}
         self._ordered: tuple[Sequence[str], Iterable[Reason]] = ((), ())
-        """The ids and reasons that `add_in_order` received, while no other reason was added before.
+        """(ids, their reasons) as `add_in_order` received them, if no other reason has been added. When another reason
+        is added or looked up, both move to `_known`.
 
-        Speed: in most cycles with many waiting reservations these are all reasons, and `list` then looks up no
-        reservation.
+        Speed: most cycles with many waiting reservations add no other reasons. `list` then returns these two lists as
+        they are, and looks up no reason by id.
         """
 
     def _open(self) -> dict[str, Reason]:
@@ -153,8 +155,8 @@ class WaitReasons:
             reasons[name] = (code, detail)
 
     def add_all(self, ids: Sequence[str], reasons: Iterable[Reason]) -> None:
-        """Add one reason for each of many reservations. `reasons`: the reasons in the order of `ids`; further entries
-        are ignored.
+        """Add one reason for each reservation in `ids`. `reasons`: the reasons in the order of `ids`. It may be longer
+        than `ids`, even endless; the reasons after the last id are ignored.
         """
         if not ids:
             return
@@ -166,8 +168,8 @@ class WaitReasons:
                 self.add(name, *reason)
 
     def add_in_order(self, ids: Sequence[str], reasons: Sequence[Reason]) -> None:
-        """Add one reason for each of these reservations, like `add_all`. Because `ids` are in queue order, `list` need
-        not look these reservations up.
+        """Add one reason for each of these reservations, like `add_all`. `ids` must be in queue order. If no other
+        reason is added, the method `list` can return both lists as they are, and looks up no reason by id.
         """
         if not self._open():
             self._ordered = (ids, reasons)
@@ -178,7 +180,7 @@ class WaitReasons:
         """Return the reservations among `ids` for which a reason was added, in the order of `ids`, each with its
         reason.
 
-        `are_all_in`: whether `ids` contains all ids of `add_in_order`, in the same order.
+        `are_all_in`: whether `ids` contains all ids that `add_in_order` received before, in the same order.
         """
         if are_all_in and self._ordered[0]:
             return Waits(*self._ordered)

@@ -38,8 +38,8 @@ from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
 
 UNUSED_DEMANDS: Final = 1000
-"""If there are more demands than two for each pending reservation plus this number, the next cycle makes all demands
-again, because many of them may be in use no longer.
+"""The limit of the table of demands is 2 × the number of pending reservations + this number. If the table has more
+shapes, the next cycle starts a new table, because many of the demands may be in use no longer.
 """
 _STATE_AFTER: dict[type, SlotState] = {Drain: "draining", Terminate: "terminating", Reset: "empty", Stop: "stopped"}
 
@@ -250,10 +250,12 @@ class CycleState:
         return replace(demand, declined=declined, impatient=impatient)
 
     def _is_still_there(self, reservation: Reservation, name: str) -> bool:
-        """Return whether the slot `name` still has the machine that the holder of a reservation declined.
+        """Return whether the slot `name` still has the machine that the holder of a reservation declined. Two facts
+        show this: the slot has been ready since the reservation's row last changed, and its machine has had a lease.
 
-        A later machine of the slot was not declined: otherwise machines would be launched for this reservation again
-        and again, and it could use none of them. A machine that has had no lease yet counts as a later one.
+        A decline holds for one machine only. If it held for later machines of the slot too, machines would be launched
+        for this reservation again and again, and the reservation could use none of them. A launched machine without
+        any lease so far cannot be the declined one.
         """
         slot = self.view.slots.get(name)
         if slot is None or slot.state != "ready" or (slot.epoch and not slot.uses):
@@ -279,9 +281,9 @@ class CycleState:
     def wait_for(self, name: str, slot_infos: Sequence[SlotInfo]) -> None:
         """Record that the reservation `name` waits for these slots, on which capacity is kept for it.
 
-        If one of the slots is in flight, the waiting code is `booting`. If all slots are ready, one of two things has
-        happened in this cycle: the capacity became available, or the reservation was preempted. The next cycle then
-        places the reservation.
+        If one of the slots is not ready yet, the waiting code is `booting`. If all slots are ready, the code is
+        `no_capacity`, and the next cycle places the reservation. The detail then names one of two reasons: the capacity
+        became available in this cycle, or this cycle preempted the reservation.
         """
         awaited = [f"{each.slot.id} ({each.state})" for each in slot_infos if each.state != "ready"]
         if awaited:

@@ -27,8 +27,8 @@ Warm = NewType("Warm", CycleState)
 Tiered = NewType("Tiered", CycleState)
 """The cycle's state after machines were stopped, launched and terminated for the stopped tier of each pool."""
 ToStop = Mapping[str, int]
-"""Pool -> how many of its slots will be stopped later for the stopped tier: slots in flight when they are ready, idle
-slots when they were idle for long enough.
+"""Pool -> how many of its slots in flight and of its idle slots may be stopped later for the stopped tier. A slot that
+was launched for the tier is stopped as soon as it is ready, others after `idle_scale_down` seconds without a lease.
 """
 ScaledIn = NewType("ScaledIn", CycleState)
 """The cycle's state after slots that were idle for too long have begun to drain."""
@@ -99,22 +99,23 @@ class Shortfall:
     kept: Mapping[str, SlotIndex]
     """The ready slots that the starvation guard keeps for reservations, as in `Protected.kept`."""
     awaited: Mapping[int, Sequence[InstanceRequest]]
-    """Position in `demands` -> requests of protected gangs. The gangs got no launches and come directly before this
-    demand in the queue. For this demand and all later ones, no launch is made that could serve one of these requests.
+    """Position in `demands` -> requests of gangs that the starvation guard protects (`Protected.gangs`) and that got no
+    launches. These gangs are in the queue before the demand at this position, and behind the demand before it. For this
+    demand and all later ones, no launch is made that could serve one of these requests.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """How many launches are withheld in each pool, and which slots must not end to make these launches possible. For
-    each withheld launch an unneeded slot ends, so that the launch can run in a later cycle.
+    """How many launches are withheld in each pool, and which slots (`spared`) are protected. For each withheld launch
+    one slot that no reservation needs ends, so that the launch can run in a later cycle. Protected slots do not end.
     """
 
     launches: Mapping[str, int]
     """Pool -> how many launches are withheld there, by `max_slots` or EC2's quota."""
     spared: Container[str]
-    """Ids of slots without leases that must not end, because a reservation with withheld launches would use them
-    together with the new slots.
+    """Ids of slots without leases that must not end. A reservation with withheld launches needs them, too: some of its
+    instances would be placed on these slots, and the others on the slots that are launched later.
     """
     beyond: Mapping[str, int]
     """Pool -> how many of the launches in `launches` are withheld by `max_slots`. EC2's quota withholds the others."""

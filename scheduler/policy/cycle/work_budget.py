@@ -19,8 +19,8 @@ GRANT_STEPS: Final = 25
 reservation.
 """
 CORES_STEPS: Final = 2
-"""Steps of work that each lease of a reservation costs if a limit of its cores changes: the commit publishes each
-lease.
+"""Steps of work that each lease of a reservation costs if this cycle changes how many cores one of its leases may use.
+The commit then publishes all leases of the reservation.
 """
 PAUSE_SECONDS: Final = 1.0
 """Seconds until the next cycle, if the work budget made reservations wait and this cycle made no decision."""
@@ -49,7 +49,9 @@ class WorkBudget:
         self._present: Payer | None = None
         """The payer whose work budget is charged for the present steps of search; None: they are not charged."""
         self._asking: Payer | None = None
-        """The payer that is charged for the leases of the reservation that was tried last; None: none was tried."""
+        """The payer (principal or account) of the reservation that was tried last. Its work budget is charged with the
+        leases of that reservation. None: no reservation was tried.
+        """
         self._tried: Turns = {}
         self._first: dict[Payer, str] = {}
         """Payer (principal or account) -> its first reservation in queue order.
@@ -107,17 +109,21 @@ class WorkBudget:
         self._began, self._present = steps, None
 
     def charge_leases(self, count: int) -> None:
-        """Charge the payer of the reservation that was tried last for the `count` leases that were assigned to this
-        reservation.
+        """Charge the `count` leases that were assigned to the reservation that was tried last, `LEASE_STEPS` each, to
+        the work budget of its payer. A single lease is not charged.
 
-        The first reservation of a payer is charged too, because the commit writes its leases. A single lease is free.
+        The first reservation of a payer in queue order pays for its leases too, because the commit writes them. Only
+        its steps of search are free.
         """
         if self._most and count > 1 and self._asking is not None:
             self.spend(self._asking, LEASE_STEPS * count)
 
     def must_wait(self, reservation: Reservation, steps: int) -> bool:
-        """Return whether a reservation must wait for a later cycle, because its payer has no work budget left for
-        launches.
+        """Return whether launches for a reservation must wait for a later cycle, because its payer's work budget is
+        spent. The first reservation of a payer in queue order never has to wait.
+
+        `steps`: the steps of work that this cycle has taken so far. If the reservation need not wait, the steps from
+        now until the next call are charged to its payer.
         """
         if not self._most:
             return False
@@ -140,10 +146,11 @@ class WorkBudget:
         self._began, self._present = steps, None
 
     def may_share(self, reservation: Reservation) -> bool:
-        """Return whether this cycle may change the limits of cores of a reservation's leases. True for a reservation
-        with a single lease.
+        """Return whether this cycle may change how many cores of its slot each lease of a reservation may use
+        (`placement/cpu_bursting.py`). True for a reservation with a single lease. If True, the changes are charged.
 
-        If not, a later cycle finds the same changes again. Changes of cores have work budgets of their own.
+        If the result is False, a later cycle finds the same changes again. Each payer has a second work budget, which
+        is charged only with changes of cores.
         """
         if not self._most or len(reservation.leases) <= 1:
             return True
@@ -168,7 +175,10 @@ class WorkBudget:
 
     def finish(self, now: float, *, decided: bool) -> float | None:
         """Store which reservations were tried. Return when the next cycle is needed (seconds since the epoch); None: no
-        reservation waits for a work budget. `decided`: whether this cycle made a decision.
+        reservation waits because a work budget is spent.
+
+        `decided`: whether this cycle made a decision. If it did, the next cycle is due at once; if not, after
+        PAUSE_SECONDS.
         """
         for payer in self._memory.keys() - self._is_over:
             del self._memory[payer]  # all reservations of the payer were tried

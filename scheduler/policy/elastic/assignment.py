@@ -48,15 +48,17 @@ class _Entry:
     slot_infos: tuple[tuple[SlotInfo, int, int, Resources | None], ...]
     """Each slot that the move changes, as it was before the move: (slot, its `given`, its `lifted`, its `free`)."""
     stamp: int
-    """`Assignment.stamp` before the move."""
+    """The value of `Assignment.stamp` before this move (`stamp` changes whenever a slot gets capacity back)."""
     leaving: Usage | None = None
-    """What revoking leases would free on the slot, before the move (see `Assignment._leaving`); None: the move did not
-    change it.
+    """The capacity that revoking leases will free on the slot (`Assignment._leaving`), as it was before a part of it
+    was promised to an instance (`Assignment.expect`). None: the entry records another move than such a promise.
     """
 
 
 class Assignment:
-    """Moves elastic instances and places essential ones in the scratch copy of a cycle. It can undo these moves."""
+    """Changes which instances are on which slots, in the scratch copy of a cycle: it lifts elastic instances off their
+    slots, puts them on slots, and places essential instances. It can undo each of these moves.
+    """
 
     def __init__(self, cycle: CycleState) -> None:
         self._slot_index = cycle.ready
@@ -83,9 +85,9 @@ class Assignment:
         nothing.
         """
         self.history: list[SlotInfo] = []
-        """The changed slots, with one entry for each change. There are three kinds of change: the slot got capacity
-        back; it got an elastic instance; capacity of its revoking leases was promised to an instance. A search reads
-        the entries that were added since its last run.
+        """The changed slots, with one entry for each change. There are three kinds of change: (1) the slot got capacity
+        back; (2) the slot got an elastic instance; (3) an instance was promised the capacity that revoking leases on
+        the slot will free (`expect`). `RatedSlots` reads the new entries before a search, and sorts these slots again.
         """
         self.stamp = 0
         """A number that changes whenever a slot gets capacity back. While it is the same, capacity was only taken."""
@@ -130,7 +132,8 @@ class Assignment:
         """Return the best slot for an instance; None if it fits on no slot. `last`: the slot that an equal instance got
         just before.
 
-        Speed: a search that packs finds `last` again until that slot is full.
+        `declined`: ids of slots to ignore. Speed: if the request does not spread (`spreads`), the slot with the most
+        leases is the best one. So `last` stays the best slot until it is full, and is returned without a search.
         """
         is_packing = last is not None and not need.spreads and last.has_place and last.slot.id not in declined
         if last is not None and is_packing and need.could_hold(last.slot.pool, last.free, last.labels):
@@ -345,11 +348,11 @@ def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstan
 
 
 def _may_exceed(slot_info: SlotInfo) -> bool:
-    """Return False if it is certain that the leases on a slot do not exceed the slot; True if only the exact test can
-    decide. Leases exceed a slot in two cases: their sum is greater than the slot's capacity, or they use a resource
-    that the slot does not name.
+    """Return False if it is certain that the leases on a slot do not exceed the slot. Return True if the caller has to
+    test the slot with `_is_overfull` and `_lacks_a_name`. Leases exceed a slot in two cases: (1) their number or their
+    sum is greater than the slot allows; (2) they use a resource that the slot does not name.
 
-    The result is kept until the slot or one of its leases changes.
+    The result is kept (`CachedSlot.may_exceed`) until the slot or one of its leases changes.
     """
     opened, capacity = slot_info.opened, slot_info.capacity
     is_changed = opened is None or slot_info.given or slot_info.lifted

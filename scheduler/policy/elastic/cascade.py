@@ -52,11 +52,11 @@ class Cascade:
         linked: Mapping[str, str],
         limits: GrantLimits | None = None,
     ) -> None:
-        """Start the cascade of one queue.
+        """Start without elastic instances. `settings`: the settings of the queue that this object serves.
 
         `ranks`: reservation id -> position in the queue's order, leased reservations included. `linked`: pool -> the
-        pool that stands for all pools linked with it (see `link_pools`). `limits`: finds the slots that the limits of
-        an account refuse to its instances; None: no account has such limits.
+        pool that stands for all pools linked with it (see `link_pools`). `limits`: finds, for an elastic instance, the
+        slots that it must not get because of the limits of its account; None: no account has such limits.
         """
         self.settings, self._linked, self._limits = settings, linked, limits
         self._cycle, self._ranks = cycle, ranks
@@ -68,10 +68,12 @@ class Cascade:
         again when the guard keeps another slot; None: not computed yet.
         """
         self._kept_out: dict[Demand, bool] = {}
-        """Demand for one instance -> whether a reclaim on the slots in `_kept` would make capacity for it."""
+        """Demand -> whether it would fit on the slots that the starvation guard keeps, without the elastic instances
+        there (see `_kept`).
+        """
         self._victims = VictimSearch(self.groups, self._assignment)
         self._lifted: list[ElasticGroup] = []
-        """Groups of which instances were lifted, and which the cascade still has to serve after that."""
+        """Groups with instances that `_lift` took off their slots. `_serve` has still to find slots for them."""
         self._displaced: dict[ElasticGroup, None] = {}
         """All groups with instances that may go back to the slots of their leases."""
         self._without_slot: dict[RequestClass, tuple[Rank, int]] = {}
@@ -82,8 +84,8 @@ class Cascade:
         self._first_touched: Rank = _LAST
         """The rank of the first group with an instance that was lifted off its slot and is not back yet."""
         self._refused: dict[str, set[Demand]] = defaultdict(set)
-        """Pool that stands for its linked pools (see `link_pools`) -> the demands for which no reclaim suffices. The
-        entry is removed when another reservation gets slots there.
+        """Pool -> the demands for which no reclaim suffices. Linked pools have one entry, under the pool that stands
+        for them (see `link_pools`). The entry is removed when a reservation gets slots in one of these pools.
         """
         self._has_grace = bool(settings.preemption_grace)
         """Whether an instance that is lifted keeps its slot for a grace period, and gets no other meanwhile."""
@@ -94,7 +96,9 @@ class Cascade:
         return self.settings.elastic in RECLAIMS
 
     def elastic_instances(self) -> Iterator[ElasticInstance]:
-        """Return every elastic instance of the queue for which an object was made, in rank order."""
+        """Return the `ElasticInstance` objects of this queue in rank order. Instances without a lease have an object
+        only if a grant was tried for them (see `ElasticGroup.unopened`).
+        """
         return (elastic_instance for group in self.groups for elastic_instance in group.elastic_instances)
 
     def serve_leased(self, reservations: Sequence[Reservation]) -> None:
@@ -136,9 +140,9 @@ class Cascade:
         """Reclaim elastic instances and return slots for all essential instances of a reservation; None if no reclaim
         suffices.
 
-        Under `yielding`, essential instances have precedence over elastic ones. Under `flexible`, instances are
-        reclaimed only if the utilisation of the pools grows or, with `preemption`, if they rank behind this
-        reservation.
+        Under `yielding`, essential instances have precedence over all elastic ones. Under `flexible`, instances are
+        reclaimed in two cases: (1) the utilisation of the pools (`weigh_use`) is greater afterwards; (2) the setting
+        `preemption` is on, and the reclaimed instances belong to reservations that rank behind this one.
         """
         if not self.takes_back or not demand.pools or demand in self._refused[self._linked[demand.pools[0]]]:
             return None
@@ -172,8 +176,8 @@ class Cascade:
         return not self._relaxed.could_hold(demand) and self._kept.could_hold_with(self._relaxed, demand)
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """Subtract the requests of a reservation from the capacity that reclaims could still free on these slots: the
-        reservation was placed there, or capacity is kept for it there.
+        """Subtract the requests of a reservation from the relaxed capacity of these slots (what they would have left
+        after all possible reclaims). Call it when the reservation was placed there or capacity is kept for it there.
         """
         if self._relaxed is not None:
             self._relaxed.take(demand.needs, slot_infos)
@@ -187,8 +191,8 @@ class Cascade:
         return group.refused or ()
 
     def _list_ways(self, reservation: Reservation) -> Iterator[tuple[Rank, bool]]:
-        """Yield the ways to reclaim that the settings permit, in the order in which they are tried, each as (the
-        smallest rank whose instances may be lifted, whether the used share of the capacity has to grow).
+        """Yield the ways to reclaim that the settings permit, in the order in which they are tried. Each is a pair: (1)
+        the smallest rank whose instances may be lifted; (2) whether the utilisation of the pools has to grow.
         """
         if self.settings.elastic == "yielding":
             yield _FIRST, False
@@ -245,7 +249,7 @@ class Cascade:
         return groups
 
     def _leave(self, groups: Sequence[ElasticGroup]) -> None:
-        """Remove groups that `_join` added. None of their instances is on a slot."""
+        """Remove groups that `_join` added to `groups`. None of their instances is on a slot."""
         for group in groups:
             del self.groups[bisect_left(self.groups, group.rank, key=_rank)]
             self._assignment.missing.drop(group)
@@ -260,9 +264,9 @@ class Cascade:
     def _serve(self, start: Rank) -> None:
         """Serve the groups with missing instances in rank order, beginning at the rank `start`.
 
-        If no slot is found for a group, none is found for later groups of its request class either: the free capacity,
-        and the capacity that may be reclaimed from groups behind, only shrink. Instances that were lifted may return to
-        their own slots.
+        If no slot is found for a group, none is found for later groups with the same `RequestClass` either. The free
+        capacity, and the capacity that may be reclaimed from groups behind, only shrink. Instances that were lifted may
+        return to their own slots.
         """
         missing, done = self._assignment.missing, set[RequestClass]()
         displaced = [group for group in self._displaced if group.lifted and group.rank >= start]
@@ -282,10 +286,11 @@ class Cascade:
         self._assignment.update_index()
 
     def _add_lifted(self, left: list[tuple[Rank, ElasticGroup]], done: set[RequestClass], start: Rank) -> None:
-        """Move the groups in `_lifted` to `left`, the groups that are still to be served.
+        """Move the groups in `_lifted`, whose instances lost their slots, to `left`, the groups still to be served.
 
-        A slot may have enough capacity once revoking leases there end, because a lift freed some. So if there are
-        revoking leases, request classes for which no slot was found (`done`) are tried again, from the rank `start` on.
+        An instance may wait for a slot with revoking leases, if their capacity and the free capacity suffice together.
+        A lift adds free capacity. So if there are revoking leases, the request classes for which no slot was found
+        (`done`) are tried again, from the rank `start` on.
         """
         if self._lifted and self._assignment.is_awaiting:
             found = (self._assignment.missing.find_next(likeness, start) for likeness in done)
@@ -296,15 +301,15 @@ class Cascade:
         self._lifted.clear()
 
     def _is_without_slot(self, group: ElasticGroup) -> bool:
-        """Return whether a group certainly gets no slot, because an earlier group of its request class got none."""
+        """Return whether a group certainly gets no slot, because an earlier group of its `RequestClass` got none."""
         rank, stamp = self._without_slot.get(group.need.likeness, (_LAST, 0))
         return not group.lifted and rank <= group.rank and stamp == self._assignment.stamp
 
     def _serve_group(self, group: ElasticGroup) -> bool:
-        """Put lifted instances of a group back on their slots, then find slots for its missing instances, lowest index
-        first.
+        """Put lifted instances of a group back on the slots of their leases, if they still fit there. Then find slots
+        for its other missing instances, lowest index first.
 
-        Return whether later groups of the same request class may still find slots.
+        Return whether later groups whose requests have the same `RequestClass` may still find slots.
         """
         self.find_refused(group)
         if self._fill_group(group) or group.refused is not None:

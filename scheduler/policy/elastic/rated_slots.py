@@ -14,9 +14,9 @@ Key = TypeVar("Key", tuple[int, int, int, int], int)
 class RatedSlots(Generic[Key]):
     """The slots that a rule accepts, sorted by the key that the rule gives them, least key first.
 
-    `history`, the list of changed slots, must contain each slot whose key may have become less and each slot that the
-    rule may accept now. No entry is needed when a key becomes greater because a lease is placed on the slot or the slot
-    leaves its index: the search that reaches the slot notices this.
+    `history` is the list of changed slots. A caller must append a slot to `history` in two cases: (1) its key may have
+    become less; (2) the rule may accept it now. A caller need not append a slot on which a lease is placed, or that is
+    removed from its `SlotIndex`. The key then only becomes greater, and a search notices this when it reaches the slot.
     """
 
     def __init__(self, rate: Callable[[SlotInfo], Key | None], history: Sequence[SlotInfo]) -> None:
@@ -28,8 +28,8 @@ class RatedSlots(Generic[Key]):
         self._slot_infos: dict[int, SlotInfo] = {}
         """Position in slot order -> slot, for the slots that were examined."""
         self._keys: dict[int, Key] = {}
-        """Position in slot order -> the key of an accepted slot, as it was last computed. The heap contains this
-        key.
+        """Position in slot order -> the key that the rule returned last for the slot. Slots that the rule does not
+        accept have no entry. `_heap` contains each of these keys.
         """
         self._states: dict[int, tuple[object, int, int, object]] = {}
         """Position in slot order -> the facts about the slot from which its key was last computed, to notice

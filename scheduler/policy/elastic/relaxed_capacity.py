@@ -18,8 +18,8 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.elastic.instances import ElasticInstance
 
 ROUNDING: Final = 1e-6
-"""The fraction of an instance by which capacity may be too small for the instance to count as fitting: sums of
-fractions are not exact, and a demand that fits must not be refused.
+"""A tolerance, as a fraction of one instance: capacity for at least 1 - ROUNDING instances counts as capacity for one.
+Sums of fractions are not exact, and a demand that fits must not be refused.
 """
 _Headroom = tuple[float, tuple[tuple[str, float], ...] | None]
 """The relaxed capacity of one slot: (number of further leases, amounts by resource). Amounts None: the slot counts
@@ -43,16 +43,16 @@ def _count_fits(headroom: _Headroom, amounts: Resources, most: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _ClassHeadroom:
-    """The relaxed capacity of the ready slots of one pool with equal labels. `counts`: relaxed capacity -> the number
-    of slots that have it.
+    """The relaxed capacity of the slots of one pool with equal labels: what each would have left without its elastic
+    instances that may be reclaimed. `counts`: relaxed capacity -> the number of slots that have it.
     """
 
     slot_class: SlotClass
     counts: Counter[_Headroom] = field(default_factory=Counter)
 
     def move(self, before: _Headroom | None, after: _Headroom | None) -> None:
-        """Record that the relaxed capacity of one slot has changed from `before` to `after`. `before` None: the slot is
-        new. `after` None: the slot is not counted any more.
+        """Record that the relaxed capacity of one slot (what it would have left after all possible reclaims) changed
+        from `before` to `after`. `before` None: the slot is new. `after` None: the slot is not counted any more.
         """
         if before is not None and before[0] > 0:
             self.counts[before] -= 1
@@ -79,8 +79,8 @@ class _ClassHeadroom:
 
 
 class RelaxedCapacity:
-    """The relaxed capacity of all slots of some indexes. Instances that are placed are subtracted; no capacity is ever
-    added.
+    """The relaxed capacity of all slots of some indexes: what each slot would have left if all its elastic instances
+    that may be reclaimed were gone. Instances that are placed are subtracted; no capacity is ever added.
 
     Slots that are alike in pool, labels and relaxed capacity are counted together, so that a search examines few
     entries.
@@ -93,7 +93,7 @@ class RelaxedCapacity:
         self._classes: dict[SlotClass, _ClassHeadroom] = {}
         self._of: dict[int, tuple[SlotInfo, _ClassHeadroom, _Headroom]] = {}
         """Position in slot order -> (slot, the object that counts the slots of its pool and labels, its relaxed
-        capacity).
+        capacity). Relaxed capacity: what the slot would have left after all possible reclaims.
         """
         standing: dict[int, list[ElasticInstance]] = {}
         for each in elastic_instances:
@@ -165,8 +165,8 @@ class RelaxedCapacity:
                 del self._of[order]
 
     def take(self, needs: Sequence[InstanceRequest], slot_infos: Sequence[SlotInfo]) -> None:
-        """Subtract requests from the relaxed capacity of slots: they were placed there, or capacity is kept for them.
-        The request `needs[i]` is on the slot `slot_infos[i]`.
+        """Subtract requests from the relaxed capacity of slots (what they would have left after all possible reclaims).
+        The request `needs[i]` was placed on the slot `slot_infos[i]`, or capacity is kept for it there.
         """
         for need, slot_info in zip(needs, slot_infos, strict=True):
             if (present := self._of.get(slot_info.order)) is None:

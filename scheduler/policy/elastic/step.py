@@ -1,10 +1,10 @@
-"""The elastic part of the placing: it grants and reclaims elastic instances under the setting `elastic` of each queue,
-and makes the decisions for this.
+"""The elastic part of the step `place`. It grants and reclaims elastic instances under the setting `elastic` of each
+queue. It turns the moves of these instances into the decisions `Grant`, `Revoke` and `Claim`.
 
-Revokes that an assignment needs are decided before the assignment, grants after it. With a `preemption_grace` a revoked
-instance keeps its slot until the deadline, and no other lease gets the capacity before that. Meanwhile the reservation
-that needs the slots claims them, and other grants wait for a later cycle. A queue without elastic components costs
-nothing in this step. Source: Zoe; `yielding` is Leasehold's own.
+If an assignment needs the capacity of elastic instances, their revokes are decided before the assignment. Grants are
+decided after it. With a `preemption_grace` a revoked instance keeps its slot until the deadline, and no other lease
+gets the capacity before that. Meanwhile the reservation that needs the slots claims them, and other grants wait for a
+later cycle. A queue without elastic components costs nothing here. Source: Zoe; the setting `yielding` is new here.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -66,7 +66,9 @@ class ElasticDecisions:
         self._usages: dict[str, _SlotUsage] = {}
         """Slot id -> the leases on the slot. Only slots on which instances are revoked are contained."""
         self._given: dict[str, dict[tuple[str, str], Resources]] = {}
-        """Slot id -> (reservation, component) -> the amounts that decisions before the placing assign there."""
+        """Slot id -> (reservation, component) -> the amounts of a lease on this slot, for all leases that the cycle
+        assigned before the placing began (in its first `start` decisions).
+        """
         for decision in cycle.decisions[:start]:
             if isinstance(decision, Assign):
                 for each in decision.leases:
@@ -80,12 +82,15 @@ class ElasticDecisions:
         them.
         """
         self._early: dict[str, list[ElasticInstance]] = {}
-        """Reservation id -> its instances whose grants need no revokes. They come directly after its assignment, or
-        before all assignments if the reservation was leased before.
+        """Reservation id -> its granted instances, if its queue reclaims nothing: no revoke has to come before these
+        grants. The grants come directly after the reservation's assignment. If it was leased before this cycle, they
+        come before all assignments.
         """
         self._claiming = {*claiming}
         self._nameless: dict[ElasticGroup, list[ElasticInstance]] = {}
-        """Group -> its elastic instances for which no grant was written yet and one may be, highest index first."""
+        """Group -> its elastic instances whose names are free for further grants, highest index first: they have
+        neither a lease that goes on nor a grant of this cycle. `_take_name` takes them from the end.
+        """
 
     def add(self, elastic_instances: Sequence[ElasticInstance], *, takes_back: bool) -> None:
         """Add the elastic instances of one queue, in rank order; `write` turns their moves into decisions.
@@ -217,8 +222,8 @@ class ElasticDecisions:
 
 
 class ElasticStep:
-    """Grants and reclaims elastic instances in one cycle. For each queue whose reservations have
-    elastic components it has one `Cascade`, which tries the ways to reclaim.
+    """Grants and reclaims elastic instances in one cycle. There may be several queues: the common one, and one for each
+    system with settings of its own. Each queue with elastic components has one `Cascade`, which finds what to reclaim.
     """
 
     def __init__(self, cycle: CycleState, waiters: Queue, limits: GrantLimits | None = None) -> None:
@@ -233,8 +238,8 @@ class ElasticStep:
         self._cascades: dict[str, Cascade] = {}
         self._queue = Queue()
         self._claiming: set[str] = set()
-        """Ids of the reservations with claims. Capacity is kept for their elastic instances, which are granted after
-        the claimed slots were given back.
+        """Ids of the reservations that still wait for slots that they claim. In this cycle capacity is kept for their
+        elastic instances. A later cycle grants these instances, when the claims have become leases.
         """
         self.pools: set[str] = set()
         """The pools in which elastic instances may be placed. Reclaims may give capacity back there while the queue is
@@ -277,11 +282,11 @@ class ElasticStep:
     def serve(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
     ) -> list[SlotInfo] | None:
-        """Return the slots of a reservation: `slot_infos`, on which it was placed, or slots that elastic instances give
-        back for it. Return None if the reservation still fits nowhere after reclaims.
+        """Return the slots of a reservation. There are two cases:
 
-        `slot_infos` None: the reservation fits nowhere without reclaims. If the reservation was placed, its elastic
-        instances are added to the step.
+        (1) `slot_infos`: the slots on which the reservation was placed. Find slots for its elastic instances, and
+        return `slot_infos`. (2) `slot_infos` None: the reservation fits nowhere without reclaims. Reclaim elastic
+        instances, and return the slots on which the reservation fits then. Return None if no reclaim suffices.
         """
         cascade = self._cascades.get(demand.queue)
         if cascade is None:
@@ -299,8 +304,8 @@ class ElasticStep:
         return (cascade := self._cascades.get(demand.queue)) is not None and cascade.is_kept_out(demand, kept)
 
     def spend(self, demand: Demand, slot_infos: list[SlotInfo]) -> None:
-        """Subtract the requests of a reservation from the capacity that reclaims could still free on these slots: the
-        reservation was placed there, or capacity is kept for it there.
+        """Subtract the requests of a reservation from the relaxed capacity of these slots (what they would have left
+        after all possible reclaims). Call it when the reservation was placed there or capacity is kept for it there.
         """
         if (cascade := self._cascades.get(demand.queue)) is not None:
             cascade.spend(demand, slot_infos)

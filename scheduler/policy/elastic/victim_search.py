@@ -1,9 +1,10 @@
 """The search for victims: the elastic instances that have to be lifted off a slot so that one more instance of a
 request fits there.
 
-A search takes the elastic instances in order, the last in rank first, and adds the capacity of each to its slot, until
-the request fits on a slot. Only the instances of that slot are lifted. For each request class the slots are kept in
-this order, so that a search examines only slots that changed and instances that no earlier search has reached.
+A search takes the elastic instances in the order of lifts: instances of the last group in rank come first (see
+`_find_turn`). It adds the capacity of each instance to its slot, until the request fits on a slot. Only the instances
+of that slot are lifted. Requests of one `RequestClass` fit on the same slots. So each class has one sorted list of the
+slots on which a lift helps. A search examines only slots that changed and instances that no earlier search has reached.
 """
 
 from bisect import bisect_left
@@ -36,7 +37,9 @@ def _find_turn(elastic_instance: ElasticInstance) -> _Turn:
 
 
 class _Candidates:
-    """The slots on which a lift makes one more instance of a request class fit, in the order of lifts."""
+    """The slots on which one more instance of a request fits after some elastic instances there were lifted. They are
+    in the order of lifts (see `_find_turn`). All requests of one `RequestClass` use the same object.
+    """
 
     def __init__(self, need: InstanceRequest, groups: Sequence[ElasticGroup], assignment: Assignment) -> None:
         """Start without slots. `groups`: all groups in rank order; the list may change between searches."""
@@ -45,8 +48,8 @@ class _Candidates:
         """Position in slot order -> whether the request fits on the slot if it is empty."""
         self._slots = RatedSlots(self._find_key, assignment.history)
         self._reached = _FIRST
-        """A position in the order of lifts. The slots of all instances before it were examined, or are in the list of
-        changed slots.
+        """How far searches have walked through the elastic instances in the order of lifts. Each slot with an instance
+        before this position was examined, or is in `Assignment.history` and is examined before the next search.
         """
 
     def find(self, bound: Rank, declined: Collection[str]) -> Sequence[ElasticInstance]:
@@ -66,10 +69,10 @@ class _Candidates:
         return self._list_victims(found[1])
 
     def _walk(self, bound: Rank, *, to_the_end: bool = False) -> bool:
-        """Examine the slots of further instances in the order of lifts, until a slot is found or no group from the rank
-        `bound` on is left.
+        """Go on from `_reached` in the order of lifts, and examine the slots of the instances. Stop with True if a slot
+        may have been found. Stop with False if no group from the rank `bound` on is left.
 
-        Return whether a slot may have been found. `to_the_end`: examine all these slots, and return False.
+        `to_the_end`: do not stop at a slot, and examine the slots of all these groups. The result is then always False.
         """
         position, component, *_ = self._reached
         at = bisect_left(self._groups, (-position, -component), key=_rank)
@@ -122,7 +125,9 @@ class VictimSearch:
     """Searches for the elastic instances to lift, for requests of all classes."""
 
     def __init__(self, groups: Sequence[ElasticGroup], assignment: Assignment) -> None:
-        """Start without searches. `groups`: all groups in rank order; the list may change between searches."""
+        """Start before the first search. `groups`: all groups of elastic instances in rank order. Between two calls of
+        `find`, the caller may add groups to this list and remove groups.
+        """
         self._groups, self._assignment = groups, assignment
         self._candidates: dict[RequestClass, _Candidates] = {}
 

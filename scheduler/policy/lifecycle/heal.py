@@ -3,9 +3,10 @@
 A reservation that loses an essential lease fails; the loss of an elastic lease ends only that lease. A reservation that
 claims a lost slot is pending again. Machines that are no longer to be used are retired (drained).
 
-Sources: the autoscaler's tick; Orchard for failures and restarts; Zoe for elastic leases; Arvados for changed offerings
-and for the restart of the scheduler. `max_uses`, `recycle_unclean` and `unhealthy_after` are Leasehold's own rules:
-`pack` would otherwise place leases on a broken machine again and again.
+Sources: the autoscaler (a project that Leasehold follows) for the tick; Orchard for failures and restarts; Zoe for
+elastic leases; Arvados for changed offerings and for the restart of the scheduler. The settings `max_uses`,
+`recycle_unclean` and `unhealthy_after` are Leasehold's own. Without them the placement rule `pack`, which prefers the
+slot with the most leases, would place leases on a broken machine again and again.
 """
 
 from collections.abc import Collection, Container, Iterable
@@ -41,11 +42,12 @@ _sequence = attrgetter("sequence")
 
 
 def heal(cycle: Unexpired) -> tuple[Healed, FailedBoots]:
-    """Repair each slot and each reservation with leases. Return the slots whose boot timed out in this cycle.
+    """Handle everything that was lost, interrupted or stuck. Return two things: (1) the cycle state, typed as `Healed`
+    for the next step; (2) by pool, the slots whose boot timed out in this cycle.
 
-    These are handled in order: grace periods that are over, interrupted slots, slots whose machine is gone or whose
-    host is silent, slots that have been in a state for too long, restarts, unconfirmed assignments, slots to retire. A
-    failure of one reservation does not affect others.
+    The order is: (1) grace periods that are over; (2) interrupted slots; (3) slots whose machine is gone or whose host
+    is silent; (4) slots that have been in a state for too long; (5) failed reservations that may restart; (6) leases
+    that were not confirmed; (7) slots to retire. A failure of one reservation does not affect others.
     """
     _end_graces(cycle)
     restless, claimants = cycle.list_restless(), cycle.list_claimants()
@@ -180,8 +182,11 @@ def _find_machine(cycle: CycleState, lease: Lease) -> Slot | None:
 
 
 def _heal_stuck(cycle: CycleState, restless: Iterable[SlotInfo]) -> FailedBoots:
-    """End the state (for example launching) of each slot that has been in it for its timeout. Return, by pool, the
-    slots whose boot timed out. `restless`: at least the slots that were in such a state when the cycle began.
+    """Terminate each slot that has been in its state (for example `launching`) for the timeout that its pool sets for
+    the state. A slot in the state `error` is reset instead. Return, by pool, the slots whose boot timed out.
+
+    Before the timeout a slot that is in flight or stopped is terminated if it has a drain reason, and a stopped slot
+    also if its pool keeps none. `restless`: the slots to examine; slots that are ready or empty are ignored.
     """
     failed_boots: dict[str, list[str]] = {}
     for slot_info in [each for each in restless if each.state not in AT_REST]:
@@ -255,7 +260,7 @@ def end_lost_instances(cycle: CycleState, silent: Collection[str]) -> None:
 
     On an interrupted slot the instance keeps its lease until EC2 takes the machine back, or for `interruption_grace`.
     The reservation stays leased, keeps its rank and counts no restart; the missing instance is granted again like any
-    other. Source: Zoe, whose loop skips every second dead component.
+    other. Source: Zoe. (The loop in Zoe skips every second dead component; this function handles each of them.)
     """
     for reservation in sorted(filter(cycle.stays_leased, cycle.view.stretching.values()), key=_sequence):
         for lease in reservation.leases:
@@ -319,8 +324,10 @@ def requeue_unconfirmed(cycle: CycleState) -> None:
     """Requeue each leased reservation that its holder has not confirmed within `confirm_timeout` seconds (0: off). Fail
     it instead if this has happened `max_unconfirmed` times in a row (0: no limit).
 
-    While a machine that was found running has not reported yet, no reservation is requeued, for at most
-    `adoption_timeout`: a holder on the machine may be about to confirm. Source: Arvados (restart of the scheduler).
+    No reservation is requeued while one of two kinds of machines exists: (1) a machine that the scheduler found by its
+    tags and adopted as a slot, and that has not finished its boot; (2) a running machine that belongs to no slot. A
+    holder on such a machine may be about to confirm. This pause ends `adoption_timeout` seconds after the last of these
+    machines was seen. Source: Arvados (restart of the scheduler).
     """
     every = (cycle.rules.scheduler, *cycle.rules.scheduler.system.values())
     if not any(settings.confirm_timeout for settings in every):

@@ -220,13 +220,15 @@ def wake_for_restart(cycle: CycleState, reservation: Reservation) -> None:
 
 
 _MANY: Final = frozenset({Assign, Cores})
-"""Frequent kinds of decisions, which `wake` does not examine: the ends of assigned leases follow from
-`Timers.lease_terms`, and a limit of cores has no deadline.
+"""The frequent kinds of decisions, which `wake` does not examine one by one. `Assign`: the times at which assigned
+leases end follow from `Timers.lease_terms`. `Cores` sets how many cpus a lease may use, and needs no later cycle.
 """
 
 
 _TOGETHER: Final = frozenset({Launch, Preempt})
-"""Kinds of decisions that `wake` examines together, because a cycle may have many of them."""
+"""Kinds of decisions of which a cycle may have many. `wake` does not schedule a cycle for each of them, but one for
+each pool with a `Launch`, and one for each different deadline of the `Preempt` decisions.
+"""
 
 
 def wake(cycle: Shared, back_offs_end: float) -> float | None:
@@ -285,8 +287,9 @@ def _wake_after_preemptions(cycle: CycleState, decisions: Sequence[Preempt]) -> 
 
 
 def _wake_after_timeout(cycle: CycleState, timeout: float) -> None:
-    """Schedule a cycle for the end of a timeout that begins now (seconds). Nothing is scheduled for 0: the timeout is
-    off, or the next cycle handles its end in any case.
+    """Schedule a cycle for the end of a timeout that begins now (seconds). Schedule nothing if the timeout is 0.
+
+    A `drain_timeout` of 0 is off. Any other timeout of 0 ends at once, and the next cycle handles its end.
     """
     if timeout:
         cycle.timers.add(cycle.now + timeout)

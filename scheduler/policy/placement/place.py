@@ -48,9 +48,11 @@ def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
     A reservation is leased if all its instances fit on ready slots. If not, capacity on slots that are ready or in
     flight is kept for all of them, and the reservation waits with the code `booting`. If that does not suffice either,
     the reservation is passed over. Later reservations are then tried, except on slots that the starvation guard keeps.
-    Without `backfill` the first reservation without a lease ends the placing in its queue. In-flight capacity is then
-    kept for later reservations, unless the first one is a gang: a gang uses ready slots together with slots that are
-    launched for it.
+
+    In a queue without `backfill`, no reservation behind the first one without a lease is leased in this cycle. Capacity
+    on slots that are ready or in flight is still kept for these reservations, so that nothing is launched for them
+    without need. Behind a gang that does not fit, no such capacity is kept: the gang is to use the ready slots together
+    with slots that are launched for it.
     """
     if not (queue.ids or cycle.returning or cycle.view.stretching or cycle.rules.has_quota):
         return Unplaced(queue, (), Protected((), {}), ())
@@ -134,11 +136,13 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
 def _pass_over(
     cycle: CycleState, reservation: Reservation, demand: Demand, blocked: dict[str, bool], deferred: set[str]
 ) -> int | None:
-    """Return the result of a reservation that this cycle does not try to place; None if the cycle has to try it.
+    """Return None if this cycle has to try to place a reservation. Otherwise record why it waits, and return its
+    result (`UNPLACED` or `COVERED`).
 
-    There are two reasons not to try a reservation: (1) it is behind a gang in a queue without backfill; (2) its
-    principal has spent its work budget. In the second case, without backfill, the reservations behind it are not tried
-    either.
+    There are two reasons not to try a reservation. (1) It is behind a gang in a queue without backfill: `UNPLACED`, and
+    its id is added to `deferred`. (2) It is a gang whose principal has spent its work budget: `COVERED`, so that
+    nothing is launched for the gang. In case (2), if the queue has no backfill, the reservations behind the gang are
+    not tried either. `blocked`: see `_block`.
     """
     if blocked and blocked.get(demand.queue):
         deferred.add(reservation.id)
@@ -186,10 +190,12 @@ def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demand
 def _block(
     cycle: CycleState, reservation: Reservation, demand: Demand, blocked: dict[str, bool], *, is_gang: bool
 ) -> None:
-    """Stop placing in the queue of this reservation, because backfill is off in this queue and the reservation got no
-    lease.
+    """Record in `blocked` that reservations behind this one get no lease in this cycle, because backfill is off in
+    their queue and this one got no lease.
 
-    In-flight capacity is kept for later reservations, unless this one is a gang that got no capacity (`is_gang`).
+    `blocked`: name of the queue -> `is_gang` of the last such reservation. `is_gang`: whether this one is a gang
+    without capacity. If so, later reservations are not tried. If not, they get no lease, and capacity on slots that are
+    ready or in flight is still kept for them.
     """
     if demand.queue in blocked:
         cycle.wait(reservation.id, "behind_queue", BEHIND)
@@ -217,7 +223,7 @@ class _Search:
         """
         self._without_room: set[Demand] = set()
         self.uncovered: set[Demand] = set()
-        """Demands that are known to fit neither on ready slots alone nor on ready slots and slots in flight together.
+        """Demands that are known not to fit even if slots in flight are used together with ready slots.
         (`_without_room` has the demands that are known not to fit on ready slots alone.)
         """
         self.hopeless: set[Demand] = set()
@@ -293,13 +299,15 @@ class _Search:
 def _open_runs(
     cycle: CycleState, demands: list[Demand], different: Collection[Demand], stretched: Container[str]
 ) -> dict[Demand, Iterator[Leases]]:
-    """Return a table (demand -> iterator). The iterator yields the leases of the demand's reservations, one reservation
-    after the other, until the demand fits nowhere.
+    """Return a table (demand -> iterator). Each step of the iterator takes capacity for the next reservation of the
+    demand and yields the leases of this reservation. The iterator ends when the demand fits on no ready slot.
 
-    `demands` has the demand of each waiting reservation, and `different` has each demand once. `stretched`: the pools
-    in which elastic instances may be. The iterator is empty for demands with several instances or declined slots, in
-    queues without backfill and in pools with elastic instances: there a search depends on more than the capacity that
-    earlier reservations left.
+    The iterator is empty from the start in four cases: (1) the demand has several instances; (2) it is not shared, for
+    example because slots were declined; (3) its queue has no backfill; (4) one of its pools is in `stretched`. In these
+    cases more than the free capacity decides, and `_serve` searches for each reservation.
+
+    `demands`: the demand of each waiting reservation. `different`: each demand once. `stretched`: names of the pools
+    that may have elastic instances.
     """
     uses = Counter(name for demand in different for name in demand.pools)
 

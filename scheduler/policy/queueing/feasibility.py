@@ -1,7 +1,8 @@
 """Reservations that cannot be placed even if all slots are free: they are on hold, have no pool, or are too large for
 every slot and offering.
 
-Each cycle tests this before the placing, and the intake when a request is submitted. Source: Arvados.
+Each cycle looks for such reservations before the placing. The intake makes the same test when a request is submitted.
+Source: Arvados.
 """
 
 from collections.abc import Iterable, Iterator

@@ -76,8 +76,8 @@ def _size(reservation: Reservation) -> float:
 
 
 RANKS: dict[str, Rank] = {"fifo": _equal, "priority": _priority, "size": _size, "quota": _equal}
-"""Queue type -> rank function of its reservations. The smallest rank is first. Of equal ranks, the older reservation is
-first, then the reservation that was submitted earlier.
+"""Queue type -> rank function of its reservations. The smallest rank is first. If ranks are equal, the earlier
+`created_at` is first; if these times are equal too, the smaller sequence number is first.
 """
 
 
@@ -89,11 +89,12 @@ def _find_ranks(cycle: CycleState) -> dict[str, Rank]:
 
 
 def _rank_by_present_size(cycle: CycleState) -> Rank:
-    """Return the rank function of the queue type `dynsize`: max(0, S0 − `dynsize_decay` × seconds since `created_at`).
+    """Return the rank function of the queue type `dynsize`. The rank of a reservation is its present size:
+    max(0, S0 − `dynsize_decay` × seconds since `created_at`), where S0 is its size at the submission.
 
-    S0 is the size at the submission. A size falls to 0 and never grows, so that no reservation waits behind smaller
-    newcomers forever. Source: Zoe, whose sizes jump back to their start. All sizes of a queue fall equally fast, so the
-    order changes only when a size reaches 0; a cycle is scheduled for that time.
+    A size falls to 0 and never grows, so that no reservation waits behind smaller newcomers forever. All sizes of a
+    queue fall equally fast, so the order changes only when a size reaches 0; a cycle is scheduled for that time.
+    Source: the project Zoe. There, unlike here, a size that has fallen jumps back to its first value.
     """
     shapes = cycle.view.shapes
     known: dict[Shape, tuple[float, float]] = {}
@@ -229,10 +230,11 @@ def find_lasting_rank(cycle: CycleState) -> Callable[[Reservation], float | tupl
 
 
 def _find_rank_by_system(cycle: CycleState) -> Callable[[Reservation], tuple[float, float]]:
-    """Return a rank function that puts the common queue first, and the queues of systems with settings of their own
-    behind it.
+    """Return a rank function that puts the common queue first, and then the queues of systems with settings of their
+    own. The common queue has the reservations of all other systems.
 
-    These queues share no slots, but one `max_slots` over all pools: launches for the common queue come first.
+    Each slot serves only one of these queues. `max_slots` limits the slots of all pools together, so the order of the
+    queues decides for which queue machines are launched first.
     """
     rules, ranks = cycle.rules, _find_ranks(cycle)
     positions = {name: float(position) for position, name in enumerate(("", *rules.scheduler.system))}

@@ -36,8 +36,8 @@ def has_waited_too_long(created_at: float, limit: float, now: float) -> bool:
 
 
 def find_next_protection(view: View, rules: Rules, now: float) -> float:
-    """Return when the starvation guard begins to protect the next waiting reservation (seconds since the epoch);
-    infinity: never.
+    """Return the earliest time at which the starvation guard begins to protect a reservation that it does not protect
+    yet (seconds since the epoch). Infinity: the guard is off, or no such reservation waits.
     """
     pending, _, _ = view.waiters.list()
     due = inf
@@ -61,8 +61,8 @@ class StarvationGuard:
         self._cycle, self._limits = cycle, limits
         self.gangs: set[str] = set()
         self.kept: dict[str, SlotIndex] = {}
-        """Id of a gang, or "" for all single instances -> the ready slots that the guard keeps, as in
-        `Protected.kept`.
+        """Id of a protected gang -> the ready slots that the guard keeps for the gang. The key "" -> the slots that the
+        guard keeps for all protected reservations with a single instance.
         """
         self._kept_out: dict[Demand, bool] = {}
         """Demand for one instance -> whether the instance would fit on a slot that is kept for other reservations.
@@ -75,8 +75,8 @@ class StarvationGuard:
         self._kept_for: set[RequestClass] = set()
         """Request classes for which all slots that could hold an instance are kept already."""
         self.few = Shortage()
-        """What is known not to fit on ready slots and kept slots together. The table is cleared when slots get capacity
-        back.
+        """Request class -> the largest number of its instances that fitted when a search on all ready slots, including
+        the kept ones, failed. The table is cleared when slots get capacity back.
         """
 
     @property
@@ -131,8 +131,8 @@ class StarvationGuard:
         self._kept_out.clear()
 
     def keeps_out(self, demand: Demand) -> bool:
-        """Return whether a demand that fits on no ready slot would fit if the guard kept no slots for other
-        reservations.
+        """Return whether a demand would fit if the guard did not keep slots for other reservations. Call this method
+        only for a demand that does not fit on the ready slots that are not kept.
         """
         if len(demand.needs) > 1:
             return has_room(demand, (self._cycle.ready, *self.kept.values()), self.few)

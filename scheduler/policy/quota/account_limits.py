@@ -43,7 +43,9 @@ class TrialLeases:
         return all(self._present[key] + self._taken[key] < limits[key[1]] for key in self._list_keys(slot_info))
 
     def take(self, slot_info: SlotInfo) -> bool:
-        """Count one more lease on a slot if the account may have it. Return whether the account may have it."""
+        """Test one more lease on a slot as `allows` does. If the account may have the lease, count it for later tests.
+        Return the result of the test.
+        """
         is_allowed = self.allows(slot_info)
         if is_allowed:
             self._taken.update(self._list_keys(slot_info))
@@ -99,8 +101,8 @@ class AccountLimits:
         return trial is not None and not all(map(trial.take, slot_infos))
 
     def try_leases(self, account: Account | None) -> "TrialLeases | None":
-        """Return an object that tests further leases against the limits of the quota account for labels. Return None if
-        the account has no such limit.
+        """Return an object that tests further leases against the account's `per_label_task_limits`: how many leases the
+        account may have on slots with the same value of a label. Return None if the account has no such limit.
         """
         if account is None or not account.per_label_task_limits:
             return None
@@ -140,8 +142,8 @@ class LimitsOfGrants:
     """
 
     def __init__(self, cycle: CycleState, limits: AccountLimits, accounts: Mapping[str, Account]) -> None:
-        """Start with the leases that `limits` has counted. `accounts`: id -> account, for the accounts with limits for
-        labels.
+        """Make limits that count on from the leases in `limits`. `accounts`: id -> account, for the accounts that have
+        `per_label_task_limits`.
         """
         self._cycle, self._limits, self._accounts = cycle, limits, accounts
         self._groups: dict[str, dict[ElasticGroup, None]] = {name: {} for name in accounts}

@@ -22,11 +22,13 @@ from scheduler.policy.quota.account_limits import find_likeness
 from scheduler.policy.quota.pending_groups import PendingGroup, Requirements, RequirementsIndex
 
 Payer = str | None
-"""The name of an account, or None for no account. In a group's key it is the account that the requests name, or the
-account that pays for them.
+"""The name of an account, or None for no account. In a key with a shape it is the account that the requests name. In a
+key with a demand it is the account that pays for the requests.
 """
 Key = tuple[Payer, Shape | Demand]
-"""The key of a group: the account and the request that all its reservations share."""
+"""The key of a group: (account, shape) if these two alone determine how reservations are placed, else (account,
+demand). All reservations of a group have the same key.
+"""
 SPARE_KEYS = 1_000
 """`KnownRequests` removes all of its facts when they concern more requests than twice the number of pending groups plus
 this number.
@@ -62,7 +64,7 @@ class _Keys:
 
     def list_meeting(self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool) -> Iterator[Key]:
         """Yield the keys of the pending groups of the accounts `payers` whose first instance needs a slot with exactly
-        `requirements` (labels and amounts). `preferring`: these include the group's preferred labels.
+        the labels and amounts `requirements`. `preferring`: whether the labels that a group prefers count as needed.
         """
         found = (self._preferring if preferring else self._requiring).get(requirements)
         for payer, keys in found.items() if found else ():
@@ -123,14 +125,14 @@ class GroupTable:
         """Group pending reservations by account and request.
 
         If `waiters` is a queue, its reservations are grouped. If `waiters` is a collection of shapes, all pending
-        reservations of the view are grouped except those with one of these shapes; account and shape alone must decide
-        how each is placed.
+        reservations of the view are grouped except those with one of these shapes. Pass shapes only if the account and
+        the shape alone determine how each reservation is placed.
         """
         self._cycle, self._known = cycle, known
         self._opened: dict[Key, PendingGroup] = {}
         found = _list_groups(cycle, waiters)
         self._rows = _group_each(cycle, cast("Queue", waiters)) if found is None else found
-        """Key of a group -> its reservations in queue order."""
+        """Key of a group (account, and shape or demand) -> the reservations with this key, in queue order."""
         known.trim(len(self._rows))
         self._keys = _Keys() if found is None else known.keys
         for key in filterfalse(self._keys.all.__contains__, self._rows):
@@ -164,8 +166,8 @@ class GroupTable:
     def list_meeting(
         self, requirements: Requirements, payers: Collection[Payer], *, preferring: bool
     ) -> Iterator[PendingGroup]:
-        """Yield the pending groups of the accounts `payers` whose first instance needs a slot with exactly
-        `requirements` (labels and amounts). `preferring`: these include the group's preferred labels.
+        """Yield the pending groups of the accounts `payers` whose first instance needs a slot with exactly the labels
+        and amounts `requirements`. `preferring`: whether the labels that a group prefers count as needed.
         """
         for key in self._keys.list_meeting(requirements, payers, preferring=preferring):
             if key in self._rows:
@@ -218,8 +220,8 @@ class Candidates:
     accept: Callable[[PendingGroup], bool]
 
     def list_meeting(self, requirements: Requirements, *, preferring: bool) -> list[PendingGroup]:
-        """Return the groups whose first instance needs a slot with exactly `requirements` (labels and amounts).
-        `preferring`: these include the group's preferred labels.
+        """Return the groups whose first instance needs a slot with exactly the labels and amounts `requirements`.
+        `preferring`: whether the labels that a group prefers count as needed.
         """
         found = self.table.list_meeting(requirements, self.payers, preferring=preferring)
         return list(filter(self.accept, found))

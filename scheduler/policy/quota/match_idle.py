@@ -46,8 +46,8 @@ class _Matching:
             partial(candidates.list_meeting, preferring=preferring), self._is_out
         )
         self._able: dict[tuple[object, object], _AbleSlots] = {}
-        """(request class, preferred labels; () if they do not matter in this step) -> the idle slots that can take such
-        a request.
+        """(request class, preferred labels) -> the idle slots that can take such a request. Requests that differ only
+        in preferred labels have the same class. With `preferring` False the second element is () for all requests.
         """
         self._hopeless: set[PendingGroup] = set()
         """Groups of reservations with several instances, of which the instances after the first one do not fit on the
@@ -109,8 +109,8 @@ class _AbleSlots:
     def __init__(self, idle: Sequence[SlotInfo], need: InstanceRequest, *, preferring: bool) -> None:
         self._idle, self._need, self._preferring = idle, need, preferring
         self._next = list(range(len(idle) + 1))
-        """For each position in `_idle`: a position from which a search can go on. It is the same position, or a later
-        one if no slot before the later one can take an instance.
+        """For each position p in `_idle`: the position q from which a search goes on. While the slot at p may be able
+        to take an instance, q is p. Later q is greater than p, and no slot from p up to q - 1 can take an instance.
         """
 
     def find(self, position: int) -> tuple[int, SlotInfo] | None:
@@ -140,8 +140,8 @@ class _AbleSlots:
 
 
 def _has_room(slot_info: SlotInfo, amounts: Resources, free: Resources | None, taken: int) -> bool:
-    """Return whether a slot can take one more lease with these amounts. `free`: the slot's free amounts in the trial;
-    `taken`: the number of leases that the trial placed there.
+    """Return whether a slot can take one more lease with these amounts. `taken`: the number of leases that a trial
+    (`_Scratch`) has placed on the slot; 0 without a trial. `free`: the free amounts after these leases.
     """
     leases = slot_info.pool.lease_limit - slot_info.load - taken
     return find_obstacle(amounts, free, leases, slot_info.uses_left - taken) is None

@@ -36,8 +36,8 @@ class Requirements:
     steps: Mapping[str, Amounts]
 
     def is_met(self, pool: str, labels: Labels, free: Resources | None) -> bool:
-        """Return whether a slot of this pool has the required labels and, in `free`, the required amounts (None: it
-        counts leases only). The number of its leases is not tested.
+        """Return whether a slot of the pool `pool` with these labels and free amounts meets the requirements. `free`
+        None: the slot counts leases only, and has no amounts. The number of leases on the slot is not tested.
         """
         step = self.steps.get(pool)
         if step is None or not self.labels.items() <= labels.items():
@@ -57,8 +57,10 @@ class RequirementsIndex:
     def __init__(self) -> None:
         self._known: dict[object, Requirements] = {}
         self._by_label: dict[_Item | None, list[Requirements]] = {None: []}
-        """Label -> the requirements of which it was the rarest label when they were added. None -> the requirements
-        without labels.
+        """Label -> the requirements that are listed under this label. None -> the requirements without labels.
+
+        Each `Requirements` object is listed once, under one of its labels. It is the label that the fewest of the
+        objects added earlier had.
         """
         self._uses: Counter[_Item] = Counter()
         self._met: dict[object, tuple[Requirements, ...]] = {}

@@ -1,11 +1,15 @@
 """Running work under quota: it moves to the level that its account can pay, and work at worse levels is preempted.
 
 A reservation with several leases moves as a whole and is ordered by the cost of all its leases. If `charge_by` is not
-`lease`, a lease counts by its cost per second. A preemption refunds the whole cost of the victim to the victim's
-account. The account of the newcomer (the reservation that gets the slot) pays this cost, and the newcomer's lease
-starts with it. So a later preemption refunds the whole chain, and the sum of all balances stays the same. The victims
-on a slot are the fewest and cheapest reservations that free enough capacity. Source: qscheduler, where a slot has one
-lease.
+`lease`, a lease counts by its cost per second.
+
+A preemption refunds the whole cost of the victim to the victim's account. The account of the newcomer (the reservation
+that gets the slot) pays this cost, and the `cost` of the newcomer's lease starts at this amount. So the sum of all
+balances stays the same. For example, B preempts A, which has cost 10: A's account gets 10 back, B's account pays 10,
+and B's lease starts at 10. If C preempts B later, B's account gets back these 10 and what B's lease has cost since.
+
+The victims on a slot are the fewest and cheapest reservations that free enough capacity. Source: qscheduler, where a
+slot has one lease.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,10 +38,13 @@ SAVED: Final = 600.0
 def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
     """Move running work of each account to or from the paid level `level`.
 
-    (1) The account's balance at the level is below OVERDRAWN, and the account spends more there than it earns. Its
-    cheapest work moves one level down, until spending is at most earning. (2) The balance is above SAVED, and the
-    account earns more than it spends. Its most expensive work at worse levels moves up to this level, as much as the
-    surplus pays for.
+    There are two cases. Earning and spending are amounts per second at `level`.
+
+    (1) The account's balance at the level is below OVERDRAWN, and its spending is greater than its earning. Then work
+    at this level moves one level down, cheapest first, until the spending is at most the earning.
+
+    (2) The balance is above SAVED, and the earning is greater than the spending. Then work at worse levels moves up to
+    this level, most expensive first, until the spending is at least the earning or no such work is left.
     """
     for name, account in sorted(cycle.balances.accounts.items()):
         balance = cycle.balances.left[name][level]
@@ -51,8 +58,12 @@ def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
 def find_movable(
     running: RunningIndex, account: Account, balance: float, level: int
 ) -> tuple[list[RunningWork], float]:
-    """Return two things: (1) the running work of an account that may move to or from `level` at this balance; (2) how
-    much of this work has to move, measured as cost per second. If no work has to move, (1) is empty and (2) is 0.
+    """Return two things: (1) the running work of an account that may move to or from `level`; (2) how much of this work
+    has to move, measured as cost per second. `balance`: the account's balance at `level`.
+
+    If the balance is below OVERDRAWN and the account spends more at the level than it earns, work may move down from
+    the level. If the balance is above SAVED and the account earns more than it spends, work at worse levels may move up
+    to the level. In all other cases (1) is empty and (2) is 0. Work whose leases are claims or revoking never moves.
     """
     if OVERDRAWN <= balance <= SAVED:
         return [], 0.0
@@ -86,10 +97,11 @@ def _move(running: RunningIndex, runs: Iterable[RunningWork], to: int) -> None:
 
 
 MOST_SETS: Final = 2_000
-"""The greatest number of sets of victims of one size that are compared with each other.
+"""The greatest number of sets of victims that `choose_victims` compares with each other. The compared sets have the
+same number of victims.
 
-If there are more sets, all work on the slot is chosen at first. Then the most expensive pieces are taken out again,
-while the pending reservation still fits.
+If there are more sets of a size, no sets are compared. `choose_victims` then starts with all work on the slot, and
+takes the most expensive pieces out again one by one, while the pending reservation still fits.
 """
 
 
@@ -142,11 +154,15 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
     """Preempt work at worse levels for pending groups of one paid level. Slots are tried in order of their cheapest
     work, then in slot order.
 
-    A slot goes to the first reservation in order for which all of the following is true. The slot has the labels that
-    the reservation requires. All instances of the reservation fit on the slot once the victims are gone. Its account
-    has reached no limit. The present balance of its account is greater than the cost of the victims; both are compared
-    level by level from level 0 on, and the first level at which they differ decides. An account with a lease at a worse
-    level at the beginning of the step preempts nothing. Each slot has at most one preemption in a cycle.
+    A slot goes to the first reservation in order that meets four conditions:
+
+    (1) The slot has the labels that the reservation requires. (2) All instances of the reservation fit on the slot once
+    the victims are gone. (3) The account of the reservation has reached no limit. (4) The present balance of this
+    account is greater than the cost of the victims. Balance and cost have one amount for each paid level. They are
+    compared level by level from level 0 on, and the first level at which they differ decides.
+
+    An account with a lease at a worse level at the beginning of the step preempts nothing. Each slot has at most one
+    preemption in a cycle.
     """
     if next(quota_run.running.list_worse(level), None) is None:
         return

@@ -1,10 +1,11 @@
 """Reclaim under `quota`: elastic instances are reclaimed for a reservation that fits on no idle slot.
 
-This is tried before whole reservations are preempted for it. Under `yielding`, essential instances of every reservation
-have precedence over elastic ones of others, at any level. Under `flexible`, they have precedence only if the
-utilisation of the pools grows. No balance changes: the cost of an elastic lease stays with its account. The rules of
-what may be reclaimed are those of the cascade (`policy/elastic`). The search differs: qscheduler takes slots in slot
-order, while the cascade packs or spreads. Sources: Zoe, in the order of qscheduler.
+A reclaim is tried before whole reservations are preempted. The setting `elastic` decides about it. `yielding`: the
+essential instances of each reservation have precedence over elastic instances of others, at any level. `flexible`: they
+have precedence only if the leases of the pools then use more of the pools' resources in all. No balance changes: the
+cost of an elastic lease stays with its account. The rules of what may be reclaimed are those for other queues
+(`policy/elastic`). The search is another one: slots are taken in slot order, and not packed or spread. Sources: Zoe for
+the reclaim, qscheduler for the order of the slots.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -105,7 +106,7 @@ class _Reclaimable:
         """Start with the leases `parts`: all leases that may be reclaimed, last in rank first."""
         self.quota_run, self._parts, self._start = quota_run, parts, 0
         self.left = set(parts)
-        """The leases in `parts` that were not reclaimed yet."""
+        """The leases that may be reclaimed and that were not reclaimed yet."""
         self.idle = set(quota_run.idle)
         self._fitting: dict[tuple[Demand, InstanceRequest], RatedSlots[int]] = {}
         """(demand, request of one instance) -> the idle slots on which the instance fits without a reclaim, in slot
@@ -129,8 +130,8 @@ class _Reclaimable:
         return filter(self.left.__contains__, islice(self._parts, self._start, None))
 
     def note(self, slot_infos: Sequence[SlotInfo], gone: Iterable[ReclaimableLease]) -> None:
-        """Record the result of a reclaim: the leases `gone` are reclaimed, and a reservation has leases or claims on
-        the slots `slot_infos`.
+        """Record the result of a reclaim: the leases `gone` were reclaimed. The reservation for which this was done now
+        has leases or claims on the slots `slot_infos`.
         """
         self.left.difference_update(gone)
         self._changed += [*slot_infos, *(part.slot_info for part in gone)]
@@ -246,9 +247,11 @@ class _Trial:
         self._limited = self.reclaimable.quota_run.limits.try_leases(self.group.account)
 
     def run(self) -> tuple[list[SlotInfo], list[ReclaimableLease]] | None:
-        """Return two things: (1) a slot for each instance; (2) the leases to reclaim. Return None in three cases: the
-        instances do not fit even after all possible reclaims; under `flexible` the reclaims do not raise the
-        utilisation; the reservation only has to wait for leases that are revoking already.
+        """Return two things: (1) a slot for each instance; (2) the leases to reclaim. Return None in three cases:
+
+        (1) The instances do not fit even after all possible reclaims. (2) With the setting `elastic: flexible`, the
+        instances would use no more resources than the reclaimed leases do. (3) No reclaim is needed, and the instances
+        fit only after leases that are revoking already have ended; the reservation waits for their end.
         """
         slot_infos: list[SlotInfo] = []
         for need in self.group.demand.needs:

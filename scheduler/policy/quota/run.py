@@ -1,8 +1,9 @@
-"""One pass of the placing by quota: the state that its steps share, and the assignment of leases.
+"""The state of one placing by quota, which the steps of the placing share, and the assignment of leases. A cycle places
+by quota once.
 
 The state consists of the pending groups by level, the idle slots (slots that can take one more lease), the running work
-and the limits of accounts. Much of it follows from the rows of the view and is kept between cycles: a cycle updates it
-by the slots that changed.
+and the limits of accounts. The running work, the idle slots and facts about pending requests are kept between cycles: a
+cycle computes them again only for slots and requests that changed.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -74,8 +75,8 @@ class _QuotaMemory:
     def __init__(self) -> None:
         self._rules: Rules | None = None
         self._payers: dict[str, tuple[bool, int]] = {}
-        """Account id -> (`forgotten`, `forgotten_upto`). These fields of the account decide for which reservations it
-        pays.
+        """Account id -> (`forgotten`, `forgotten_upto`). An account pays for no reservation if `forgotten` is true
+        (deleted), and else only for reservations whose sequence number is above `forgotten_upto`.
         """
 
     def begin(self, cycle: CycleState) -> None:
@@ -146,8 +147,8 @@ class QuotaRun:
         return account is not None and account.disable_free_tasks
 
     def assign(self, group: PendingGroup, slot_infos: Sequence[SlotInfo], level: int) -> None:
-        """Assign these slots, one for each instance, to the first unplaced reservation of a group. Its leases have this
-        quota level.
+        """Assign these slots to the first unplaced reservation of a group, one slot for each instance. The new leases
+        of the reservation have the quota level `level`.
         """
         reservation = self.serve(group)
         self.limits.note(group, slot_infos)
@@ -187,9 +188,10 @@ class QuotaRun:
             self.running.begin_work(reservation, leases)
 
     def end(self, run: RunningWork) -> None:
-        """End preempted work: its reservation is pending again, and this pass places it on no slot.
+        """End preempted work. Its reservation is pending again, and is not placed in this cycle.
 
-        Later steps use the capacity that its leases free on other slots.
+        The work may also have leases on slots other than the one for which it was preempted. Later steps of this cycle
+        may place leases on the capacity that becomes free there.
         """
         self.cycle.end(run.reservation)
         self.cycle.preempted.append(run.reservation)
@@ -235,10 +237,10 @@ def fits_beside(
     *,
     at_once: bool,
 ) -> bool:
-    """Return whether leases with the amounts `wanted` fit on a slot on which only the leases `staying` stay.
+    """Return whether leases with the amounts `wanted` fit on a slot if only `staying` remains of its present leases.
 
-    `given`: the amounts that this cycle has assigned there. `at_once`: the new leases begin now; if False, they are
-    claims until the revoking leases have ended, so these do not count.
+    `given`: the amounts that this cycle has assigned on the slot. `at_once`: whether the new leases begin now. If
+    False, the new leases are claims until the revoking leases on the slot have ended, so revoking leases do not count.
     """
     usage = measure(staying, "always" if at_once else "later") if staying else Usage()
     capacity, leases = slot_info.capacity, slot_info.pool.lease_limit - usage.count - slot_info.given

@@ -74,9 +74,11 @@ class RunningWork:
 
 
 class RunningIndex:
-    """All running work under `queue: quota` of one view, with the changes of the present cycle so far.
+    """The running work of all reservations of one view whose queue is `quota`, with the changes that the present cycle
+    has made so far.
 
-    It is valid while the rules are the same and each account pays for the same reservations.
+    An index may be used only while the rules are the same and no account was created or deleted: after such a change
+    another account may pay for a reservation.
     """
 
     cycle: CycleState
@@ -88,7 +90,7 @@ class RunningIndex:
         none of it, so a `RunningWork` object is made only when a step reads the work.
         """
         self._worst_begun = 0
-        """The worst level of the work in `_begun`; 0 if there is none."""
+        """The worst level of the new work in `_begun` (0 is the best level); 0 if `_begun` is empty."""
         self._revision: int | None = None
         """The view's revision up to which the index contains its changes; None: the view has not been read yet."""
         self._of_slot: dict[str, tuple[str, ...]] = {}

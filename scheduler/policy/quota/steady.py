@@ -3,9 +3,11 @@ all the time.
 
 Balances are functions of time. While no row changes except by charges, a later cycle makes the same plan. There are
 three exceptions: a balance gives an account another level, moves running work to another level, or pays for a
-preemption. The first two are tested exactly. A preemption is impossible while the account has at most what the cheapest
-possible victim cost when the plan was kept, because the costs of running work only grow. If one of the three may
-happen, the cycle makes a new plan.
+preemption. If one of the three may happen, the cycle makes a new plan.
+
+The first two are tested exactly. For the third, the kept plan has the cost of the cheapest work that each account could
+preempt, at the time of the plan. The cost of running work only grows. So an account whose balance is at most this
+amount can pay for no preemption.
 """
 
 from math import inf
@@ -39,8 +41,9 @@ class _KeptPlan(msgspec.Struct, frozen=True):
     contests: dict[str, Levels]
     """Account id -> the cost of the cheapest work that the account's reservations could preempt."""
     moves: dict[tuple[str, int, bool], bool]
-    """(account id, level, whether the balance at the level is above SAVED; else it is below OVERDRAWN) -> whether
-    running work of the account moves to another level then.
+    """(account id, level, side) -> whether running work of the account moves to another level in this case. Side True:
+    the account's balance at the level is above SAVED. Side False: the balance is below OVERDRAWN. (Both bounds are in
+    `quota/preempt.py`.) The answers are computed when they are first needed.
     """
 
     def moves_work(self, account: Account) -> bool:

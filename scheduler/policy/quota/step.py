@@ -82,7 +82,9 @@ class BlockReasons:
         accounts = quota_run.cycle.balances.accounts.values()
         payers = [account.id for account in accounts if account.disable_free_tasks or account.per_label_task_limits]
         self.groups = [group for group in quota_run.groups.list_of(payers) if not group.is_served]
-        """The groups with unplaced reservations, of those accounts that may block a reservation."""
+        """The groups with unplaced reservations whose account has `disable_free_tasks` or `per_label_task_limits`. No
+        other account can block a reservation.
+        """
         has_limits = any(group.account and group.account.per_label_task_limits for group in self.groups)
         for slot_info in quota_run.idle if has_limits else ():
             for requirements in quota_run.requirements_index.list_met(slot_info, slot_info.free):
@@ -109,8 +111,9 @@ class BlockReasons:
         return "account_limit", f"account {account.id} has as many leases as it may on slots with a label of {slot}"
 
     def _find_refused(self, account: Account, group: PendingGroup) -> str | None:
-        """Return the id of a slot that a limit of the account refuses, if the limit refuses all idle slots that could
-        take the group's first instance. Return None if it does not refuse all of them, or if there is no such slot.
+        """Examine the idle slots that meet the requirements of the group's first instance. If the account has reached a
+        limit for a label (`per_label_task_limits`) on each of these slots, return the id of the first slot. Return None
+        if the account may have a lease on one of them, or if there are no such slots.
         """
         key = (account.id, group.required)
         if key not in self._known:

@@ -24,13 +24,15 @@ class RunningUse:
         self._view: View | None = None
         self._revision = 0
         self._payers: dict[str, tuple[bool, int]] = {}
-        """Account id -> (`forgotten`, `forgotten_upto`). These fields of the account decide for which reservations it
-        pays.
+        """Account id -> (`forgotten`, `forgotten_upto`). An account pays for no reservation if `forgotten` is true
+        (deleted), and else only for reservations whose sequence number is above `forgotten_upto`.
         """
         self._parts: dict[str, list[_Part]] = {}
         """Slot id -> what the leases on the slot use at paid levels, one entry for each lease."""
         self._tallies: dict[str, _Tally] = {}
-        """Account id -> its running leases, counted by equal use. Accounts without running leases may be missing."""
+        """Account id -> the counts of its running leases: leases that use equal amounts are counted together. Accounts
+        without running leases may be missing.
+        """
 
     def follow(self, view: View) -> None:
         """Update the sums by the slots that changed in the view since the last call. All slots are read in three cases:
@@ -77,7 +79,9 @@ class RunningUse:
 
 
 class _Tally:
-    """The running leases of one account, counted by equal use."""
+    """Counts the running leases of one account. Leases that use equal amounts since the account's last charge are
+    counted together, as one number.
+    """
 
     def __init__(self, since: float) -> None:
         self.since = since
@@ -85,7 +89,9 @@ class _Tally:
         self._settled: list[dict[float, int]] = [{} for _ in PAID]
         """For each paid level: weight -> the number of leases with this weight whose use up to `since` is charged."""
         self._young: dict[_Part, int] = {}
-        """Leases whose use began after `since`: what one such lease uses -> the number of leases with equal use."""
+        """For leases whose use began after the account's last charge (`since`): `_Part` (account, level, begin of the
+        use, weight) -> the number of leases for which these four values are equal.
+        """
 
     def count(self, part: _Part, change: int) -> None:
         """Add `change` leases with the same use, `part`; a negative number removes leases."""

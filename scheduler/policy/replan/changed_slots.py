@@ -12,8 +12,10 @@ def renew_all(cycle: CycleState, names: Iterable[str], idle: IdleSlots, lives: L
     """Set the scratch copies of these slots to their present rows and leases, and return the copies. `idle`, `lives`:
     what the kept cycle knows about idle slots and about the ends of machines; both are updated.
 
-    Return None if only a full cycle can plan: a slot was added or deleted, has other amounts or labels, has a lease of
-    another machine, or does not stay in service without a change.
+    Return None if only a full cycle can plan. This is the case if one of the slots (1) was added or deleted; (2) has
+    another pool, or other amounts, labels or another market than before; (3) has a lease that was granted on an earlier
+    machine of the slot; (4) took no leases before or takes none now; or (5) may change its state by a rule of the
+    lifecycle, such as a timeout.
     """
     slots, slot_infos, found = cycle.view.slots, cycle.slot_infos, list[SlotInfo]()
     for name in names:

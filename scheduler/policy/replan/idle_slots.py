@@ -1,4 +1,8 @@
-"""The idle slots of a kept cycle, by pool. They show whether a full cycle would launch, drain or terminate a slot."""
+"""The idle slots of a kept cycle, by pool. Their numbers decide whether a full cycle would launch or end a slot.
+
+For example, a slot is launched if fewer than `target_warm_slots` are idle. A slot is drained if more are idle, and one
+has been idle for longer than `idle_scale_down`.
+"""
 
 from collections.abc import Container
 
@@ -9,7 +13,9 @@ from scheduler.policy.scaling.pool_size import count_serving
 
 
 class IdleSlots:
-    """The idle slots of each elastic pool in a kept cycle, in which no slot is in flight."""
+    """The idle slots of each elastic pool (a pool that launches EC2 machines) in a kept cycle. No slot of the cycle may
+    be in flight.
+    """
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:
         self._cycle, self._limits = cycle, limits

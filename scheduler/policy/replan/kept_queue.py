@@ -1,4 +1,8 @@
-"""The waiting reservations of the last plan in queue order, in blocks. Later plans use unchanged blocks again."""
+"""The waiting reservations of the last plan in queue order, in blocks. Later plans use unchanged blocks again.
+
+A block (WaitBlock) is an immutable list of reservations with the reason why each of them waits. A section keeps the
+same reservations in lists that can be changed, and makes the block from them.
+"""
 
 from array import array
 from bisect import bisect_left
@@ -22,10 +26,11 @@ waiting reservations plus this number.
 
 
 class _Section:
-    """The reservations of one block, in queue order. After a change the block is made again when it is read.
+    """A part of the queue: reservations in queue order, from which `make_block` makes one WaitBlock. A change of the
+    section makes its block invalid, and the next call of `make_block` makes a new block.
 
     Speed: a reservation that leaves stays in the lists `keys`, `names` and `reasons`, and is only marked in `stays`. So
-    the next block of the section shares the names and reasons of the present one, until a reservation is added.
+    the new block and the old one share the lists of names and reasons, until a reservation is added to the section.
     """
 
     __slots__ = ("ages", "block", "count", "keys", "names", "reasons", "stays")
@@ -39,14 +44,16 @@ class _Section:
         left.
         """
         self.ages: array[float] | None = None
-        """The times of creation in `keys`, for a fast search. None: the ranks differ, or a reservation was added
-        between others.
+        """The times of creation in `keys`, for a fast search. None: `find` has to search in `keys`, because the keys
+        have different ranks, and so their times need not ascend; or because the lists were changed by `_insert` or
+        `_join`.
 
         Speed: the times lie together in memory, while each key lies in another place.
         """
         self.note_ages()
 
     def make_block(self) -> WaitBlock:
+        """Return the block of this section. The same block is returned until the section changes."""
         if self.block is None:
             if not isinstance(self.names, tuple):
                 self.names, self.reasons = tuple(self.names), tuple(self.reasons)
@@ -77,12 +84,14 @@ class _Section:
         return self.keys, self.names, self.reasons
 
     def note_change(self) -> None:
-        """Record that the lists have changed, so that the block is made again."""
+        """Record that the lists have changed: the section's block and its `ages` are not valid any more."""
         self.count, self.stays, self.block = len(self.keys), bytearray(b"\1" * len(self.keys)), None
         self.ages = None
 
     def note_ages(self) -> None:
-        """Set `ages` to the times of creation in `keys`, or to None if the ranks differ."""
+        """Set `ages` to the times of creation in `keys`. Set it to None if the keys do not all have the same rank, or
+        if there are no keys.
+        """
         keys = self.keys
         is_level = bool(keys) and keys[0][0] == keys[-1][0]
         self.ages = array("d", [key[1] for key in keys]) if is_level else None
@@ -102,7 +111,9 @@ class KeptQueue:
             self._sections.append(_Section(list(keys[start:end]), block.names, block.reasons, block))
             start = end
         self._lasts = [each.keys[-1] for each in self._sections]
-        """The last key of each section, to find the section of a key. The reservation of a last key may have left."""
+        """The last key of each section. A key belongs to the first section whose last key is not less than the key.
+        The reservation of a last key may have left the queue.
+        """
 
     def cut(self) -> list[WaitBlock]:
         """Return the blocks of the queue. A block that has not changed since the last call is the same object."""
@@ -130,7 +141,9 @@ class KeptQueue:
             self._lasts[-1], at = known_keys[-1], end
 
     def _insert(self, key: Key, reason: Reason) -> None:
-        """Add one reservation. Its position is before that of the last reservation in the queue."""
+        """Add one reservation at the position `key`. The caller makes sure that the last key of the queue is not less
+        than `key`, so that a section for `key` exists.
+        """
         at = bisect_left(self._lasts, key)
         section = self._sections[at]
         keys, names, reasons = section.open()
@@ -216,7 +229,9 @@ class KeyHeap:
         """Keys, smallest first. The keys before the index `_begin` are removed."""
         self._begin = 0
         self._early: list[Key] = []
-        """A heap of the keys that are less than a key added before them, and so could not be appended to `_keys`."""
+        """A heap of the keys that were less than the last one of `_keys` when they were added, and so could not be
+        appended to `_keys`.
+        """
         self._present = present
 
     def push_all(self, keys: list[Key]) -> None:

@@ -12,8 +12,8 @@ from scheduler.policy.scaling.replacement import list_replaceable
 
 
 class Lives:
-    """Finds whether a machine of a kept cycle has to be replaced now, and when the first one may have to be replaced.
-    No slot of the cycle may be in flight.
+    """Finds whether any machine in the slots of a kept cycle has to be replaced now, and if none has, when the first
+    life of a machine ends. The caller makes sure that no slot of the cycle is in flight; such slots are not tested.
     """
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits) -> None:

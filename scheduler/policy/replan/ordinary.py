@@ -1,4 +1,8 @@
-"""Tests whether a cycle is ordinary. Only an ordinary cycle is kept, so that a later tick can go on with it."""
+"""Tests whether a cycle is ordinary. Only an ordinary cycle is kept, so that a later tick can go on with it.
+
+A cycle is ordinary if (1) its decisions only assign leases or limit CPUs, (2) no slot is in flight or about to change
+its state, and (3) the view has no row that a kept cycle cannot plan with, for example a launch back-off.
+"""
 
 from typing import Final
 

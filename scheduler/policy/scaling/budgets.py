@@ -38,7 +38,9 @@ class BudgetLimits:
             _Account(name, each, find_allowed(each, cycle.rules.spending.get(name, NOTHING_SPENT)), 0.0)
             for name, each in limiting.items()
         ]
-        """The budgets that can prevent launches (`Budget.is_limit`), each with its state in this cycle."""
+        """The budgets that can prevent launches, each with its state in this cycle. These are all budgets whose action
+        is not `warn` (`Budget.is_limit`).
+        """
         for each in self.limiting:
             each.rate = sum_prices(each.budget, active(cycle))
 
@@ -96,8 +98,8 @@ def _dearest(cycle: CycleState, pool: str) -> float:
 
 
 def active(cycle: CycleState) -> list[SlotInfo]:
-    """Return the slots of a cycle whose machine is paid by the hour, now or after a launch. Slots whose stopped machine
-    this cycle terminates are left out.
+    """Return the slots of a cycle that have a machine which is paid by the hour, or get one by a launch or start that
+    this cycle has decided. Slots whose stopped machine this cycle terminates are left out.
     """
     return [
         each
@@ -120,9 +122,9 @@ def drain_over_budget(cycle: WithHeadroom) -> Scaled:
     """Drain machines for each budget with the action `drain`, until the remaining machines cost no more than the budget
     allows.
 
-    Machines in flight that no reservation waits for end first, then ready slots without leases, longest idle first.
-    Slots with leases drain only when nothing is left of the budget for the day or the month; their leases go on until
-    they end. Cordoned slots and machines without a price stay.
+    The order is: (1) slots in flight, if no reservation waits for them; (2) ready slots without leases, longest idle
+    first; (3) slots with leases, but only if nothing is left of the budget for the day or the month. The leases of a
+    slot that drains go on until they end. Cordoned slots and machines without a price stay.
     """
     for name, budget in cycle.rules.budgets.items():
         if budget.action != "drain":

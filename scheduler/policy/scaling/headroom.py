@@ -1,6 +1,9 @@
 """Headroom for withheld launches: how many launches only `max_slots` or EC2's quota withholds, and which unneeded slots
 end so that a later cycle can make these launches.
 
+The launches are found by imagining: this module decides them as if `max_slots` and EC2's quota were higher, on slots
+that do not exist, and only counts them.
+
 Source: Arvados' "at quota". Arvados stops at the first reservation over quota and shuts down all idle machines.
 Leasehold ends only unneeded slots, and only as many as launches are withheld.
 """
@@ -28,15 +31,18 @@ from scheduler.policy.scaling.offerings import could_serve
 _MOST: Final = 1 << 32
 """A number that is greater than the number of slots of any pool."""
 _LACKS_SLOT: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
-"""Waiting codes (None: no code) of launches that could be made if the pool had more slots. `behind_queue` is among
-them, because it may be due to a protected gang that comes later in the queue. The gangs before the demand are tested by
-`_ImaginedLaunches.awaited`.
+"""Waiting codes (None: no code) of launches that could be made if the pool had more slots.
+
+`behind_queue` is among them: a launch gets this code if its slot could serve any protected gang, even one that comes
+later in the queue than the demand. A later gang does not prevent the launch. Whether an earlier gang prevents it is
+tested with `_ImaginedLaunches.awaited`.
 """
 
 
 def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> Headroom:
-    """Count, by pool, the launches that would be made if `max_slots` and EC2's quota allowed them, and find the slots
-    that must not end to make these launches possible. Several small reservations may share a launch.
+    """Count, by pool, the launches that would be made if `max_slots` and EC2's quota allowed them. Several small
+    reservations may share a launch. Also find the existing slots that these reservations would use together with the
+    launched ones: `make_headroom` must not end such a slot to make place for the launches.
 
     Call this function before the warm pools are filled, because a pool with withheld launches gets no warm slot.
     """
@@ -55,10 +61,12 @@ def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> 
 def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
     """End one unneeded slot of a pool for each launch that is withheld there.
 
-    A slot is unneeded if it is elastic, not cordoned, and has neither a lease nor a reservation that waits for it.
+    A slot is unneeded if its pool is not a static pool, the slot is not cordoned, and the slot has neither a lease nor
+    a reservation that waits for it. The slots in `headroom.spared` do not end although they are unneeded.
+
     Stopped slots end first, but not for EC2's quota, because they do not use it. Then slots in flight end, then the
-    slots that were idle longest, then slot order decides. `idle_scale_down`, `min_slots` and `target_warm_slots`
-    protect no slot. Slots that drain or terminate already count as ended.
+    slots that were idle longest; of equal ones the first in slot order. `idle_scale_down`, `min_slots` and
+    `target_warm_slots` protect no slot. Slots that drain or terminate already count as ended.
     """
     for name in cycle.rules.pools:
         if not (count := headroom.launches.get(name, 0)):
@@ -78,9 +86,11 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
 
 
 def _is_unneeded(slot_info: SlotInfo) -> bool:
-    """Return whether a slot may end so that a withheld launch can run.
+    """Return whether a slot may end so that a withheld launch can run: the slot is idle, in flight or stopped, no
+    reservation waits for it, it is not cordoned, and its pool is not a static pool.
 
-    A slot that this cycle launches or starts may not end. Its row shows this: the row is still inactive or stopped.
+    A slot that this cycle launches or starts may not end. Such a slot is in flight, but its row is still `empty`,
+    `error` or `stopped`.
     """
     if slot_info.wanted:
         return False
@@ -107,8 +117,9 @@ def _imagine_launches(
     """Return two tables: (1) pool -> how many launches for the demands in `shortfall` are withheld; (2) pool -> how
     many of these launches `max_slots` withholds.
 
-    A demand whose imagined launches failed once is not tried again. A launch that could serve a protected gang before
-    the demand is not imagined, because the starvation guard would prevent it, too.
+    The launches are imagined for one demand after the other. If they do not serve all instances of a demand, they are
+    undone, and equal demands are not tried again. No launch is imagined whose slot could serve a protected gang that
+    comes before the demand in the queue, because the starvation guard would prevent such a launch.
     """
     most_launches = {
         name: _count_useful_launches(slot_infos, limits) for name, slot_infos in cycle.pools.items() if slot_infos
@@ -172,7 +183,9 @@ class _ImaginedLaunches:
     """
 
     def begin(self, demand: Demand) -> None:
-        """Start to collect the imagined launches of this demand."""
+        """Make `demand` the present demand, without imagined launches. The calls of `launch` add launches to it, and
+        `undo` removes them.
+        """
         self.demand, self.made, self.made_in = demand, [], Counter()
 
     def launch(self, need: InstanceRequest) -> SlotInfo | None:
@@ -201,10 +214,11 @@ class _ImaginedLaunches:
         return None
 
     def could_be_made(self, slot_infos: Collection[SlotInfo]) -> bool:
-        """Return whether a later cycle could make the imagined launches of the present demand after the unneeded slots
-        have ended.
+        """Return whether a later cycle could make all imagined launches of the present demand if the unneeded slots
+        end first.
 
-        `slot_infos`: the slots of the demand's instances. They are not counted among the slots that end.
+        `slot_infos`: the slots, imagined and existing, that the instances of the demand would use. An existing one
+        cannot end to make place for a launch, even if no reservation has needed it before.
         """
         imagined = {slot_info for slot_info, _ in self.made}
         stay = Counter(each.slot.pool for each in slot_infos if each not in imagined and _is_unneeded(each))
@@ -222,9 +236,11 @@ class _ImaginedLaunches:
         self.limits.imagine(slot_info.slot.pool, slot_info.market, count)
 
     def count(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return two tables: (1) pool -> how many imagined launches EC2's quota or `max_slots` withholds; (2) pool ->
-        how many of them `max_slots` withholds. From now on the imagined slots do not count for the market of the next
-        launch.
+        """End the imagining and return two tables: (1) pool -> how many imagined launches EC2's quota or `max_slots`
+        withholds; (2) pool -> how many of them `max_slots` withholds.
+
+        This call also takes the imagined slots out of the pools' mixes in `limits`. So they no longer have a part in
+        the turn of the market for real launches.
         """
         for (name, market), number in self.markets.items():
             self.limits.imagine(name, market, -number)

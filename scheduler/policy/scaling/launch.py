@@ -39,8 +39,8 @@ class TrialLaunch:
     hold an instance.
     """
     lacks_one: bool = False
-    """Whether a launch that the demand needs was impossible. If it is False although `fill` failed, the instances
-    exclude each other on the slots that exist.
+    """Whether the demand needed a launch that was impossible. If `fill` fails and this is False, no launch was refused:
+    each instance by itself has a slot, but the instances cannot have slots at the same time.
     """
     account: str | None = None
     """The account of the reservation, for which the machines are launched; None: no account is known."""
@@ -86,7 +86,9 @@ class TrialLaunch:
         return slot_info
 
     def undo(self) -> None:
-        """Undo the launches of this trial, the last one first. `held` and `lacks_one` stay."""
+        """Undo the launches of this trial, the last one first. The fields `held`, `lacks_one` and `launched` keep their
+        values, because `probe` and `find_code` read them afterwards.
+        """
         for name, _, slot_info in reversed(self.launched):
             self.cycle.launched.remove(slot_info)
             self.limits.undo(name, slot_info)
@@ -118,11 +120,12 @@ WITHHELD: Final = frozenset({"at_max_slots", "at_quota"})
 def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall:
     """Launch the slots that each reservation needs, in queue order. Return the demands whose launches were withheld.
 
-    A reservation uses capacity on slots launched earlier in this cycle before it causes a launch: n reservations with p
-    places in flight cause ceil((n - p) / places of a slot) launches. A reservation whose launches are not all possible
-    launches nothing and waits with the code of the reason. If such a reservation is a gang that the starvation guard
-    protects, later reservations launch nothing that could serve the gang. Elastic instances come last, after all
-    essential ones.
+    A reservation uses capacity on slots launched earlier in this cycle before it causes a launch. For example, 10 equal
+    reservations need 10 places: if slots in flight have 2 free places and a new slot has 4, they cause 2 launches.
+
+    If any launch that a reservation needs is impossible, nothing is launched for the reservation, and it waits with the
+    code of the reason. If such a reservation is a gang that the starvation guard protects, later reservations launch
+    nothing that could serve the gang. Elastic instances come last, after all essential ones.
     """
     if not unplaced.queue.ids and not unplaced.elastic:
         return Shortfall((), unplaced.protected.kept, {})
@@ -136,7 +139,8 @@ def _launch_for_all(
     cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits
 ) -> tuple[list[Demand], dict[int, list[InstanceRequest]]]:
     """Launch slots for the unplaced reservations, in queue order. Return two things: (1) the demands whose launches are
-    withheld; (2) the requests of protected gangs, as in `Shortfall.awaited`.
+    withheld, in queue order; (2) position in this list -> the requests of the gangs that come directly before this
+    demand in the queue, got no launches, and are protected by the starvation guard.
 
     A refusal is the same for all reservations with the same demand. So each demand is tried only once until something
     is launched: the queue may have a million rows.
@@ -185,11 +189,15 @@ def _launch_for_all(
 def _refuse_demands(
     cycle: CycleState, unplaced: Unplaced, limits: LaunchLimits
 ) -> tuple[dict[Demand, "_Refusal"], list[Demand], int]:
-    """Try the first reservation of each demand, in queue order, until one gets a launch or is a gang.
+    """Try a launch for the first reservation of each demand, in queue order. Stop at the first reservation that gets a
+    launch or is a gang. The reservations before it are done: their demands are refused, and the reasons why they wait
+    are recorded. A reservation that gets a launch is done, too; a gang is not.
 
-    Return three things: (1) demand -> refusal, for the refused demands; (2) the demands with withheld launches, one for
-    each reservation that is done; (3) how many reservations, the first ones of the queue, are done. Their waiting
-    reasons are recorded. Speed: the other reservations of a refused demand need no step each.
+    Return three things: (1) demand -> refusal, for the refused demands; (2) the demand of each done reservation whose
+    launch is withheld, in queue order; (3) the number of done reservations. If the starvation guard protects a
+    reservation, or placement deferred one, do nothing and return empty results.
+
+    Speed: the further reservations of a refused demand are refused together, without a trial of each.
     """
     if unplaced.protected.kept or unplaced.protected.gangs or unplaced.deferred:
         return {}, [], 0
@@ -241,9 +249,13 @@ class _Refusal:
 
     demand: Demand
     held: str
-    """Waiting code of the reason that prevents a launch; "" if no offering could serve the demand."""
+    """Waiting code of the reason that prevents ("holds") the launch, for example `at_max_slots`; "": no launch failed,
+    or no offering could serve the demand.
+    """
     reason: tuple[str, str]
-    """The reported waiting code, and its sentence. The code may differ from `held`."""
+    """(waiting code to report, its sentence). The code differs from `held` where another code explains more: `cordoned`
+    instead of `at_max_slots` if cordoned slots have room, and a code such as `no_capacity` if `held` is "".
+    """
     launches: int
     own_launches: int
     """The numbers of launches in this cycle at the time of the refusal. `launches`: in all pools; `own_launches`: in
@@ -272,8 +284,9 @@ def _launch_for(
 ) -> tuple[str, str]:
     """Give the reservation `name` capacity on slots that this cycle launches. Return two empty texts if that succeeds.
 
-    If nothing is launched for it, return two waiting codes: (1) that of the reason which prevents the launch; (2) the
-    code to report.
+    If nothing is launched for it, return two waiting codes, as in `_Refusal`: (1) that of the reason which prevents the
+    launch, "" if there is none; (2) the code to report. For example, both are `at_quota`; or the first is
+    `at_max_slots` and the second is `cordoned`, because cordoned slots have room for the reservation.
     """
     if len(demand.needs) == 1 and name not in unplaced.deferred:
         return _launch_for_one(cycle, name, demand, limits)

@@ -24,7 +24,9 @@ ORDER_OF_CODES: Final = (
 )
 """Waiting codes in order: if several apply, the first one is reported."""
 OF_A_MARKET: Final = frozenset({"at_quota", "over_budget", "capacity", "misconfigured", "no_capacity"})
-"""Waiting codes that may be due to the market (spot or on-demand) that the next launch has to have."""
+"""Waiting codes that may be due to the turn of a market. For example, it is on-demand's turn in a pool, and EC2's quota
+prevents only on-demand launches.
+"""
 
 
 def first_code(codes: Iterable[str | None]) -> str:

@@ -1,6 +1,6 @@
-"""The reasons that prevent launches: `max_slots`, EC2's refusals, failed boots.
+"""The reasons that prevent launches: `max_slots`, budgets, EC2's refusals, failed boots.
 
-Sources: the autoscaler's tick (counting), Arvados (back-offs).
+Sources: the autoscaler, a project that Leasehold follows (how slots are counted); Arvados (launch back-offs).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,7 +53,7 @@ class LaunchLimits:
         self.pools = {name: PoolLaunches(cycle, name) for name in cycle.rules.pools}
         self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
-        """Requests of protected gangs. Offerings that could hold one of them are not launched for others."""
+        """Requests of protected gangs, from `reserve`. No launch that could hold one is made for other reservations."""
         self._cordoned_room: dict[Demand, bool] = {}
         self.budgets = BudgetLimits(cycle)
         self._knows_refusals = bool(cycle.view.holds or failed_boots or self.budgets.limiting)
@@ -320,8 +320,8 @@ class LaunchLimits:
         return min(most for most, _ in self._bounds[name])
 
     def count_left(self, name: str) -> int:
-        """Return how many more slots `max_slots` and the empty slots of this pool allow. Other limits are not
-        tested.
+        """Return how many more launches this pool may have: the lesser of two numbers, how many more active slots each
+        `max_slots` allows, and how many empty slots the pool has. Other limits are not tested.
         """
         left = min(most - self._count(pools) for most, pools in self._bounds[name])
         return max(0, min(left, len(self.pools[name].empty)))
@@ -387,7 +387,9 @@ class LaunchLimits:
         )
 
     def may_probe(self, name: str, market: str) -> bool:
-        """Return whether a back-off for EC2's quota is over without a successful launch since: one slot is tested."""
+        """Return whether a back-off for EC2's quota is over and no launch has succeeded since. Then one launch may test
+        whether the quota still refuses launches.
+        """
         hold = self._cycle.view.holds.get(hold_id(name, "quota", market))
         return hold is not None and self._is_quota_over(name, hold)
 

@@ -25,8 +25,8 @@ than 3.
 
 @dataclass(slots=True)
 class MarketMix:
-    """How many slots of a pool stay (`slots`), and how many of them are on-demand (`on_demand`). A slot without a
-    market does not count as on-demand.
+    """How many slots of a pool are in flight or ready (`slots`), and how many of them are on-demand (`on_demand`). A
+    slot without a market does not count as on-demand.
     """
 
     slots: int = 0

@@ -89,10 +89,10 @@ def list_fallback(
 ) -> list[Choice]:  # fmt: skip
     """Return the on-demand offerings that may be chosen after the `eligible` ones, whatever they cost; [] if none may.
 
-    They may be chosen after `on_demand_after` capacity errors in a row on each eligible spot offering, or at once if it
-    is spot's turn and no spot offering is for sale. `is_impatient`: the reservation was interrupted as many times, so
-    they may be chosen without capacity errors. When it is the turn of on-demand, only the eligible ones may be
-    launched.
+    The pool must have `on_demand_after`, and a spot offering must be eligible or it must be spot's turn. Then they may
+    be chosen if one of these is true: (1) each eligible spot offering had `on_demand_after` capacity errors in a row or
+    more; (2) it is spot's turn and no spot offering is eligible; (3) `is_impatient`: the reservation was interrupted
+    `on_demand_after` times or more. When it is on-demand's turn, only the eligible ones may be launched.
     """
     most, spot = pool.on_demand_after, [choice for choice in eligible if choice.market == "spot"]
     if not most or not (spot or turn == "spot"):
@@ -136,8 +136,9 @@ class PoolLaunches:
     """The offerings and slots that launches in one pool may take, and the launches and starts that this cycle has
     decided.
 
-    Speed: a tick that considers no launch counts no slots. After the repairs, only launches change whether a slot is
-    active, empty, or cordoned and ready, so that a later count finds the same slots.
+    Speed: each count is made at its first use, so that a tick that considers no launch counts no slots. A count gives
+    the same result whenever it is made: after the step `heal`, only launches change whether a slot is active, empty, or
+    cordoned and ready.
     """
 
     def __init__(self, cycle: CycleState, name: str) -> None:

@@ -1,8 +1,9 @@
-"""How many machines each pool keeps: the minimum and the warm reserve, the stopped tier (`stopped_slots` machines that
-booted once, were stopped, and are started for demand), and scale-in.
+"""How many machines each pool keeps.
 
-Sources: the autoscaler's tick; for the stopped tier EC2 Auto Scaling (warm pools of stopped instances). Slots that
-scale-in would drain fill the stopped tier first.
+There are four parts: the minimum (`min_slots`), the warm pool (`target_warm_slots`), the stopped tier
+(`stopped_slots`), and scale-in. Slots that scale-in would drain fill the stopped tier first.
+
+Sources: the autoscaler, a project that Leasehold follows; EC2 Auto Scaling (the stopped tier).
 """
 
 from collections.abc import Sequence
@@ -17,13 +18,13 @@ from scheduler.policy.scaling.offerings import has_to_go, is_in_tier, list_choic
 
 
 def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> Warm:
-    """Launch the slots that each pool needs to reach `min_slots`, then those that it needs to reach
-    `target_warm_slots`, within the limits. If a stopped slot can be started and its offering could be launched here, it
-    is started instead.
+    """Launch the slots that each pool needs to reach `min_slots`, then the slots that it needs to reach
+    `target_warm_slots`, within the limits. If the pool has a stopped slot that can be started, and its offering is one
+    that this launch could choose, the stopped slot is started instead.
 
-    The minimum of every pool goes before the reserve of any pool, because a limit over all pools may allow only some of
-    these slots. A pool with withheld launches for reservations gets none: its warm slot would be the first to end for
-    headroom.
+    The minimum of every pool goes before the warm slots of any pool, because a limit over all pools may allow only some
+    of these slots. In a pool with withheld launches for reservations, this function launches and starts nothing: a warm
+    slot there would be the first to end for headroom.
     """
     pools = [(name, pool) for name, pool in cycle.rules.pools.items() if pool.is_elastic]
     open_pools = [(name, pool) for name, pool in pools if not headroom.launches.get(name)]
@@ -68,12 +69,12 @@ def _launch(limits: LaunchLimits, name: str, reason: str, lacking: int) -> None:
 
 
 def keep_tiers(cycle: Warm, headroom: Headroom, limits: LaunchLimits) -> tuple[Tiered, ToStop]:
-    """Bring the stopped tier of each pool to `stopped_slots`. Terminate stopped slots beyond this number. If some are
-    missing, stop surplus slots, and launch the machines that are then still missing. Return two things: (1) the cycle;
-    (2) pool -> how many slots in flight or idle are to be stopped later.
+    """Bring the stopped tier of each pool to `stopped_slots` machines. If it has more, terminate the rest. If it has
+    fewer, stop idle slots that the pool does not need, and launch the machines that are then still missing.
 
-    A stop takes nothing from `min_slots` and `target_warm_slots`. A pool with withheld launches for reservations
-    launches no machine for its tier.
+    Slots that the pool needs for `min_slots` and `target_warm_slots` are not stopped. A pool with withheld launches for
+    reservations launches no machine for its tier. Return two things: (1) `cycle`, typed as the result of this step;
+    (2) pool -> how many slots in flight or idle are to be stopped later.
     """
     to_stop: dict[str, int] = {}
     for name, pool in cycle.rules.pools.items():
@@ -146,9 +147,11 @@ def may_be_stopped(cycle: CycleState, slot_info: SlotInfo) -> bool:
 
 
 def _launch_for_tier(cycle: CycleState, limits: LaunchLimits, name: str, lacking: int, *, may_launch: bool) -> int:
-    """Launch machines for the stopped tier, each with the cheapest on-demand offering that can be launched. Stop when
-    the pool has as many slots in flight or idle as the tier lacks (`lacking`) that can be spared and stopped later.
-    Return how many slots in flight or idle may be stopped later.
+    """Launch machines for the stopped tier, each with the cheapest on-demand offering that can be launched. Return how
+    many slots of the pool, in flight or idle, may be stopped later.
+
+    `lacking`: how many machines the tier lacks. The launches end when at least this number of slots may be stopped
+    later and are beyond `min_slots` and `target_warm_slots`. `may_launch` False: launch nothing.
     """
     slot_infos, pool = cycle.pools[name], cycle.rules.pools[name]
     reserve = [each for each in slot_infos if each.is_idle or (each.is_serving and each.is_coming and not each.wanted)]

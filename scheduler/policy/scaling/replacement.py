@@ -1,8 +1,8 @@
 """The replacement of machines that are too old, differ from what their pool launches now (drift), or cost too much.
 
-At most `disruption_budget` slots of a pool are replaced at a time. No launch is made for a replacement: the later
-launches are those of demand, of the minimum and of the warm reserve. Source: Karpenter (expiration, drift,
-consolidation and budgets).
+At most `disruption_budget` slots of a pool are replaced at a time. This step only ends machines. A new machine is
+launched by a later cycle if a reservation, `min_slots` or `target_warm_slots` needs it. Source: Karpenter (expiration,
+drift, consolidation and budgets).
 """
 
 from collections.abc import Iterator
@@ -83,8 +83,8 @@ def _count_under_way(pool: Pool, slot_infos: list[SlotInfo], stopped: int) -> in
 
 
 def _list_due(cycle: CycleState, slot_infos: list[SlotInfo], pool: Pool) -> Iterator[Due]:
-    """Yield the slots whose machine is too old or has drifted, with the reason. Schedule a cycle for the time at which
-    the first of the other machines is too old.
+    """Yield the slots whose machine is too old or has drifted, and may be replaced now, each with the reason. Schedule
+    a cycle for the earliest time at which another machine of these slots becomes too old.
     """
     next_end = inf
     for slot_info in slot_infos:

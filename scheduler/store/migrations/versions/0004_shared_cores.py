@@ -10,7 +10,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add a column that is NULL in every row: each lease may use only the CPUs that it requested."""
+    """Add the column `leases.cores`, which is NULL in every row. NULL means: the lease may use only the CPUs that it
+    requested.
+    """
     # The table is made again, so that the schema has the same text as in a new database.
     with op.batch_alter_table("leases", recreate="always") as leases:
         leases.add_column(sa.Column("cores", sa.Double(), nullable=True))

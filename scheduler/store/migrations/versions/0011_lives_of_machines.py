@@ -14,8 +14,9 @@ _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add columns that are NULL in every row: the age of a machine counts from its present state, the machine does not
-    differ from what its pool launches, and the rules name no source.
+    """Add three columns, which are NULL in every row. NULL means: `slots.launched_at`: the age of the machine counts
+    from the begin of the slot's present state; `slots.launch_digest`: the machine counts as not drifted;
+    `rules.images`: the rules name no image by a source.
     """
     op.add_column("slots", sa.Column("launched_at", sa.Double(), nullable=True))
     op.add_column("slots", sa.Column("launch_digest", _TEXT, nullable=True))

@@ -12,7 +12,9 @@ _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add an empty table. The costs of a machine without a slot are booked from its launch on when a sweep finds it."""
+    """Add the empty table `booked_machines`. A machine without a slot gets its row when a sweep (a comparison of the
+    slots with EC2) finds it. The sweep then books the costs of the machine since its launch.
+    """
     op.create_table(
         "booked_machines",
         sa.Column("machine", _TEXT, nullable=False),
