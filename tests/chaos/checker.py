@@ -74,20 +74,21 @@ def _overlapping_holders(uses: Sequence[Line], restores: Sequence[Restoration]) 
     """Yield machines whose holders used more than the machine's capacity at one time.
 
     A lease is held from its first to its last use. If a restore undoes the release of a lease, the holder uses it again
-    under the same token. So if a holder did not use a lease in the last second before a restore nor during it, the uses
-    after the restore count as those of another lease.
+    under the same token. So if a holder did not use a lease in the last second before a restore, the uses since the
+    mark of the restore count as those of another lease. They may begin before the end of the restore: the command ends
+    only after the view is rebuilt, and holders read the restored leases before that.
     """
     times: dict[tuple[str, int, str], list[float]] = defaultdict(list)
     for use in uses:
         times[use["reservation"], use["token"], use["component"]].append(use["at"])
 
     def was_idle(lease: tuple[str, int, str], restore: Restoration) -> bool:
-        return not any(restore.marked - 1 <= at <= restore.ended for at in times[lease])
+        return not any(restore.marked - 1 <= at <= restore.marked for at in times[lease])
 
     spans: dict[str, dict[tuple[str, int, str, int], list[Line]]] = defaultdict(lambda: defaultdict(list))
     for use in uses:
         lease = use["reservation"], use["token"], use["component"]
-        earlier = sum(use["at"] > each.ended and was_idle(lease, each) for each in restores)
+        earlier = sum(use["at"] > each.marked and was_idle(lease, each) for each in restores)
         spans[use["machine"]][*lease, earlier].append(use)
     for machine, holders in spans.items():
         yield from _overfull(machine, holders)

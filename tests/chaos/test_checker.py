@@ -113,6 +113,16 @@ def test_the_permitted_effects_of_a_restore_are_no_violation() -> None:
     assert find_violations(replace(RESTORED, calls=[a_call(12, "TerminateInstances")])) == []
 
 
+def test_a_restored_lease_may_be_used_again_before_the_restore_has_ended() -> None:
+    # r1 was released after the backup, and r5 had its machine until the mark. The restore undoes both.
+    between = [a_use(15, "r5", 50), a_use(19.9, "r5", 50)]
+    again = [*RESTORED.uses, *between, a_use(24.9)]
+    assert find_violations(replace(RESTORED, uses=again)) == []
+    # r1 was not idle before the mark: its holder and that of r5 had the machine at once.
+    both = find_violations(replace(RESTORED, uses=[*again, a_use(19.5)]))
+    assert both == ["i-1 was held by r1/1, r5/50 at 15.000"]
+
+
 @pytest.mark.parametrize(
     ("broken", "violation"),
     [
