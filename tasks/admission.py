@@ -201,8 +201,10 @@ class Admission:
             self._measure(None)
 
     def note_result(self, number: str, result: str) -> None:
-        """Record that the request that left the worker's process pool last has an answer, if `result` shows one; copies
-        of the request that were sent before the answer are then dropped.
+        """If `result` shows that the request with this number has an answer, record that it is answered. Copies of the
+        request that were sent before the answer are then dropped. `result`: the task's result as text, e.g.
+        `'accepted'`. Call this method right after `note_left`: a request that was not the last to leave the process
+        pool is ignored.
 
         A request without an answer may be carried out again, so it is not recorded. A request with a refused signature
         is not recorded either, because it may be a forged copy.
@@ -263,9 +265,12 @@ class Admission:
         self._counts[name, tuple(labels.items())] += 1
 
     def _measure(self, sent_at: float | None) -> None:
-        """Add the counts of dropped requests to the metrics, write the keys `queue:taken` and `queue:count` in Redis,
-        and read how many requests wait in the queue. `sent_at`: the sending time of the request that was taken last;
-        None: do not write `queue:taken`.
+        """Exchange the numbers about the queue `reservations`. (1) Add the counts of requests that this worker did not
+        admit to the metrics. (2) Write `sent_at` into the Redis key `queue:taken`, and add the number of newly admitted
+        requests to `queue:count`, the sum of all workers. (3) Read the length of the queue. If Redis cannot be reached,
+        the last known length stays in use.
+
+        `sent_at`: the sending time of the request that was taken last; None: do not write `queue:taken`.
         """
         self._measured_at = self._monotonic()
         counts, self._counts = self._counts, Counter()

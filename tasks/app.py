@@ -213,8 +213,8 @@ def _report_schema(**_signal: object) -> None:
 
 @before_task_publish.connect(weak=False)
 def _note_time(headers: dict[str, Any], **_signal: object) -> None:
-    """Write into a message that this process sends the cluster time at which it was sent and at which it expires. A
-    message that already has these times is left as it is.
+    """Set two times of a message before this process sends it: the cluster time of the sending, and the expiry, which
+    is converted to cluster time. A message that already has a time of sending is not changed.
 
     Celery computes the expiry from the wall clock of this host. The metrics process computes the age of waiting
     messages from the time of sending.

@@ -16,8 +16,8 @@ from scheduler.operations.paused_gc import PausedGC
 
 
 def record_sends(file: Path) -> None:
-    """Write the monotonic clock into this file now and after each task that this process sends. A health check reads
-    from the file when beat last sent a task.
+    """Write the time of the monotonic clock into this file now and after each task that this process sends. A health
+    check reads this file to find out when beat last sent a task.
 
     Raises OSError if the file cannot be written now.
     """

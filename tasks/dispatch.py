@@ -53,8 +53,8 @@ class CeleryDispatcher:
 
     `resend_seconds`: the interval in which `recover` sends slow work again. Messages with slow work expire after twice
     this time, so that copies do not fill a slow queue. `tick_seconds`: the interval of periodic ticks; requests for
-    ticks expire after twice this time. `sweep_seconds`: the interval of the sweep; requests for checks expire after
-    three times this time.
+    ticks expire after twice this time. `sweep_seconds`: the interval of the sweep, the periodic task that requests
+    checks of machines (`send_checks`). These requests expire after three times this time.
     """
 
     def __init__(

@@ -152,13 +152,16 @@ class _Case:
             self._attempt(fail)
 
     def measure(self) -> None:
-        """Record the duration of the request in the metrics."""
+        """Record in the metrics the time from the creation of this object until now as the duration of the request.
+        Record nothing if the request has no result or failed with an unknown error.
+        """
         if isinstance(self._result, str):
             self._task.measure(self._result, time.monotonic() - self._started)
 
     def _attempt(self, act: Callable[[], str | None]) -> None:
-        """Call `act` as the task of this request and store what it returns as the result; None: the request stays open.
-        A known error becomes the result that belongs to it. After an unknown error, log it and record a failed task.
+        """Call `act` while this message is the current request of its task, and store the returned text as the result.
+        If `act` returns None, the request stays open. If `act` raises an error that the task knows, store the task's
+        result for this error (`LeaseholdTask.settle`). After any other error, log the error and record a failed task.
         """
         with self._acting():
             try:

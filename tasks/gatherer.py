@@ -42,7 +42,9 @@ class Gatherer:
         self._hand_over, self._soon = hand_over, soon
         self._waiting: deque[Any] = deque()
         self._is_queued = False
-        """Whether a job waits for a free process. The job will take the requests that wait at that moment."""
+        """Whether a Job of this gatherer waits for a free process. When a process is free, the job takes the requests
+        that wait then.
+        """
 
     def add(self, request: Any) -> None:
         """Keep a request until a process of the pool is free."""
@@ -70,8 +72,8 @@ class Gatherer:
 
 
 class Job:
-    """One job of the pool: all requests, at most MOST_GATHERED, that wait when a process is free. Celery's worker
-    treats the job as a request and calls `execute_using_pool`.
+    """One unit of work for a process of the worker's pool. When a process is free, the job takes the requests that have
+    waited longest, at most MOST_GATHERED. Celery's worker handles a job like a request: it calls `execute_using_pool`.
     """
 
     def __init__(self, gatherer: Gatherer) -> None:

@@ -146,8 +146,8 @@ def _check_content(envelope: Mapping[str, Any]) -> None:
 
 
 def _read_body(body: object, encoding: object) -> bytes:
-    """Return the bytes of the body, which kombu may have encoded for Redis. Raises InvalidInputError if it is no such
-    text.
+    """Return the bytes of the body, which kombu may have encoded as base64 for Redis. Raises InvalidInputError in these
+    cases: `encoding` is another one, the body is not a text, is too long, or is not valid base64.
     """
     if encoding not in (None, "base64"):
         raise fault("properties.body_encoding", "base64, or nothing", encoding)

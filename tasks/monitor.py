@@ -48,7 +48,8 @@ def connect_per_use(app: Celery) -> None:
 def count_as(url: str) -> None:
     """Let Flower read the lengths of queues as the user of this URL, because Flower's own user has no right to queues.
 
-    (In Redis 6.2 the rights to commands hold for all keys of a user, and Flower's user needs SET and DEL.)
+    In Redis 6.2 a user's rights to commands hold for all keys of this user. Flower's user needs SET and DEL for its own
+    keys; with a right to the queues it could therefore also overwrite and delete queues.
     """
     make = Broker.__new__
     Broker.__new__ = lambda cls, _url, *args, **options: make(cls, url, *args, **options)

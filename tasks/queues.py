@@ -37,7 +37,9 @@ HELD_A_PROCESS: Final = 64
 gathered. Any other message counts as this many, so that the memory of the worker's main process is bounded.
 """
 MOST_BYTES: Final = 65_536
-"""The most bytes, or characters of text, in the body of a message that may be gathered."""
+"""Maximum length of the body of a message that may be gathered (carried out together with others). The length is in
+bytes, or in characters if the body is a text.
+"""
 GATHERED_TASKS: Final = frozenset(task_name(RESERVATIONS, verb) for verb in GATHERED)
 """The names of the tasks whose waiting messages a worker carries out together in one transaction."""
 

@@ -99,7 +99,9 @@ class PreviewDocument(Question):
 
 
 class LeasesDocument(Question):
-    """The document of the request of the host `machine` for its slot `slot` and the leases on it, from the database."""
+    """The document of a request in which the host `machine` asks for its slot `slot` and the leases on this slot. The
+    answer is read from the database.
+    """
 
     slot: Name
     machine: Name

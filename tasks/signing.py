@@ -47,7 +47,8 @@ class SigningProducer(Producer):
 def _sign(find_access: FindAccess, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
     """Return the headers that sign a message. If no key can be read, log a warning and return {}.
 
-    A worker with `access.mode` `signed` then refuses the message, and the next tick, sweep or recovery does its work.
+    A worker with `access.mode` `signed` then refuses the message. The work of the message is done later: by the next
+    tick, or after the periodic task `sweep` or `recover` has sent a new message.
     """
     try:
         return find_access().sign(queue=queue, task=headers["task"], message_id=headers["id"], body=body)
@@ -94,8 +95,8 @@ def sign_with(app: Celery, find_access: FindAccess) -> None:
 
 
 class AccessSigner:
-    """Signs messages that a MessageWriter writes without a kombu producer. It uses the Access that the Celery
-    application got from `sign_with`.
+    """Signs messages that a MessageWriter writes without a kombu producer. The keys are in the Access (a copy of the
+    cluster's principals) that the function passed to `sign_with` returns.
     """
 
     def __init__(self, amqp: SigningAMQP) -> None:

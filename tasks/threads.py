@@ -21,8 +21,8 @@ POOL_NAME: Final = "tasks.threads:ThreadPool"
 
 
 class ThreadPool(TaskPool):
-    """A Celery pool of threads that waits for running tasks at a warm shutdown, and not at a cold one: the soft
-    shutdown before the cold one has waited for them already.
+    """A Celery pool of threads. At a warm shutdown the pool waits for running tasks. At a cold shutdown the pool does
+    not wait, because the soft shutdown, which precedes it, has already waited.
     """
 
     executor: ThreadPoolExecutor

@@ -77,11 +77,15 @@ class _Count:
 
     pending: Pending
     sequence: int
-    """The number (`sequence`) of the newest reservation that is in `pending` or `later`."""
+    """Reservations up to this number (`Reservation.sequence`, which grows with each insertion) are counted in `pending`
+    or `later`.
+    """
     counted_at: float
     """Time of the count of `pending`, by the monotonic clock of this process."""
     later: Pending = _NONE
-    """Reservations that any process has inserted after those in `pending`, counted up to `sequence`."""
+    """The reservations of this principal or account that any process has inserted after the count of `pending`, up to
+    the number `sequence`.
+    """
     own: Pending = _NONE
     """Reservations that this process has inserted after `sequence`."""
 
@@ -96,8 +100,10 @@ class _Count:
         return _add(_add(self.pending, self.later), _add(self.own, Pending(others, others * MOST_INSTANCES)))
 
     def takes_less(self, sequence: int) -> bool:
-        """Return whether a count of the reservations inserted after `self.sequence` reads fewer rows than a count of
-        all pending ones. `sequence`: the number of the newest reservation.
+        """Return whether it is cheaper to count only the reservations inserted after `self.sequence` than to count all
+        pending ones again. The comparison is between the rows to read: the reservations that any process has inserted
+        since, and the pending reservations of this principal or account. `sequence`: the number of the newest
+        reservation.
         """
         return sequence - self.sequence <= self.pending.reservations + self.later.reservations
 
@@ -283,8 +289,8 @@ class KnownSlots:
     about the fit are one kind.
     """
     _found_with: tuple[Rules | None, float | None] = None, None
-    """Two values under which the kinds in `_fitting` were found to fit: the rules, and the time at which the slots were
-    read. The time is None if the rules alone showed that the kinds fit; then the result stays valid.
+    """Two values from the call that last emptied `_fitting`: its rules, and the time at which its known slots were read
+    (None: there were no slots younger than KNOWN_SECONDS). If one of the two has changed, the set is emptied again.
     """
 
     def fitting(self, rules: Rules) -> set[Hashable]:

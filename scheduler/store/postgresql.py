@@ -52,8 +52,9 @@ transaction.
 """
 _MIGRATING: Final = {"idle_in_transaction_session_timeout": "0", "lock_timeout": "60s", "statement_timeout": "0"}
 LONGEST_SECONDS: Final = 20.0
-"""The most seconds after the begin of a transaction at which it may begin its commit. With the longest pause before the
-commit (10 s) this makes 30 s, which is less than the 35 s that a search for recently changed rows goes back.
+"""Limit in seconds for a transaction, from its begin to the end of its last statement. A longer transaction is not
+committed. The server permits a pause of 10 s before the commit, so a commit begins at most 30 s after the begin of its
+transaction. This is less than the 35 s that a search for recently changed rows goes back.
 """
 _CONNECTING: Final = {
     "connect_timeout": "5",
@@ -101,8 +102,9 @@ _CAUSES: Final = (
 _CONFLICTS: Final = frozenset({"40P01", "40001"})
 _UNIQUE: Final = "23505"
 _OF_TABLES: Final = frozenset({"42P01", "42703", "23502"})
-"""SQLSTATE codes which show that the tables do not fit this program: a table or column is missing, or a new column has
-no value.
+"""SQLSTATE codes which show that the tables are of another version than this program. `42P01`: a table is missing.
+`42703`: a column is missing. `23502`: a column that must have a value gets none, because this program does not know the
+column.
 """
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 

@@ -37,8 +37,8 @@ class explaining:  # noqa: N801 - used like a function
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self.failure: Exception | None = None
-        """The last error that left a block; an error of the driver is stored as the error of the Store port that stands
-        for it.
+        """The last exception that left a `with` block of this object; None: there was none. If the exception was an
+        error of the database driver, this is the error of the Store port into which it was converted.
         """
 
     def __enter__(self) -> None:
@@ -47,8 +47,8 @@ class explaining:  # noqa: N801 - used like a function
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """If the block raised an error of the driver, raise in its place the error of the Store port that stands for
-        it. Other errors are passed on.
+        """If the block raised an error of the database driver, convert it into an error of the Store port and raise
+        this one. Other errors are passed on.
         """
         if isinstance(error, Exception):
             is_of_driver = isinstance(error, self._dialect.errors)

@@ -163,7 +163,9 @@ class SqlStore(ReadsCosts):
             return self._seen.read(session)
 
     def accept_restores(self, restores: int) -> None:
-        """Permit transactions while the database has this number of restores, and no other one. See Store."""
+        """Permit transactions while the database has this number of restores (`ClusterRow.restores`, how often a backup
+        was restored). If the number changes, `transaction` raises DatabaseWentBackError. See Store.
+        """
         self._seen.accept_restores(restores)
 
     def rules_version(self) -> int:
@@ -309,8 +311,8 @@ class SqlStore(ReadsCosts):
             return session.change(sql_ledger.prune_costs(before))
 
     def prune_booked_machines(self, before: float) -> int:
-        """Delete the stored machines without a slot whose costs are booked only until a time before `before`. Return
-        the number of deleted rows. See CostLedger.
+        """Delete the stored booking times that are before `before`. A booking time is the time until which the costs of
+        a machine without a slot are booked. Return the number of deleted rows. See CostLedger.
         """
         with self._writing() as session:
             return session.change(sql_ledger.prune_booked_machines(before))

@@ -23,7 +23,9 @@ def prune_costs(before: float) -> Executable:
 
 
 def prune_booked_machines(before: float) -> Executable:
-    """Return the statement that deletes the machines whose costs are booked only until a time before `before`."""
+    """Return the statement that deletes the rows of the table `booked_machines` whose `until` is before `before`. A row
+    is about a machine without a slot; `until` is the time until which the costs of the machine are booked.
+    """
     return delete(booked_machines).where(booked_machines.c.until < before)
 
 
@@ -70,8 +72,9 @@ class SqlLedgerWrites:
         self._costs += costs
 
     def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
-        """Return, for each machine in `born`, the time from which its costs are not booked, and store that they are
-        booked until now. `born`: machine -> the result if nothing is booked for this machine. See CostWriter.
+        """Return machine -> the time until which its costs were booked, for each machine in `born`. Store that the
+        costs of these machines are now booked until the present time. `born`: machine -> the time at which its costs
+        begin. This time is returned if no costs of the machine were booked. See CostWriter.
         """
         rows = [BookedMachine(name, born[name], max(born[name], self._now)) for name in sorted(born)]
         bulk, bind = self._ledger.advance, self._session.dialect.bind_rows

@@ -57,11 +57,11 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         self._costs: list[Cost] = []
         self._ledger = statements.ledger
         self._token = self._last_token = 0
-        """The last fencing token that `next_tokens` has returned, and the last one that is reserved."""
+        """`_token`: last fencing token that was returned; `_last_token`: last one reserved in the database."""
         self._has_sequence = False
         """Whether this transaction has locked the counter of reservations."""
         self._block = 0
-        """The fewest tokens that the next statement will reserve."""
+        """Minimum number of fencing tokens that the next statement for tokens reserves in the database."""
         self._leases = LeaseRows(session, statements.leases)
         self._locked: dict[str, Reservation] = {}
         """The reservations that this transaction has locked, as they are stored now."""
@@ -188,8 +188,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return int(count)
 
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
-        """Store those of these reservations whose ids are new, in this order. Return these with their `sequence`,
-        `version` 1 and `marked_at`. See Transaction.
+        """Store the reservations in `rows` whose ids are not stored yet, in this order. Return the newly stored ones
+        with their `sequence`, `version` 1 and `marked_at`. See Transaction.
         """
         # Lock the counter before reading known ids: no other transaction can insert until this one ends.
         if not self._has_sequence:
@@ -355,8 +355,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         return range(last - count + 1, last + 1)
 
     def _find_stored(self, kind: type[Row], ids: Sequence[str]) -> Mapping[str, Row]:
-        """Lock the stored rows of this kind with these ids, and return them by id. Reservations that this transaction
-        has locked already are not read again; the result has all of them.
+        """Lock the stored rows of this kind with these ids, and return id -> row. Reservations that this transaction
+        has locked already are not read again. The result has all of these reservations, even if `ids` lacks them.
         """
         if kind is not Reservation or not self._locked:
             return self._load(kind, ids)

@@ -145,12 +145,14 @@ class SqliteDialect:
         return select(*values).subquery("given")
 
     def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
-        """Return (shared, parameters): the positions of values that are passed once, and the bind parameters that pass
-        `rows` (structs) to `bulk.statement(shared)`. The parameters are a JSON array with an array of the values for
-        each row, and a JSON array of the shared values. See Dialect.
+        """Return (shared, parameters). `shared`: the positions of the fields that have an equal value in all rows; such
+        a value is passed once. `parameters`: the bind parameters that pass `rows` (structs) to
+        `bulk.statement(shared)`. They are a JSON array that has, for each row, an array of the other values, and a JSON
+        array of the shared values. If there are few rows, no value is shared. See Dialect.
 
-        Speed: each nested value has its own position in the array. As JSON objects, SQLite would search each row for
-        the name of the value, and nested values that all rows have in common could not be passed once.
+        Speed: the values of a row are a JSON array, in which each nested value has its own position. If a row were a
+        JSON object, SQLite would search the row for the name of each value. Also, nested values that all rows have in
+        common could not be passed once.
         """
         if len(rows) < LEAST_SHARED:
             return (), {"rows": msgspec.json.encode(bulk.read(rows)).decode()}
@@ -215,8 +217,8 @@ class SqliteDialect:
         """
 
     def explain(self, error: Exception) -> Exception:
-        """Return the error of the Store port that stands for one of `errors`. Its message is one line without
-        passwords. See Dialect.
+        """Return the error of the Store port into which `error` is converted. `error` is an instance of a class in the
+        attribute `errors`. The message of the result is one line without passwords. See Dialect.
         """
         error = getattr(error, "orig", None) or error
         if isinstance(error, sqlite3.IntegrityError) and _name_of(error) != _NOT_NULL:

@@ -1,9 +1,9 @@
 """Connections to an SQLite file that pass SQLAlchemy's statements to the driver directly.
 
 Speed: SQLAlchemy's own connection runs several times as much code for each transaction and each statement. After a
-pause of some milliseconds that code is in no cache of the processor, and then takes four to seven times as long as in a
-loop. Here SQLAlchemy only compiles each statement once. No value and no result needs a conversion: the columns of this
-database are texts and numbers, and flags are read as numbers.
+pause of some milliseconds, no cache of the processor contains that code any more. The code then takes four to seven
+times as long as when it runs in a loop. Here SQLAlchemy only compiles each statement once. No value and no result needs
+a conversion: the columns of this database are texts and numbers, and flags are read as numbers.
 """
 
 import sqlite3

@@ -110,8 +110,8 @@ class Statements:
 
     @cached_property
     def known_reservations(self) -> Select[Any]:
-        """The statement that selects, sorted, those of the given ids that stored reservations have, and locks these
-        rows. A locked row cannot be pruned before the transaction ends.
+        """The statement that locks the stored reservations with the given ids and returns their ids in ascending order.
+        A locked row cannot be pruned before the transaction ends.
         """
         table = tables.reservations.c
         return select(table.id).where(table.id.in_(self._dialect.ids())).order_by(table.id).with_for_update()

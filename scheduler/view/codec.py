@@ -19,8 +19,9 @@ _LISTS: dict[str, msgspec.json.Decoder[list[Change]]] = {
     for field, type_ in (*ROW_TYPES.items(), ("gone", Gone))
 }
 MOST_REQUESTS: Final = 2000
-"""The most different requests that a RowReader keeps. If a view has more, too few of its requests are equal, and each
-further request is decoded with its row.
+"""Limit for the number of different requests that a RowReader keeps. If a view has more different requests, few of its
+reservations have equal requests, and sharing saves little. A RowReader above the limit decodes the request of each
+further reservation together with the reservation's row.
 """
 
 

@@ -8,16 +8,19 @@ from typing import Final, Self
 from scheduler.ports import LeaderLock, ViewUnavailableError
 
 IDLE_SHARES: Final = 12
-"""For how many thirds of the lock's duration the thread waits for another tick before it ends."""
+"""How long the thread of a Renewal waits for the next tick before the thread ends. The unit is a third of
+`lock_seconds`, so 12 means four times the duration of the lock.
+"""
 
 
 class Renewal:
-    """A `with` block during which a thread renews the leader lock, each time after a third of `lock_seconds`.
+    """A `with` block during which a thread renews the leader lock, each time after a third of `lock_seconds`, the
+    duration of the lock.
 
     The renewals end when another process has the lock or the lock has expired; `LeaderLock.seconds_left` shows this.
     While Redis cannot be reached, the renewals are tried again until the lock expires. Leaving the block waits for a
-    renewal that is under way. The block may be entered again: the thread stays for IDLE_SHARES thirds of the duration,
-    because starting a thread in every tick would cost most of a millisecond.
+    renewal that is under way. The block may be entered again. Between two blocks the thread waits, at most IDLE_SHARES
+    thirds of `lock_seconds`. Starting a thread in every tick would cost most of a millisecond.
     """
 
     def __init__(self, lock: LeaderLock, lock_seconds: float) -> None:

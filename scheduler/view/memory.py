@@ -181,8 +181,8 @@ class MemoryViewCache:
         return []
 
     def list_set_aside(self) -> list[SetAside]:
-        """Return the Redis keys that were renamed because their contents were wrong. Here: return [], because a view in
-        memory has no Redis keys. See ViewCache.
+        """List the Redis keys that were renamed because of wrong contents. Here: return [], because a view in memory
+        has no Redis keys. See ViewCache.
         """
         return []
 

@@ -67,8 +67,8 @@ class RedisNotifier:
         self._kick = load_script(client, "kick")
 
     def kick(self) -> None:
-        """Request a tick. Raises the error if the message cannot be sent; then the next `kick` sends
-        one. See Notifier.
+        """Request a tick. All kicks within KICK_SECONDS together send one message. If the message cannot be sent,
+        raises the error of the sending, and the next `kick` tries to send a message again. See Notifier.
         """
         message = None if self._write_tick is None else self._write_tick()
         if message is None:
@@ -260,8 +260,8 @@ class RedisRecord:
         return remembered
 
     def list_commands(self) -> Sequence[Command]:
-        """Return the Redis commands of `read`, which a take of the leader lock sends together with its own. See
-        EarlyRead.
+        """Return the Redis commands that `read` needs. The leader lock sends these commands together with the command
+        that takes the lock. See EarlyRead.
         """
         return [("GET", self._cluster), ("HMGET", self._highest, "term", "token", RESTORING)]
 
@@ -310,11 +310,12 @@ def _read_number(text: bytes | None) -> int:
 
 class RedisLeaderLock:
     """The LeaderLock port on Redis, under the keys `<prefix>leader` and `<prefix>again`. Each process has one object. A
-    `take` that succeeds also deletes the notifier's key `<prefix>kick`, in the same round trip. `early`: the reads that
-    a tick makes right after the take; their commands are sent together with the take (EarlyRead).
+    `take` that succeeds also deletes the notifier's key `<prefix>kick`, in the same round trip. `early`: the reads
+    whose results a tick needs right after `take`. `take` already sends the commands of these reads (EarlyRead).
 
-    Every `take` has its own random token; a `take` without an answer is repeated with the same token. `clock` is a
-    monotonic clock in seconds. `renew` and `seconds_left` may be called by another thread than the other methods.
+    Every `take` has its own random token. If Redis gave no answer, the command or the next `take` is repeated with the
+    same token. `clock`: a monotonic clock in seconds. `renew` and `seconds_left` may be called by another thread than
+    the other methods.
     """
 
     def __init__(

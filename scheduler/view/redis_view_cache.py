@@ -28,11 +28,12 @@ from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, l
 from scheduler.view.wait_blocks import WaitBlocks
 
 CHANGES_A_CALL = 500
-"""The most changed rows that are sent to one Lua script. Redis serves no other client during a script; with this
-number, that takes some milliseconds.
+"""Maximum number of changed rows that are sent to one Lua script. Redis serves no other client during a script; with
+this number, that takes some milliseconds.
 """
 ENTRIES_A_CALL = 100
-"""The most entries of the view's stream of changes that one call reads. An entry has up to CHANGES_A_CALL changes."""
+"""Maximum number of entries of the view's stream of changes that a call reads. Each has up to CHANGES_A_CALL changes.
+"""
 EARLY_ENTRIES: Final = 10
 """The most entries of the stream of changes that are read together with the take of the leader lock. The number is
 small, because a process that does not get the lock reads them in vain.
@@ -73,8 +74,8 @@ class RedisViewCache:
         self._make_view = make_view
         self._generation, self._sequence = b"", 0
         self._early: tuple[bytes, int, list[Any] | None] | None = None
-        """What was read early, with a take of the leader lock: generation and sequence of this copy at that time, and
-        the changes after them. None: nothing was read.
+        """(generation, sequence, changes) that were read when the leader lock was taken: the position of this copy at
+        that time, and the later changes. None: nothing was read.
         """
         self._names, self._keys = RedisNames(prefix), _ScriptKeys(prefix)
         self._contents, self._blocks = ContentCheck(client, prefix), WaitBlocks()
@@ -118,8 +119,8 @@ class RedisViewCache:
         return self._view
 
     def list_commands(self) -> Sequence[Command]:
-        """Return the Redis command that reads the changes for `catch_up`, which a take of the leader lock sends
-        together with its own; an empty list if this process has no copy. See EarlyRead.
+        """Return the Redis command that reads the changes for `catch_up`; [] if this process has no copy. The leader
+        lock sends this command together with the command that takes the lock. See EarlyRead.
         """
         arguments: list[bytes | int] = [self._generation, self._sequence, EARLY_ENTRIES]
         return [] if self._view is None else [name_script(self._catch_up, self._keys.catch_up, arguments)]
@@ -203,8 +204,8 @@ class RedisViewCache:
 
     @redis_errors()
     def matches_copy(self) -> bool:
-        """Return whether the stored view has as many rows of each kind as this process's own copy. Also return True if
-        other processes publish faster than this one reads, so that the counts cannot be compared. See ViewCache.
+        """Return whether the stored view has as many rows of each kind as this process's own copy. The counts cannot be
+        compared if other processes publish faster than this one reads; then return True. See ViewCache.
         """
         for _ in range(LOADS_TRIED):
             view = self.catch_up()

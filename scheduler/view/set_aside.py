@@ -75,8 +75,8 @@ BROKER_TYPES: Final[Mapping[str, KeyType]] = {
     "unacked_index": "zset",
     "unacked_mutex": "string",
 }
-"""The Redis keys of kombu, the library under Celery, whose type workers check -> the type that each should have. These
-keys have no prefix.
+"""Redis key of kombu (the library with which Celery sends messages) -> the type that this key should have. Workers
+check the types of these keys. The keys have no prefix.
 """
 
 

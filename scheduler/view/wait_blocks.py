@@ -20,7 +20,8 @@ class BlockChange(NamedTuple):
     added: dict[str, bytes]
     removed: list[str]
     is_whole: bool
-    """Whether all blocks are written again, because it is not known which blocks Redis has."""
+    """Whether `added` has all blocks of waiting reservations, because this process does not know the blocks in Redis.
+    """
 
 
 class WaitBlocks:

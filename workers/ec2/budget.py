@@ -39,16 +39,16 @@ TERMINATIONS: Final = ("TerminateInstances",)
 
 
 REFUSED: Final = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
-"""Codes of EC2's refusals because of the rate of calls."""
+"""Error codes with which EC2 refuses a call because calls came too fast."""
 REGAINED: Final = 0.02
 """Share of its configured gain that a bucket gets back in a second: all of it in less than a minute."""
 CUT: Final = 0.5
 """Factor by which the gain of a token bucket is multiplied after EC2 refused a call because of the rate of calls."""
 LEAST_SHARE: Final = 0.05
-"""Smallest share of its configured gain that a bucket may have."""
+"""Lower limit for the gain of a token bucket (tokens a second), as a share of the configured gain."""
 SAME_REFUSAL_MS: Final = 1000
-"""Milliseconds after a refusal for which further refusals do not lower the gain again, because their calls were under
-way at the same time.
+"""Milliseconds after a refusal in which further refusals do not lower the gain of the same token bucket again. The
+refused calls were under way at the same time.
 """
 
 

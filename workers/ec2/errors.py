@@ -151,8 +151,8 @@ def describe_failure(error: Failure) -> CloudError:
 
 
 def remember_unclear_attempts(client: BaseClient) -> None:
-    """Mark the answers to this boto3 client for which an earlier attempt of the same call left open whether EC2 carried
-    the call out.
+    """Mark an answer to this boto3 client if an earlier attempt of the same call was unclear. An attempt is unclear if
+    EC2 may or may not have carried the call out.
 
     boto3 repeats such a call itself, and raises only the error of the last attempt. That error may be throttling,
     although the first attempt launched machines.
@@ -164,9 +164,9 @@ def remember_unclear_attempts(client: BaseClient) -> None:
 def _mark_unclear(
     parsed_response: dict[str, Any] | None, context: dict[str, Any], exception: Exception | None, **_event: Any
 ) -> None:
-    """Record two marks for an attempt of a call. (1) In the context of the call: this attempt left open whether EC2
-    carried the call out (no answer, a server error or an unknown error). (2) In the answer: an earlier attempt of the
-    call did so.
+    """Record two marks for an attempt of a call. An attempt is unclear (EC2 may or may not have carried the call out)
+    after no answer, a server error or an unknown error. (1) In the context of the call: this attempt or an earlier one
+    was unclear. (2) In the answer: an earlier attempt of the call was unclear.
     """
     metadata: dict[str, Any] = {} if parsed_response is None else parsed_response.setdefault("ResponseMetadata", {})
     if context.get(_UNCLEAR):

@@ -191,8 +191,9 @@ class Ec2Fleet:
             pass
 
     def terminate(self, machines: Sequence[str]) -> None:
-        """Terminate the machines with these ids, 250 in one call. An id that EC2 does not know is skipped: the two
-        halves of its call are sent as calls of their own, and so on.
+        """Terminate the machines with these ids, 250 in one call. If EC2 does not know an id, it refuses the whole
+        call. Each half of the ids is then sent in a call of its own, and so on, until only the unknown id is not
+        terminated.
         """
         ended = each_batch(machines, lambda ids: [self._client.terminate_instances(InstanceIds=ids)], MOST_ENDED)
         for _ in ended:

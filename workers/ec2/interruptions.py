@@ -54,7 +54,9 @@ class _Entity(msgspec.Struct, frozen=True):
 
 
 class _HealthDetail(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of an event of AWS Health that are read. The event's times are written as in an HTTP header."""
+    """The field `detail` of an event of AWS Health, with only the fields that this module reads. Its times are written
+    as in an HTTP header, e.g. `Sat, 04 Jun 2016 05:01:10 GMT`.
+    """
 
     service: str
     event_type_code: str

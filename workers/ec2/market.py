@@ -149,8 +149,8 @@ def read_type(answer: Mapping[str, Any], zones: Sequence[str], seen_at: float) -
 
 
 def _order(architectures: Iterable[str]) -> tuple[str, ...]:
-    """Return the architectures of an instance type with the 32-bit one last. The first one counts, and a type that
-    supports both counts as a 64-bit type.
+    """Return the architectures of an instance type with the 32-bit one (`i386`) last. The first architecture becomes
+    the label `architecture` of a machine, so a type that supports both gets the label of its 64-bit architecture.
     """
     return tuple(sorted(architectures, key=lambda each: (each == "i386", each)))
 

@@ -36,7 +36,7 @@ class AwsClock:
         self._wall, self._monotonic = wall, monotonic
         self._guard = Lock()
         self._ahead: float | None = None
-        """The time of AWS minus the monotonic clock, in seconds; None before the first answer."""
+        """Seconds by which the time of AWS is ahead of the monotonic clock; None before the first answer of AWS."""
 
     def now(self) -> float:
         """Return the time of AWS in seconds since the epoch. Before the first answer of AWS return the time of the wall

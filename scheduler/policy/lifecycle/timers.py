@@ -226,8 +226,8 @@ leases end follow from `Timers.lease_terms`. `Cores` sets how many cpus a lease 
 
 
 _TOGETHER: Final = frozenset({Launch, Preempt})
-"""Kinds of decisions of which a cycle may have many. `wake` does not schedule a cycle for each of them, but one for
-each pool with a `Launch`, and one for each different deadline of the `Preempt` decisions.
+"""Kinds of decisions that may be many in one cycle. `wake` does not examine them one by one. It adds one time for each
+pool with a `Launch`, and one for each different deadline of the `Preempt` decisions and of their victims.
 """
 
 

@@ -141,9 +141,11 @@ def is_same(cores: float, other: float) -> bool:
 
 
 def _list_filled(cycle: CycleState, unshared: Iterable[str]) -> dict[str, int]:
-    """Return the slots that need no change of limits: they have no spare cpus, and no lease with a limit that could
-    change. The result is a table (slot id -> number of new leases there). Only slots with new leases and slots in
-    `unshared` are examined.
+    """Return the slots on which no limit of cpus has to change (`_is_filled`), as a table (slot id -> number of leases
+    that this cycle assigns there). Such a slot has no spare cpus, and none of its earlier leases has a limit.
+
+    Only slots with new leases and slots in `unshared` are examined. `unshared`: ids of the slots with leases whose
+    limits have to be computed again (`PlanCache.list_unshared`).
 
     Speed: most slots of a busy cycle are such slots. Their leases are only counted and not read.
     """
@@ -171,9 +173,11 @@ def _is_filled(slot_info: SlotInfo) -> bool:
 
 
 def _list_unfilled(cycle: CycleState, unshared: dict[str, None], filled: Container[str]) -> list[str]:
-    """Return the ids of the slots in `unshared` that are not in `filled`. Remove the filled slots from `unshared`,
-    except slots with new leases: if the commit does not write a new lease, the other leases of its slot may use its
-    cpus.
+    """Return the ids of the slots in `unshared` that are not in `filled`. Remove each slot in `filled` without new
+    leases from `unshared`, because its limits are right.
+
+    `unshared`: ids of the slots whose limits have to be computed again. `filled`: the result of `_list_filled`. A
+    filled slot with new leases stays in `unshared`: the commit may skip a new lease, and its cpus are spare then.
     """
     found = []
     for name in list(unshared):
@@ -189,8 +193,8 @@ class _Moves:
     """The leases that begin and end by the decisions of one cycle."""
 
     omitted: dict[str, int]
-    """Slots whose new leases are not collected -> how many leases begin there that have not been found in the decisions
-    yet.
+    """Slot id -> a number, for slots on which no limit has to change. Leases that begin on these slots are not added to
+    `came`. The number is the leases that begin there, minus those that `follow` has found in the decisions so far.
     """
     came: list[tuple[str, Placement]] = field(default_factory=list)
     """The leases that begin on slots which are not in `omitted`, in order of the decisions: (reservation id,
@@ -199,7 +203,7 @@ class _Moves:
     gone: set[str] = field(default_factory=set)
     """Ids of reservations that lose all their leases."""
     parted: set[tuple[str, str]] = field(default_factory=set)
-    """Single leases that end, as (reservation id, component)."""
+    """Leases that end alone, while their reservation keeps its other leases, as (reservation id, component)."""
 
     def follow(self, decisions: Sequence[Decision]) -> None:
         """Collect the leases that begin and end by these decisions. The decisions are read from the last one to the
@@ -219,7 +223,7 @@ class _Moves:
         came.reverse()
 
     def list_owns(self) -> dict[str, list[float]]:
-        """Return a table (slot id -> the `cpus` of each lease that begins there)."""
+        """Return a table (slot id -> the own `cpus`, without spare cpus, of each lease in `came` on the slot)."""
         found = defaultdict[str, list[float]](list)
         for _, placement in self.came:
             found[placement.slot].append(placement.resources.get(CPUS, 0.0))
@@ -253,10 +257,11 @@ class _Moves:
 
 def _follow(decisions: Sequence[Decision], filled: dict[str, int]) -> _Moves:
     """Collect the leases that begin and end in this cycle from its decisions. Leases that begin on slots in `filled`
-    (slot id -> number of new leases) are left out.
+    are left out, because no limit has to change there.
 
-    There is one exception: fewer leases than this number begin on a slot of `filled`. The slot then has spare cpus,
-    because capacity is kept there for a reservation that waits, and its leases are collected too.
+    `filled`: slot id -> number of new leases for which the cycle has taken capacity on the slot. If the decisions begin
+    fewer leases there, the slot has spare cpus: the rest of the capacity is kept for a reservation that waits. The
+    leases on such a slot are collected too.
     """
     leases = [each.leases for each in decisions if type(each) is Assign] if filled else []
     if filled and len(leases) == len(decisions):  # speed: then no lease is counted for its slot

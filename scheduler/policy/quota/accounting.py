@@ -1,9 +1,10 @@
 """The cost of leases, and the payments of accounts.
 
 The tick charges accounts with these functions. When a request starts or ends a lease between two ticks, it records the
-cost of the lease with the same functions. A lease's `cost` is its cost until `charged_at`, with the cost that it
-inherited from a preempted lease. From `charged_at` on the lease costs its `weight` per second at its level (weight 1:
-one worker). A lease whose `charged_at` is None costs nothing more. Source: qscheduler's charge.
+cost of the lease with the same functions. A lease's `cost` is its cost until `charged_at`. If a preemption granted the
+lease, `cost` includes the cost of the preempted lease. From `charged_at` on the lease costs its `weight` per second at
+its level (weight 1: one worker). A lease whose `charged_at` is None costs nothing more. Source: the charge of
+qscheduler.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,8 +21,11 @@ from scheduler.model.slots import Slot
 from scheduler.policy.capacity.fits import capacity_of
 
 OVERLAP_SECONDS: Final = 35.0
-"""More seconds than any transaction takes. If an account was last charged at most this long after `now`, two
-transactions may have overlapped. If it was charged later than that, the clock went back.
+"""A number of seconds that is greater than the duration of any transaction.
+
+An account's last charge may be later than the `now` of the transaction that reads the account. If the charge is later
+by at most this number, the transaction that made the charge may have overlapped with this one. If the charge is later
+by more, the clock went back.
 """
 
 
@@ -49,11 +53,13 @@ def used_since_charge(account: Account, lease: Lease, now: float) -> Levels:
 
 
 def bill(account: Account, lease: Lease, follower: Lease | None, now: float) -> Account:
-    """Return the account after one of its leases ended (`follower` None) or became `follower`: what the lease has cost
-    since the account's last charge is added to the amount due.
+    """Return the account after its lease `lease` ended or changed. What the lease has cost since the account's last
+    charge is added to the amount due (`due`), which the next charge subtracts from the balance.
 
-    The sum of the amount due and of the costs of running leases stays the same. If the account was charged for a longer
-    time than the lease ran, the difference is refunded.
+    `follower`: the row of the same lease after the change, for example with another level; None: the lease ended. What
+    `follower` costs for this time is subtracted from the amount due. So the sum of the amount due and of the costs of
+    running leases stays the same. If the account was charged for a longer time than the lease ran, the difference is
+    refunded.
     """
     used = used_since_charge(account, lease, now)
     if lease.charged_at is not None and lease.charged_at <= now < account.charged_at <= now + OVERLAP_SECONDS:
@@ -74,11 +80,12 @@ def sum_running(account: Account, leases: Iterable[Lease], now: float) -> Levels
 
 
 def charge(account: Account, running: Levels, now: float) -> Account:
-    """Return the account as it is after a charge: it pays the amount due and `running` (the cost of its running leases
-    since the last charge), and earns for the time since then.
+    """Return the account as it is after a charge. The account pays two amounts: (1) `due`, the cost since the last
+    charge of leases that ended or changed; (2) `running`, the cost since then of leases that run. The account also
+    earns for the time since the last charge.
 
-    At each level a balance below the cap grows up to the cap; a balance above the cap stays. If `now` is not after the
-    last charge, the account is returned unchanged.
+    At each level a balance below the cap grows up to the cap; a balance above the cap does not grow. If `now` is not
+    after the last charge, the account is returned unchanged.
     """
     elapsed = now - account.charged_at
     if elapsed <= 0:

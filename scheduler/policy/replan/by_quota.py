@@ -12,8 +12,8 @@ from scheduler.policy.queueing.order import rank_by_level
 
 
 class PlacementByQuota:
-    """The levels of the accounts in the kept cycle, and the ranks of reservations. The ranks are valid while these
-    levels do not change.
+    """Finds the ranks of reservations under `queue: quota` for a kept cycle, and tests whether the ranks may have
+    changed. The ranks are valid while the levels of the accounts are the same as in the kept cycle.
     """
 
     def __init__(self, cycle: CycleState) -> None:

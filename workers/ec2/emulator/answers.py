@@ -65,8 +65,8 @@ def answer_empty_fleet(market: str, faults: Iterable[PlacedFault]) -> Response:
 
 def answer_fleet(answers: Sequence[str], market: str, faults: Iterable[PlacedFault]) -> Response:
     """Return one answer to a CreateFleet whose instances moto launched by several calls. `answers`: moto's answers, one
-    for each call. The result is the first of them with the instances of all of them, and with an error for each of
-    `faults`.
+    for each call. The result is the first of these answers, to which two things are added: the instances of the other
+    answers, and an error for each of `faults`.
     """
     first, *others = answers
     instances = "".join(part[1] for each in others if (part := _INSTANCES.search(each)))

@@ -116,10 +116,12 @@ class FaultTable:
         return None
 
     def take_for_places(self, call: Call, places: Iterable[Place], now: float) -> dict[Place, FaultRule]:
-        """Return place -> rule, for each place (instance type and zone) of a launch that an injected fault makes fail.
-        If several faults do so, the rule is that of the first one in the table.
+        """Return place -> rule, for each place (instance type and zone) of the launch `call` at which an injected fault
+        prevents the launch. If several faults apply to a place, the rule is that of the first of these faults in the
+        table.
 
-        The remaining count of each of these faults is reduced by 1, even if the fault applies to several places.
+        The remaining count of each fault whose rule is returned is reduced by 1, even if the rule is returned for
+        several places.
         """
         places = list(places)
         drawn = [
@@ -192,7 +194,7 @@ class Throttle:
 
 
 def find_costs(call: Call) -> Mapping[str, int]:
-    """Return name of a token bucket of `Throttling` -> number of tokens that a call takes from this bucket."""
+    """Return the tokens that a call takes from buckets of `Throttling`, as name of the bucket -> number of tokens."""
     if call.is_launch:
         return {"launch": 1, "launched_instances": 0 if call.is_dry_run else call.wanted[1]}
     if call.action == "TerminateInstances":

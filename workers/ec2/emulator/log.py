@@ -51,8 +51,10 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool
     """Whether the call was carried out, but its answer was lost. `status` and `code` are those of the lost answer."""
     faults: list[str]
-    """The injected faults and limits that applied to the call: `error:CODE`, `place:CODE`, `quota:CODE`,
-    `capacity:CODE`, `power:CODE` (of a stop, start or resize), `short`, `throttled`, `lost:WAY`.
+    """The injected faults and limits that applied to the call. CODE is an EC2 error code. `error:CODE`: the whole call
+    failed. `place:CODE`: an instance type in a zone failed. `quota:CODE`, `capacity:CODE`: this limit was reached.
+    `power:CODE`: a stop, start or resize was refused. `short`: a launch got fewer instances (`FaultRule.deliver`).
+    `throttled`: a token bucket was empty. `lost:WAY`: the answer was lost in this way (`FaultRule.lost`).
     """
 
 

@@ -117,7 +117,9 @@ class Middleware:
         return self.serve(read_call(environ, body), environ)(environ, start_response)
 
     def begin(self) -> None:
-        """Let moto launch EmulatedInstances from now on, and record them in this emulator."""
+        """From now on, let moto create launched instances as objects of EmulatedInstance, and record them in this
+        emulator.
+        """
         install_instances(self.control.lives)
         install_queues()
         self.run_due_events()
@@ -269,7 +271,9 @@ class Middleware:
         return refused[0][1] if refused else answer_empty_fleet(str(call.market), errors)
 
     def _find_price(self, call: Call) -> Price:
-        """Return a function that returns the present price of a place (instance type and zone) for a launch call."""
+        """Return a function from a place (instance type and zone) to its present price in the market of this launch
+        call. The price of a place without an instance type is infinite.
+        """
 
         def find(place: Place) -> float:
             if place.type is None:

@@ -53,7 +53,8 @@ class Chosen(Document):
     market: Literal["spot", "on-demand"] | None = None
     deadline: Seconds | None = None
     """Only for `interrupt` and `maintain`: real seconds from the notice to the end of the instance (`interrupt`), or to
-    the begin of the scheduled change (`maintain`). Default: as in the control API.
+    the begin of the announced change, a retirement (`maintain`). Default: the setting `interruption_deadline` for
+    `interrupt`, and 14 days (LONG_BEFORE) for `maintain`.
     """
 
     def check_fields(self) -> None:
