@@ -291,6 +291,7 @@ class KnownSlots:
     _found_with: tuple[Rules | None, float | None] = None, None
     """Two values from the call that last emptied `_fitting`: its rules, and the time at which its known slots were read
     (None: there were no slots younger than KNOWN_SECONDS). If one of the two has changed, the set is emptied again.
+    Rules None: slots were read since then, so the next call empties the set.
     """
 
     def fitting(self, rules: Rules) -> set[Hashable]:
@@ -308,7 +309,7 @@ class KnownSlots:
         """Read the slots from the database again. Of slots with equal pool, offering, resources and labels, only one
         active and one inactive slot are kept.
         """
-        self.read_at = monotonic()
+        self.read_at, self._found_with = monotonic(), (None, None)
         self.slots = list({_kind_of(slot): slot for slot in store.find_slots()}.values())
 
     def is_young(self) -> bool:

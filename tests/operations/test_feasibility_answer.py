@@ -72,6 +72,19 @@ def test_a_registered_host_may_fit_a_request_that_no_offering_fits() -> None:
     assert waiting_code(harness.submit("after", **big)) == "never_fits"
 
 
+def test_what_fitted_on_a_host_is_tested_again_when_the_slots_were_read_long_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness({"pools": SIZED})
+    big: dict[str, Any] = {"resources": {"cpus": 16}}
+    harness.ask("register", **HOST, **big)
+    assert waiting_code(harness.submit("with", **big)) is None
+    harness.ask("remove", slot="lab-1")
+    later = admission.monotonic() + admission.KNOWN_SECONDS
+    monkeypatch.setattr(admission, "monotonic", lambda: later)
+    assert waiting_code(harness.submit("after", **big)) == "never_fits"
+
+
 def test_new_rules_may_make_a_request_fit() -> None:
     harness = Harness({"pools": SIZED})
     assert waiting_code(harness.submit("r1", resources={"cpus": 5})) == "never_fits"
