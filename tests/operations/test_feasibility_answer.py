@@ -1,6 +1,7 @@
 """A reservation that no slot could fit is accepted with the reason in the answer, since it may fit later."""
 
 from collections.abc import Iterable
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -80,8 +81,8 @@ def test_what_fitted_on_a_host_is_tested_again_when_the_slots_were_read_long_ago
     harness.ask("register", **HOST, **big)
     assert waiting_code(harness.submit("with", **big)) is None
     harness.ask("remove", slot="lab-1")
-    later = admission.monotonic() + admission.KNOWN_SECONDS
-    monkeypatch.setattr(admission, "monotonic", lambda: later)
+    later = monotonic() + admission.KNOWN_SECONDS
+    monkeypatch.setattr("scheduler.operations.admission.monotonic", lambda: later)
     assert waiting_code(harness.submit("after", **big)) == "never_fits"
 
 
