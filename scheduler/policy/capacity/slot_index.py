@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from operator import attrgetter, itemgetter
 from typing import TypeVar
 
+from scheduler.model.resources import Labels, Resources
 from scheduler.policy.capacity.candidate_queue import (
     LEASE,
     CandidateQueue,
@@ -47,6 +48,11 @@ class SlotIndex:
         """Position in slot order -> slot, for the slots of the index."""
         self._classes: dict[Mark, SlotClass] = {}
         self._alike: dict[tuple[Mark, Mark], _Alike] = {}
+        self._unused: dict[tuple[str, int, int], tuple[SlotClass, RemainingCapacity, Resources | None, Labels]] = {}
+        """(pool, identity of the free amounts, identity of the labels) -> (class, remaining capacity, these amounts,
+        these labels), for slots without leases that were added. The table keeps the two objects, so that no other
+        object gets their identities.
+        """
         self._classes_of_pool: dict[str, list[SlotClass]] = {}
         self._capacities = RemainingCapacities()
         self._queues: dict[Mark, CandidateQueue] = {}
@@ -97,8 +103,23 @@ class SlotIndex:
     def add(self, slot_info: SlotInfo, need: InstanceRequest | None = None) -> None:
         """Add a slot to the index, so that searches find it. If `need` is given, one instance of this request is placed
         on the slot first.
+
+        Speed: slots that are launched with the same offering refer to the same amounts and labels. Their class and
+        remaining capacity are looked up by the identity of both, because it takes longer to build the keys of a slot.
         """
-        self._insert(slot_info)
+        amounts, labels = slot_info.free, slot_info.labels
+        identity = (slot_info.slot.pool, id(amounts), id(labels))
+        is_unused = not (slot_info.leases or slot_info.load or slot_info.pool.max_uses)
+        found = self._unused.get(identity) if is_unused else None
+        if found is None:
+            self._insert(slot_info)
+            if is_unused:
+                self._unused[identity] = slot_info.slot_class, slot_info.remaining, amounts, labels
+        else:
+            slot_class, remaining, _, _ = found
+            self._slot_infos[slot_info.order] = slot_info
+            slot_class.slot_infos.append(slot_info)
+            slot_info.slot_class, slot_info.remaining, slot_info.free = slot_class, remaining, remaining.free
         if need is not None:
             after = slot_info.remaining.after[need.steps[slot_info.slot_class.pool]]
             assert after is not None, "a slot that is added for a request can take it"  # noqa: S101
