@@ -93,7 +93,9 @@ class QoS(redis.QoS):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._large: set[str] = set()
-        """Delivery tags of the messages in this worker that are not gathered (carried out together with others)."""
+        """Delivery tags of the messages in this worker that are carried out alone. Other messages are gathered:
+        several are carried out together.
+        """
         self._recorded: str | None = None
         """Delivery tag of the message that is being delivered and whose record is stored already."""
         self._acks: list[Command] = []

@@ -1,5 +1,5 @@
-"""The parts of the OpenAPI document: operations with their parameters and responses, and the list of the resources that
-only read.
+"""The parts of the OpenAPI document: operations with their parameters and responses, and the list of the addresses that
+can only be read (GET).
 """
 
 import re

@@ -139,8 +139,8 @@ class Client(Commands, RuleRequests):
         unchanged, even if the request was refused. `request`: the id of the request (default: a random one). A request
         with the id of an earlier one changes nothing and gets the earlier answer.
 
-        The other methods raise Refused for a refused request, and add the keys of reservations; this method does
-        neither. Raise NotAnswered or Unavailable.
+        The other methods raise Refused for a refused request, and put the key of the reservation into the document;
+        this method does neither. Raise NotAnswered or Unavailable.
         """
         return self._wire.ask(verb, document, self._timeout(timeout), request=request)
 

@@ -51,10 +51,13 @@ def hash_key(key: str) -> str:
 class Keys:
     """The store of one user's keys of reservations. Safe for threads and processes.
 
+    The key of a reservation is a secret that its holder must show, in addition to the fencing token of the lease, to
+    use the lease: for example to release it.
+
     `makes`: whether a key is made for a reservation that is submitted without a key. It is True for clients that sign
-    their messages. Where messages need no signature, no keys are made, so that holders on other hosts need only the
-    token. If the file cannot be used (no home folder, a read-only disk, another user's file), keys are kept in the
-    memory of this object.
+    their messages. Where messages need no signature, it is False: a holder on another host, which does not have this
+    store, can then use its lease with the token alone. If the file cannot be used (no home folder, a read-only disk,
+    another user's file), keys are kept in the memory of this object.
     """
 
     def __init__(self, path: Path | None = None, *, makes: bool = True) -> None:

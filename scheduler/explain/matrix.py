@@ -231,7 +231,7 @@ class Findings:
             amounts for name, amounts, labels in kinds if name in need.given and need.could_hold(name, None, labels)
         ]
         if not asked:
-            return f"{need.component.name} requests no amounts"
+            return f"{need.component.name} requests no resources"
         if not held:
             return f"{need.component.name} requests {_amounts(asked)}; no slot has its labels"
         if None in held:

@@ -60,8 +60,8 @@ class ReplacementRules(Document):
     up; 0 = none.
     """
     min_saving: Amount = 0.0
-    """Saving from which on an idle machine is replaced by a cheaper offering, as a share of its price like 0.3; 0 =
-    off.
+    """An idle machine is replaced by a cheaper offering if that saves at least this share of the machine's price, for
+    example 0.3; 0 = off.
     """
 
     def check_fields(self) -> None:

@@ -106,8 +106,8 @@ class Pool(Document):
     while EC2 has no capacity for its own.
     """
     storage_price: Amount = 0.0
-    """Price of a GiB of storage per month in dollars, by which the cost ledger books stopped machines with
-    `ec2.volume_gib`; 0 = unknown.
+    """Price of a GiB of storage per month in dollars. The cost ledger books this price times `ec2.volume_gib` for a
+    stopped machine; 0 = unknown.
     """
     max_leases_per_slot: Positive | None = None
     """Maximum number of leases per slot; default: as many as fit, or 1 in a pool without `resources` and

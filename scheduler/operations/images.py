@@ -54,9 +54,9 @@ class Refreshed(NamedTuple):
 
 
 def refresh_images(ports: Ports, images: Images) -> Refreshed:
-    """Look up the sources of images in the rules in force. If an image changed, store the ids as a new version of the
-    rules, with the same document. If a source cannot be looked up, its image stays. Return what changed and what could
-    not be looked up.
+    """Look up the sources of images in the rules in force. If a source has another image now, store a new version of
+    the rules: it has the same document, and the new ids of the images. If a source cannot be looked up, its image
+    stays. Return what changed and what could not be looked up.
 
     Sources are looked up outside of any transaction. If other rules came into force meanwhile, nothing is stored.
     """

@@ -29,8 +29,8 @@ class WaitBlocks:
 
     def __init__(self) -> None:
         self._fields: dict[WaitBlock, str] | None = None
-        """Block -> its field in Redis, in queue order, for the blocks that Redis has. Blocks are compared by identity.
-        None: it is not known which blocks Redis has.
+        """Block -> the name under which Redis has it (a field of a hash), in queue order. Blocks that are not
+        in Redis are not in the table. Blocks are compared by identity. None: it is not known which blocks Redis has.
         """
         self._numbers = count()
         self._name = secrets.token_hex(4)

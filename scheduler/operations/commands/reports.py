@@ -82,8 +82,8 @@ def _known_since(current: Reservation) -> float:
     """Return the time of the newest information about a reservation: its last change of phase, or its last
     confirmation. Reports from before that time are ignored.
 
-    If the lease began because of a report, the result is the time that the report gives, which is stored as the time of
-    the confirmation.
+    A report may itself have begun the lease. The confirmation then has the time that this report gave, and so this time
+    is the result.
     """
     if current.confirmed_at is None:
         return current.changed_at

@@ -45,8 +45,8 @@ class WaitFigures:
     """
 
     _known: dict[WaitBlock, _BlockFigures] = field(default_factory=dict)
-    """Each `WaitBlock` of the last plan -> what was counted for its reservations, in queue order. Two blocks are equal
-    only if they are the same object.
+    """For each part of the last plan's queue (`WaitBlock`): the figures of its reservations. The parts stand in the
+    order of the queue. Two blocks are equal only if they are the same object.
     """
     _codes: Counter[str] = field(default_factory=Counter)
     _accounts: Counter[str] = field(default_factory=Counter)

@@ -214,8 +214,8 @@ class _Search:
         different = waiters.different
         self.different = len(different)
         self.runs = _open_runs(cycle, waiters.demands, different, elastic.pools)
-        """Demand -> an iterator over the leases of its reservations, one reservation after the other. See
-        `_open_runs`.
+        """Demand -> an iterator whose next step takes free capacity for one more reservation of this demand and yields
+        the leases that the reservation gets. See `_open_runs`.
         """
         self.deferred: set[str] = set()
         """Ids of reservations behind a gang in a queue without backfill: they are placed only after slots were launched

@@ -5,8 +5,8 @@ In slot order, each slot takes the first reservation whose required labels the s
 also all preferred labels), and then the next one, until the slot is full. No idle slot is kept for a better
 reservation. A reservation with several instances is tried on the slot where its first instance would be placed. Its
 other instances take the first slots in slot order on which they fit and that no limit of the account refuses. The
-reservation is placed if all instances fit. If not, the slot goes to the next reservation in order, and later slots are
-tried for this one. Source: qscheduler.
+reservation is placed if all instances fit. If not, this slot takes the next reservation in order, and the reservation
+that was not placed is tried again on the slots after this slot. Source: qscheduler.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -106,9 +106,10 @@ def list_fallback(
 def find_end(pool: Pool, market: str, hold: Hold) -> float:
     """Return until when a launch back-off (`hold`) pauses an offering of this market (seconds since the epoch).
 
-    After `on_demand_after` refusals in a row for lack of capacity, a spot offering is tried again when
-    `spot_again_after` has passed since the last refusal. Otherwise launches would go from one market to the other at
-    each end of a `capacity_hold`.
+    This is the end of the back-off, with one exception. After `on_demand_after` refusals in a row for lack of capacity,
+    a spot offering stays paused until `spot_again_after` has passed since the last refusal, if that is later. Without
+    this exception, launches would return to the spot market at the end of each back-off, which is short
+    (`capacity_hold`), to be refused again.
     """
     has_fallen_back = hold.kind == "capacity" and market == "spot" and 0 < pool.on_demand_after <= hold.streak
     return max(hold.until, hold.refused_at + pool.market.spot_again_after) if has_fallen_back else hold.until

@@ -46,7 +46,7 @@ class Allocation(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """The number of instances at all places."""
+        """The number of instances at all places together. A place is an instance type in a zone."""
         return sum(self.counts.values())
 
 

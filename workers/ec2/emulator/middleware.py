@@ -253,9 +253,10 @@ class Middleware:
         return _Reply(answer, faults=grant.faults)
 
     def _create_fleet(self, call: Call, grant: Grant, environ: "WSGIEnvironment") -> Response:
-        """Let moto launch the granted part of a CreateFleet, place by place, because moto launches all instances of one
-        call at one place. If moto refuses some places, the answer has an error for each of them. If it refuses all, its
-        first refusal is the answer.
+        """Let moto launch the instances of a CreateFleet call that the emulator allows (`grant`), with one call to moto
+        for each place (instance type and zone), because moto launches all instances of one call at one place. If moto
+        refuses some places, the answer has an error for each of them. If it refuses all, its first refusal is the
+        answer.
         """
         given, refused = list[str](), list[tuple[Place | None, Response]]()
         for place, count in grant.counts.items():
