@@ -179,7 +179,7 @@ def _schedule_warnings(path: str, pool: Pool, now: float) -> Iterator[Fault]:
 def _launch_warnings(path: str, pool: Pool) -> Iterator[Fault]:
     ec2 = pool.ec2
     if not (ec2.launch_template or ec2.image):
-        yield Fault(f"{path}.ec2.image", "an image or a launch_template (EC2 cannot launch)", "neither")
+        yield Fault(f"{path}.ec2.image", "an image or a launch_template (a launch needs one)", "neither")
     if ec2.launch_template and ec2.security_groups:
         got = f"{len(ec2.security_groups)} of them"
         yield Fault(

@@ -144,8 +144,8 @@ LEASE_MOVES: Final[Edges] = {
     ("claimed", "held"): {"tick": "the earlier leases of its slot have ended"},
     ("claimed", "ended"): {
         "tick": "its slot is gone, or its reservation expired",
-        "holder": "the reservation was cancelled, or a report says that it runs on another slot",
-        "operator": "the reservation was cancelled or suspended, or a report says that it runs on another slot",
+        "holder": "the reservation was cancelled, or it runs on another slot",
+        "operator": "the reservation was cancelled or suspended, or it runs on another slot",
     },
     ("held", "revoking"): {"tick": "has to be given back by a deadline"},
     ("held", "ended"): {

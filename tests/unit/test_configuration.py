@@ -242,7 +242,7 @@ def test_every_key_has_a_line_of_documentation() -> None:
     [
         ("", ["pools: expected at least one pool, got none"]),
         ("target_warm_slots = 3", ["pools.a.target_warm_slots: expected at most max_slots (2), got 3"]),
-        ("ec2 = {}", ["pools.a.ec2.image: expected an image or a launch_template (EC2 cannot launch), got neither"]),
+        ("ec2 = {}", ["pools.a.ec2.image: expected an image or a launch_template (a launch needs one), got neither"]),
         (
             "ec2 = { launch_template = 'x', launch_template_version = 1, security_groups = ['sg-1'] }",
             ["pools.a.ec2.security_groups: expected no security groups beside a launch_template, which names its own, got 1 of them"],

@@ -34,8 +34,8 @@ def prepare(app: Starlette) -> None:
 
 
 async def show_fleet(request: Request) -> Response:
-    """Show the whole page: the map (a box for each slot), the table with the filter of the address, and the panel of
-    the slot that the address names.
+    """Show the whole page: the map (a box for each slot), the table of slots that match the filter in the URL, and
+    the panel of the slot that the URL names.
     """
     feed = backend(request).feed
     await feed.refresh()

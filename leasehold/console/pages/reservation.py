@@ -192,7 +192,9 @@ def _format_request(row: Reservation) -> str:
 
 
 def _find_refusal(request: Request, found: Explanation) -> str | None:
-    """Return a sentence that explains why the caller may not make the smallest change; None if the caller may do it."""
+    """Return a sentence that explains why the caller may not make the change that the page proposes, the smallest one
+    with which the reservation would get its lease. Return None if the caller may make it.
+    """
     sender = caller(request)
     verbs = [action.verb for each in (found.change.actions if found.change else ()) if (action := find_action(each))]
     return next((refusal for verb in verbs if (refusal := sender.find_refusal(verb))), None)

@@ -1,7 +1,8 @@
 """Handlers of the reports of an observer of the machines: `confirm` (a reservation runs on a slot), `absent` (it runs
 nowhere) and `idle` (nothing runs on a slot).
 
-A report overrides the stored state, unless the report is older than what is known. Source: qscheduler's notices.
+A report overrides the stored state, unless the report is older than what is known. This rule comes from
+qscheduler, the scheduler of LUCI's machines, where reports are named notices.
 """
 
 from collections.abc import Callable, Iterable

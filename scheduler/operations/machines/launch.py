@@ -315,9 +315,9 @@ def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
 
 
 def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collection[Hold], count: int = 1) -> None:
-    """Correct `active`, the stored number of active slots, in other back-offs for EC2 quotas that began together with
-    this refusal: at the same time, or for launches of the same tick. The number is lowered to the pool's active slots
-    without the refused ones.
+    """Correct `active`, the stored number of active slots, in the other launch back-offs for an EC2 quota which began
+    at the same time as this refusal, or which a launch of the same tick caused. The number is lowered to the number of
+    the pool's slots that are active now, so that slots whose launch was refused do not count.
 
     The slot of a refused launch is no longer active. Without the correction, a later count would be lower than the
     stored number. That would look like freed EC2 quota and end these back-offs. `own`: the id of the back-off that this

@@ -300,7 +300,7 @@ class KeptCycle:
         return ON_HOLD if demand is None else self._find_refusal(demand).reason
 
     def _push_all(self, added: Mapping[Demand | None, list[Key]]) -> None:
-        """Add positions of reservations to the heaps of their demands. A demand None (on hold) has no heap."""
+        """Add reservations, by their keys in the queue, to the heaps of their demands. None (on hold) has no heap."""
         for demand, keys in added.items():
             if demand is not None:
                 _check_plain(demand)
