@@ -48,10 +48,10 @@ class SlotIndex:
         """Position in slot order -> slot, for the slots of the index."""
         self._classes: dict[Mark, SlotClass] = {}
         self._alike: dict[tuple[Mark, Mark], _Alike] = {}
-        self._unused: dict[tuple[str, int, int], tuple[SlotClass, RemainingCapacity, Resources | None, Labels]] = {}
-        """(pool, identity of the free amounts, identity of the labels) -> (class, remaining capacity, these amounts,
-        these labels), for slots without leases that were added. The table keeps the two objects, so that no other
-        object gets their identities.
+        self._unused: dict[tuple[str, int, int], tuple[_Alike, Resources | None, Labels]] = {}
+        """(pool, identity of the free amounts, identity of the labels) -> (what such slots have in common, these
+        amounts, these labels), for slots without leases that were added. The table keeps the two objects, so that no
+        other object gets their identities.
         """
         self._classes_of_pool: dict[str, list[SlotClass]] = {}
         self._capacities = RemainingCapacities()
@@ -110,16 +110,12 @@ class SlotIndex:
         amounts, labels = slot_info.free, slot_info.labels
         identity = (slot_info.slot.pool, id(amounts), id(labels))
         is_unused = not (slot_info.leases or slot_info.load or slot_info.pool.max_uses)
-        found = self._unused.get(identity) if is_unused else None
-        if found is None:
-            self._insert(slot_info)
-            if is_unused:
-                self._unused[identity] = slot_info.slot_class, slot_info.remaining, amounts, labels
+        if is_unused and identity in self._unused:
+            self._insert(slot_info, self._unused[identity][0])
+        elif is_unused:
+            self._unused[identity] = self._insert(slot_info), amounts, labels
         else:
-            slot_class, remaining, _, _ = found
-            self._slot_infos[slot_info.order] = slot_info
-            slot_class.slot_infos.append(slot_info)
-            slot_info.slot_class, slot_info.remaining, slot_info.free = slot_class, remaining, remaining.free
+            self._insert(slot_info)
         if need is not None:
             after = slot_info.remaining.after[need.steps[slot_info.slot_class.pool]]
             assert after is not None, "a slot that is added for a request can take it"  # noqa: S101
@@ -137,15 +133,20 @@ class SlotIndex:
         self.changes += 1
         self.steps += 1
 
-    def _insert(self, slot_info: SlotInfo) -> None:
-        """Put a slot into the class of slots with its pool and labels. No candidate queue is updated."""
+    def _insert(self, slot_info: SlotInfo, alike: _Alike | None = None) -> _Alike:
+        """Put a slot into the class of slots with its pool and labels. No candidate queue is updated. Return what the
+        slot has in common with slots that are alike. `alike`: this result, if the caller knows it.
+        """
         self._slot_infos[slot_info.order] = slot_info
-        marks, opened = find_marks(slot_info), slot_info.opened
-        shared, slot_class, remaining = self._alike.get(marks) or self._add_marks(marks, slot_info)
-        if opened is not None and opened.marks is marks:
-            opened.marks = shared  # the equal keys of most slots are freed
+        if alike is None:
+            marks, opened = find_marks(slot_info), slot_info.opened
+            alike = self._alike.get(marks) or self._add_marks(marks, slot_info)
+            if opened is not None and opened.marks is marks:
+                opened.marks = alike[0]  # the equal keys of most slots are freed
+        _, slot_class, remaining = alike
         slot_class.slot_infos.append(slot_info)
         slot_info.slot_class, slot_info.remaining, slot_info.free = slot_class, remaining, remaining.free
+        return alike
 
     def _add_marks(self, marks: tuple[Mark, Mark], slot_info: SlotInfo) -> _Alike:
         class_mark, capacity_mark = marks

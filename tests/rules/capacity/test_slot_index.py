@@ -2,8 +2,10 @@
 
 from itertools import islice
 from random import Random
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
@@ -11,10 +13,10 @@ from scheduler.model.view import View
 from scheduler.policy.capacity.candidate_queue import RemainingCapacity
 from scheduler.policy.capacity.gang import Shortage, fill, has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
-from scheduler.policy.capacity.slot_index import CHANGES_A_STEP, SLOTS_A_STEP
-from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.capacity.slot_index import CHANGES_A_STEP, SLOTS_A_STEP, SlotIndex
+from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
-from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
+from tests.builders import NOW, SYSTEM, a_component, a_lease, a_reservation, a_slot, some_rules
 
 
 def a_draft(seed: int) -> tuple[CycleState, Reservation]:
@@ -111,6 +113,47 @@ def test_a_slot_that_is_added_for_a_request_has_one_instance() -> None:
     [slot_info] = cycle.slot_infos.values()
     cycle.launched.add(slot_info, demand.needs[0])
     assert (slot_info.load, slot_info.free) == (1, {"cpus": 24})
+
+
+AMOUNTS, LABELS = {"cpus": 4}, {"zone": "a"}
+"""Two objects to which several slots refer, as the slots do that are launched with one offering."""
+
+
+def a_slot_with_shared_objects(order: int, pool: str = "linux", uses: int = 0, **different: Any) -> SlotInfo:
+    keys = {"system": SYSTEM, "max_slots": 2}
+    rules = some_rules({"pools": {"other": keys, "limited": keys | {"max_uses": 3}}})
+    slot_info = make_slot_info(a_slot(f"{pool}-{order}", pool=pool, uses=uses), rules.pools[pool], order)
+    return structs.replace(slot_info, **({"free": AMOUNTS, "labels": LABELS} | different))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {}),
+        ({}, {"free": {"cpus": 2}}),
+        ({}, {"labels": {"zone": "b"}}),
+        ({}, {"pool": "other"}),
+        ({}, {"given": 1}),
+        ({"given": 1}, {}),
+        ({}, {"leases": {("r1", "main"): a_lease("linux-1")}}),
+        ({"leases": {("r1", "main"): a_lease("linux-0")}}, {}),
+        ({"pool": "limited"}, {"pool": "limited", "uses": 1}),
+    ],
+)
+def test_added_slots_that_refer_to_the_same_objects_share_only_what_is_equal(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    index = SlotIndex()
+    slot_infos = [a_slot_with_shared_objects(order, **each) for order, each in enumerate((first, second))]
+    expected = [(each.slot.pool, each.labels, each.free, each.load, each.uses_left) for each in slot_infos]
+    for each in slot_infos:
+        index.add(each)
+    found = [(each.slot_class, each.remaining) for each in slot_infos]
+    assert [(kind.pool, kind.labels, left.free, left.load, left.uses_left) for kind, left in found] == expected
+    assert [list(index.list_slot_infos()), *(kind.slot_infos[-1] for kind, _ in found[1:])] == [
+        slot_infos,
+        slot_infos[1],
+    ]
 
 
 @pytest.mark.parametrize(("slots", "fits"), [(4, True), (3, False)])
