@@ -73,11 +73,11 @@ def measure(folder: Path, redis_url: str, slots: int, reservations: int, seconds
         wait_for_view(console)
         print(f"the console has read the view after {time.monotonic() - began:.1f} s")
         with publishing(cache, fleet) as sent:
-            time.sleep(2)
+            time.sleep(2)  # the begin of the changes is not measured
             report("no page open", console, client, seconds)
             print_pages(console)
             streams = [Stream(console) for _ in range(STREAMS)]
-            time.sleep(2)
+            time.sleep(2)  # the opening of the streams is not measured
             for stream in streams:
                 stream.delays.clear()
             report(f"{STREAMS} streams open", console, client, seconds)

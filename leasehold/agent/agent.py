@@ -201,6 +201,7 @@ class HostAgent:
                 is_reported = True
                 until = time.monotonic() + retry.take()
                 while (left := until - time.monotonic()) > 0 and not self._is_leaving:
+                    # A signal only sets `_is_leaving`, and the sleep goes on after it: so the pause has short parts.
                     time.sleep(min(left, NOTICE_SECONDS))
                 continue
             self._has_served = answer.state == "ready"
