@@ -20,8 +20,7 @@ from leasehold.common.masking import show_url
 from leasehold.common.names import RedisNames
 from leasehold.common.report import read_report
 from leasehold.errors import Unavailable, Unknown
-from scheduler.model.slots import PublicSlot
-from scheduler.model.transitions import HOLDING
+from scheduler.model.slots import PublicSlot, has_machine_of
 
 ROWS_A_CALL: Final = 1000
 Row = TypeVar("Row", Reservation, Slot, Account)
@@ -219,7 +218,7 @@ def join_machines(row: Reservation, slots: Mapping[str, PublicSlot | None]) -> J
     leases, missing = [], []
     for lease in row.leases:
         slot = slots.get(lease.slot)
-        if slot is not None and slot.epoch == lease.epoch and slot.state in HOLDING:
+        if slot is not None and has_machine_of(slot, lease.epoch):
             machine = {
                 "instance_id": slot.instance_id,
                 "address": slot.address,

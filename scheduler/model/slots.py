@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from scheduler.model.events import Event
-from scheduler.model.transitions import SLOT_MOVES, Cause, SlotState, check_move
+from scheduler.model.transitions import HOLDING, SLOT_MOVES, Cause, SlotState, check_move
 
 Market = Literal["spot", "on-demand"]
 CostKind = Literal["used", "booting", "idle", "draining", "interrupted", "stopped", "unbound"]
@@ -181,6 +181,13 @@ class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
 
 
 _DIGITS = "0123456789"
+
+
+def has_machine_of(slot: PublicSlot, epoch: int) -> bool:
+    """Return whether a slot still has the machine of a lease that was granted in this epoch of the slot: the slot has
+    this epoch, and is in a state in which slots have leases. A slot keeps its epoch when its machine is gone.
+    """
+    return slot.epoch == epoch and slot.state in HOLDING
 
 
 def slot_order(slot_id: str) -> tuple[str, int, str]:

@@ -9,7 +9,7 @@ import msgspec
 
 from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation, usable_cores
-from scheduler.model.slots import Slot
+from scheduler.model.slots import Slot, has_machine_of
 
 
 def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[st
     del row["key_hash"]
     for lease in row["leases"]:
         slot = slots.get(lease["slot"])
-        if slot is not None and slot.epoch == lease["epoch"]:
+        if slot is not None and has_machine_of(slot, lease["epoch"]):
             lease.update(_describe_machine(slot))
     return row
 

@@ -15,7 +15,7 @@ from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import NO_DETAILS, Lease, Reservation, move_reservation
-from scheduler.model.slots import Slot, move_slot, without_machine
+from scheduler.model.slots import Slot, has_machine_of, move_slot, without_machine
 from scheduler.model.transitions import ENDED, HOLDING, LEASE_MOVES, Cause, Phase, SlotState, check_move
 from scheduler.model.view import Row
 from scheduler.operations.change_set import ChangeSet
@@ -144,7 +144,7 @@ class UnitOfWork:
         which slots have leases.
         """
         slot = self.slots.get(lease.slot)
-        return slot is not None and slot.epoch == lease.epoch and slot.state in HOLDING
+        return slot is not None and has_machine_of(slot, lease.epoch)
 
     def put(self, row: Row) -> None:
         """Stage a changed row. `flush` writes it with a higher version."""

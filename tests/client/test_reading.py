@@ -315,6 +315,18 @@ def test_a_machine_that_the_view_lacks_is_queried_from_a_worker(intake: FakeInta
     assert set(intake.verbs()) == {"query"}
 
 
+def test_a_wait_does_not_end_with_a_lease_whose_machine_is_gone(intake: FakeIntake, client: Client) -> None:
+    """The machine ended after the lease began, and no tick has requeued the reservation yet."""
+    row, gone = a_leased_row("r1"), a_slot("linux-1", state="empty", epoch=1)
+    slots = iter([gone, gone])
+    intake.publish(row, gone)
+    intake.handler = lambda _verb, _document: {
+        "ok": True,
+        "reservations": [describe_row(row, {"linux-1": next(slots, a_slot("linux-1"))})],
+    }
+    assert client.wait("r1", timeout=30).leases[0].instance_id == "i-linux-1"
+
+
 def test_a_machine_that_neither_view_nor_worker_knows_is_an_error(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_leased_row("r1"))
     with pytest.raises(Unavailable, match=r"r1 is leased on linux-1, but .* neither in the view nor known to a worker"):

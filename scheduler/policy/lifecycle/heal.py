@@ -14,8 +14,8 @@ from operator import attrgetter
 
 from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, RevokeReason, Terminate
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.slots import ADOPTED, Slot
-from scheduler.model.transitions import HOLDING, IN_FLIGHT, INACTIVE, Phase
+from scheduler.model.slots import ADOPTED, Slot, has_machine_of
+from scheduler.model.transitions import IN_FLIGHT, INACTIVE, Phase
 from scheduler.policy.capacity.slot_info import (
     AT_REST,
     Leases,
@@ -178,7 +178,7 @@ def _has_all_slots(cycle: CycleState, reservation: Reservation) -> bool:
 def _find_machine(cycle: CycleState, lease: Lease) -> Slot | None:
     """Return the slot of a lease; None if the slot no longer has the machine (epoch) that the lease was granted on."""
     slot = cycle.view.slots.get(lease.slot)
-    return None if slot is None or slot.epoch != lease.epoch or slot.state not in HOLDING else slot
+    return slot if slot is not None and has_machine_of(slot, lease.epoch) else None
 
 
 def _heal_stuck(cycle: CycleState, restless: Iterable[SlotInfo]) -> FailedBoots:

@@ -29,7 +29,7 @@ from scheduler.model.decisions import (
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules, Terms, expiry_of_pending, list_deadlines_of_lease
-from scheduler.model.slots import Slot
+from scheduler.model.slots import Slot, has_machine_of
 from scheduler.model.transitions import HOLDING, SlotState
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Shared, Unexpired
@@ -87,7 +87,7 @@ def find_end_of_grace(reservation: Reservation, slots: Mapping[str, Slot]) -> fl
     if reservation.revoke_by is None:
         return None
     present = [(lease, slot) for lease in reservation.leases if (slot := slots.get(lease.slot)) is not None]
-    ends = [slot.interrupted_by for lease, slot in present if slot.epoch == lease.epoch and slot.state in HOLDING]
+    ends = [slot.interrupted_by for lease, slot in present if has_machine_of(slot, lease.epoch)]
     return min([reservation.revoke_by, *(end for end in ends if end is not None)])
 
 
