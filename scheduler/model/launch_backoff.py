@@ -44,6 +44,9 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the tick that decided the refused launch. Equal refusals of launches of one tick count as one refusal."""
     streak: int = 1
     """Number of refusals or failed boots in a row."""
+    code: str = ""
+    message: str = ""
+    """`code`: the cloud's code of the last refusal. `message`: its sentence, bounded. "": not known."""
 
 
 def hold_id(pool: str, kind: Kind, subject: str = "") -> str:

@@ -109,6 +109,10 @@ class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     error: str | None = None
     """Category of the error of the failed launch, in the state `error`."""
+    refusal: str | None = None
+    """Why the cloud refused or ended the slot's last machine, or refuses to terminate it, as `CODE: message`; None: it
+    did not. The text is kept until the next launch of the slot.
+    """
     instance_id: str | None = None
     address: str | None = None
     instance_type: str | None = None

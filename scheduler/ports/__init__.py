@@ -17,6 +17,7 @@ from scheduler.ports.cluster import (
 )
 from scheduler.ports.fleet import (
     INTERRUPTION_SECONDS,
+    MOST_MESSAGE,
     UNHEARD,
     BatchAnswer,
     BatchOrder,
@@ -31,6 +32,7 @@ from scheduler.ports.fleet import (
     NoticeKind,
     Probe,
     Refusal,
+    Scope,
 )
 from scheduler.ports.ledger import CostLedger, CostWriter, PoolCost
 from scheduler.ports.market import MarketReads, MarketSource, MarketWrites, RulesVersion
@@ -71,6 +73,7 @@ from scheduler.ports.view import (
 
 __all__ = [
     "INTERRUPTION_SECONDS",
+    "MOST_MESSAGE",
     "UNHEARD",
     "AppliedRules",
     "BatchAnswer",
@@ -118,6 +121,7 @@ __all__ = [
     "Remembered",
     "RowVersion",
     "RulesVersion",
+    "Scope",
     "SetAside",
     "StaleWriteError",
     "Store",

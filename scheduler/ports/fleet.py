@@ -10,7 +10,25 @@ import msgspec
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 
-Category = Literal["capacity", "quota", "throttled", "transient", "auth", "misconfigured", "not_found", "unknown"]
+Category = Literal[
+    "capacity",
+    "quota",
+    "throttled",
+    "transient",
+    "auth",
+    "misconfigured",
+    "token",
+    "gone",
+    "state",
+    "not_found",
+    "unknown",
+]
+"""What an error of the cloud means, see CloudError."""
+Scope = Literal["offering", "place", "class", "pool", "market", "caller", "machine"]
+"""What a refusal concerns, and so what rests after it. offering: an offering in a place (type, market, zone or subnet).
+place: a zone or subnet, for all offerings. class: a quota class of a market in the pool. pool: the pool. market: a
+market of the whole account. caller: every call with these credentials. machine: one machine.
+"""
 UNHEARD: Final[frozenset[Category]] = frozenset({"throttled", "auth"})
 """The categories of errors that EC2 returns before it looks at the request. If a request is sent again and gets such an
 error, it is still unknown whether EC2 carried out the first one.
@@ -22,12 +40,18 @@ class CloudError(Exception):
 
     `category` decides what the caller does. capacity, quota, throttled, auth, misconfigured: the cloud refused, and
     nothing was launched. transient, unknown: the request may or may not have been carried out; send exactly the same
-    request again. not_found: the machine does not exist.
+    request again. not_found: the machine does not exist. token: the client token was used for another request; search
+    the machines of the request by their tag. gone: the machine of this request has ended. state: the cloud refused
+    because of the state or a protection of one machine.
     """
 
-    def __init__(self, category: Category, code: str, message: str) -> None:
-        self.category, self.code, self.message = category, code, message
+    def __init__(self, category: Category, code: str, message: str, scope: Scope = "offering") -> None:
+        self.category, self.code, self.message, self.scope = category, code, message, scope
         super().__init__(f"the call of the cloud failed ({category}: {code}): {message}")
+
+
+MOST_MESSAGE: Final = 500
+"""The most characters of a cloud's message that are kept with a refusal."""
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +108,11 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Key of the offering that is refused; None in a pool that lists no offerings."""
     category: Category
     code: str
+    message: str = ""
+    """The cloud's own sentence, at most `MOST_MESSAGE` characters."""
+    scope: Scope = "offering"
+    place: str = ""
+    """The only subnet or zone in which the offering is refused; "": it is refused wherever it may be launched."""
 
 
 class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -213,6 +213,7 @@ slots: Final = Table(
     _text("power", null=True),
     _real("storage_price", null=True),
     _text("gang", null=True),
+    _text("refusal", null=True),
 )
 Index("slots_by_state", slots.c.state)
 Index("slots_by_pool", slots.c.pool, slots.c.state)
@@ -233,6 +234,9 @@ holds: Final = Table(
     _whole("active"),
     _real("decided_at"),
     _whole("streak"),
+    # A process of the version before inserts rows without them.
+    Column("code", _TEXT, nullable=False, server_default=""),
+    Column("message", _TEXT, nullable=False, server_default=""),
 )
 Index("holds_by_mark", holds.c.marked_at, holds.c.version)
 

@@ -102,6 +102,7 @@ class SlotWriter:
             launched_at=self.now,
             launch_digest=pool.launch_digest,
             sent_at=self.now,
+            refusal=None,
         )
         if not pool.ec2.names_slot:
             self._launched.setdefault((current.pool, choice.key, decision.gang), []).append(current.id)
