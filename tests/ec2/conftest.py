@@ -6,8 +6,10 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import boto3
 import msgspec
 import pytest
+from botocore.config import Config
 
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Machine
@@ -137,6 +139,18 @@ def client(server: EmulatorServer) -> "EC2Client":
     return make_client(
         Ec2Access(region=REGION, endpoint_url=server.url, access_key_id="testing", secret_access_key="testing")
     )
+
+
+@pytest.fixture(scope="session")
+def plain_client(server: EmulatorServer) -> "EC2Client":
+    session = boto3.session.Session("testing", "testing", region_name=REGION)
+    return session.client("ec2", endpoint_url=server.url, config=Config(retries={"total_max_attempts": 1}))
+
+
+@pytest.fixture
+def plain(emulator: Emulator, plain_client: "EC2Client") -> "EC2Client":
+    """Return a client without repeats, for a reset emulator."""
+    return plain_client
 
 
 def some_rules(ec2: dict[str, Any] | None = None, **pool: object) -> Rules:

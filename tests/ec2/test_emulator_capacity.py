@@ -3,14 +3,11 @@
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from scheduler.ports import BatchOrder
-from tests.ec2.conftest import IMAGE, REGION, Emulator, some_rules
-from workers.ec2.emulator import EmulatorServer
+from tests.ec2.conftest import IMAGE, Emulator, some_rules
 from workers.ec2.fleet import Ec2Fleet
 
 if TYPE_CHECKING:
@@ -24,12 +21,6 @@ SPOT: dict[str, Any] = {"InstanceMarketOptions": {"MarketType": "spot"}}
 
 Answer = tuple[dict[tuple[str, str], int], dict[tuple[str, str], str]]
 """(type, zone) -> number of instances, and (type, zone) -> error code."""
-
-
-@pytest.fixture(scope="module")
-def plain_client(server: EmulatorServer) -> "EC2Client":
-    session = boto3.session.Session("testing", "testing", region_name=REGION)
-    return session.client("ec2", endpoint_url=server.url, config=Config(retries={"total_max_attempts": 1}))
 
 
 @pytest.fixture

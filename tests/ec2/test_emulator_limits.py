@@ -5,28 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from scheduler.ports import CloudError
 from tests.ec2.conftest import IMAGE, REGION, Emulator, Launch
-from workers.ec2.emulator import EmulatorServer
 from workers.ec2.fleet import Ec2Fleet
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-
-
-@pytest.fixture(scope="module")
-def plain_client(server: EmulatorServer) -> "EC2Client":
-    session = boto3.session.Session("testing", "testing", region_name=REGION)
-    return session.client("ec2", endpoint_url=server.url, config=Config(retries={"total_max_attempts": 1}))
-
-
-@pytest.fixture
-def plain(emulator: Emulator, plain_client: "EC2Client") -> "EC2Client":
-    """Return a client without repeats, for a reset emulator."""
-    return plain_client
 
 
 def run(client: "EC2Client", least: int = 1, most: int = 1, kind: str = "c5.large", **changes: Any) -> int:

@@ -51,6 +51,21 @@ def answer_error(code: str, message: str, status: int) -> Response:
     )
 
 
+def answer_fault(fault: FaultRule) -> Response:
+    """Return the HTTP answer with the error of an injected fault. The body is EC2's XML, or what the fault names in its
+    place.
+    """
+    code = fault.code or "InternalError"
+    match fault.body:
+        case None:
+            return answer_error(code, fault.text, fault.http_status)
+        case "html":
+            page = f"<html><head><title>{escape(code)}</title></head><body><h1>{escape(fault.text)}</h1></body></html>"
+            return Response(page, status=fault.http_status, content_type="text/html")
+        case "empty":
+            return Response("", status=fault.http_status, content_type="text/xml;charset=UTF-8")
+
+
 def answer_empty_fleet(market: str, faults: Iterable[PlacedFault]) -> Response:
     """Return EC2's answer to a CreateFleet that launched no instance: status 200, with an error for each of
     `faults`.
@@ -91,7 +106,7 @@ def read_error(answer: Response) -> FaultRule:
 def _fleet_errors(market: str, faults: Iterable[PlacedFault]) -> str:
     errors = "".join(
         f"<item>{_override(place)}<errorCode>{escape(str(rule.code))}</errorCode>"
-        f"<errorMessage>{escape(rule.message)}</errorMessage><lifecycle>{market}</lifecycle></item>"
+        f"<errorMessage>{escape(rule.text)}</errorMessage><lifecycle>{market}</lifecycle></item>"
         for place, rule in faults
     )
     return f"<errorSet>{errors}</errorSet>"
@@ -120,7 +135,7 @@ def lose(rule: FaultRule, environ: "WSGIEnvironment") -> Response:
     client closes its connection.
     """
     if rule.lost == "500":
-        return answer_error(rule.code or "InternalError", rule.message, rule.http_status)
+        return answer_fault(rule)
     connection: socket.socket = environ["werkzeug.socket"]
     if rule.lost == "timeout":
         # A closed connection is readable, although it has no data.

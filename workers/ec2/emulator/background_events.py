@@ -13,16 +13,17 @@ from itertools import count
 from typing import Any, Final
 
 from scheduler.model.validation import fault
+from workers.ec2.emulator.error_codes import describe_reason
 from workers.ec2.emulator.instances import EmulatedInstance, find_instance
 from workers.ec2.emulator.lives import Lives
 from workers.ec2.emulator.log import CallLog, EventRecord
 from workers.ec2.emulator.notices import interruption_event, maintenance_event, rebalance_event, send_notice
 from workers.ec2.emulator.state_changes import StateChanges
 
-INTERRUPTED: Final = "Server.SpotInstanceTermination: Spot instance termination"
-FAILED: Final = "Server.InternalError: Internal error on launch"
-LOST: Final = "Server.InternalError: Internal error"
-RETIRED: Final = "Server.ScheduledStop: Stopped due to a scheduled retirement"
+INTERRUPTED: Final = describe_reason("Server.SpotInstanceTermination")
+FAILED: Final = describe_reason("Server.InternalError")
+LOST: Final = describe_reason("Server.InternalError", "Internal error")
+RETIRED: Final = describe_reason("Server.ScheduledStop")
 RETIREMENT: Final = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"
 LONG_BEFORE: Final = 14 * 86_400.0
 """Seconds from the announcement of a scheduled change to its begin, unless another number is given."""
@@ -115,6 +116,12 @@ class BackgroundEvents:
         """
         return [self._lose(instance) for instance in self._find(instances, spot=False)]
 
+    def end(self, instance: EmulatedInstance, reason: str, seconds: float) -> None:
+        """Plan the end of an instance after this number of seconds. `reason`: EC2's text for the cause, like
+        "Client.InternalError: why".
+        """
+        self.plan(seconds, partial(self._end, instance, reason))
+
     def clear(self) -> None:
         """Remove all planned events, and the records of all emulated instances."""
         self._due.clear()
@@ -173,6 +180,13 @@ class BackgroundEvents:
         if not instance.is_ending:
             instance.end_by_itself("boot_failure", FAILED, 0.0)
             self._log_failure(instance)
+
+    def _end(self, instance: EmulatedInstance, reason: str) -> None:
+        if not instance.is_ending:
+            # A launch that fails ends without shutting down.
+            is_pending = instance.real_state.name == "pending"
+            instance.end_by_itself("fault", reason, 0.0 if is_pending else self._lives.settings.terminate_seconds)
+            self._log.append_event("ended", instance.life.region, [instance.id], detail=reason)
 
     def _lose(self, instance: EmulatedInstance) -> EventRecord:
         instance.end_by_itself("lost", LOST, 0.0)

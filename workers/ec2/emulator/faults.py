@@ -10,14 +10,14 @@ from random import Random
 from typing import Final, Literal
 
 from workers.ec2.emulator.calls import Call, Place
-from workers.ec2.emulator.settings import Bucket, FaultRule, Throttling
-from workers.ec2.errors import classify
+from workers.ec2.emulator.settings import Bucket, FaultRule, Throttling, Where
 
 READING: Final = ("Describe", "Get", "List", "Search")
-ABOUT_PLACES: Final = frozenset({"capacity", "quota"})
 
 
-Kind = Literal["request", "place", "short", "lost"]
+Kind = Literal["request", "place", "short", "lost", "machine"]
+
+_KIND_OF_PLACE: Final[Mapping[Where, Kind]] = {"call": "request", "fleet": "place", "machine": "machine"}
 
 
 class Fault:
@@ -36,14 +36,15 @@ class Fault:
     @property
     def kind(self) -> Kind:
         """The effect of the fault: `lost` (the answer is lost), `short` (a launch gets fewer instances), `place` (a
-        place, which is an instance type in a zone, fails), or `request` (the whole request fails).
+        place, which is an instance type in a zone, fails), `machine` (a launched instance ends by itself), or `request`
+        (the whole request fails).
         """
         rule = self.rule
         if rule.lost is not None:
             return "lost"
         if rule.deliver is not None:
             return "short"
-        return "place" if classify(str(rule.code), rule.http_status) in ABOUT_PLACES else "request"
+        return _KIND_OF_PLACE[rule.place]
 
     def has_ended(self, now: float) -> bool:
         """Return whether the time of the injected fault is over."""
@@ -74,6 +75,10 @@ class Fault:
             return
         if call.invocation:
             self._met.add(call.invocation)
+        self.spend_one()
+
+    def spend_one(self) -> None:
+        """Reduce the remaining count of the injected fault by 1."""
         if self._left:
             self._left -= 1
 
@@ -133,6 +138,16 @@ class FaultTable:
         for fault in {id(fault): fault for fault in met.values()}.values():
             fault.spend(call)
         return {place: fault.rule for place, fault in met.items()}
+
+    def take_for_machine(self, call: Call, place: Place, now: float) -> FaultRule | None:
+        """Return the rule of the first injected fault that ends an instance which the launch `call` put at this place,
+        and reduce the remaining count of the fault. Return None if no fault applies.
+        """
+        for fault in self._faults:
+            if fault.kind == "machine" and fault.meets(call, place, now) and fault.is_drawn():
+                fault.spend_one()
+                return fault.rule
+        return None
 
 
 class TokenBucket:

@@ -12,7 +12,7 @@ import msgspec
 from workers.ec2.emulator.settings import EmulatorSettings
 
 Kind = Literal["stuck", "terminated", "impaired", "unreachable"]
-Cause = Literal["call", "interrupted", "retired", "lost", "boot_failure"]
+Cause = Literal["call", "interrupted", "retired", "lost", "boot_failure", "fault"]
 HOUR = 3600.0
 
 

@@ -20,7 +20,7 @@ _FOUND_ID: Final = re.compile(r"\bi-[0-9a-f]{8,17}\b")
 _CODE: Final = re.compile(r"<(?:Code|errorCode)>([^<]+)<")
 
 EventKind = Literal[
-    "warned", "rebalance", "maintenance", "interrupted", "retired", "lost", "boot_failure", "step", "reset"
+    "warned", "rebalance", "maintenance", "interrupted", "retired", "lost", "boot_failure", "ended", "step", "reset"
 ]
 
 
@@ -53,8 +53,9 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     faults: list[str]
     """The injected faults and limits that applied to the call. CODE is an EC2 error code. `error:CODE`: the whole call
     failed. `place:CODE`: an instance type in a zone failed. `quota:CODE`, `capacity:CODE`: this limit was reached.
-    `power:CODE`: a stop, start or resize was refused. `short`: a launch got fewer instances (`FaultRule.deliver`).
-    `throttled`: a token bucket was empty. `lost:WAY`: the answer was lost in this way (`FaultRule.lost`).
+    `machine:CODE`: an instance ends by itself. `power:CODE`: a stop, start or resize was refused. `short`: a launch got
+    fewer instances (`FaultRule.deliver`). `throttled`: a token bucket was empty. `lost:WAY`: the answer was lost in
+    this way (`FaultRule.lost`).
     """
 
 
@@ -67,8 +68,8 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None
     instances: list[str]
     detail: str | None
-    """For a failed boot: the kind of the failure. For a scheduled change: its code. For a step of a script: its text.
-    Else None.
+    """For a failed boot: the kind of the failure. For the end by an injected fault: the state reason. For a scheduled
+    change: its code. For a step of a script: its text. Else None.
     """
     deadline: float | None
     """For an interruption notice the announced end of the instance, and for a scheduled change its begin, in seconds

@@ -18,7 +18,7 @@ from werkzeug.wrappers import Response
 from workers.ec2.emulator.allocation import Price
 from workers.ec2.emulator.answers import (
     answer_empty_fleet,
-    answer_error,
+    answer_fault,
     answer_fleet,
     answer_outside_window,
     find_signing_error,
@@ -28,8 +28,10 @@ from workers.ec2.emulator.answers import (
 from workers.ec2.emulator.background_events import BackgroundEvents
 from workers.ec2.emulator.calls import Call, Place, credential_scope, read_call, read_signing_time
 from workers.ec2.emulator.control import Control
+from workers.ec2.emulator.error_codes import describe_reason
 from workers.ec2.emulator.faults import Throttle
 from workers.ec2.emulator.instances import (
+    EmulatedInstance,
     find_instance,
     find_subnet,
     forget_terminated,
@@ -56,8 +58,6 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 FORGET_EVERY: Final = 1.0
-_THROTTLED: Final = "Request limit exceeded."
-_WOULD_DO: Final = "Request would have succeeded, but DryRun flag is set."
 
 
 class _Remembered(msgspec.Struct, frozen=True):
@@ -153,7 +153,7 @@ class Middleware:
             self._advance()
             fault = self.control.faults.take("request", call, time.monotonic())
             if fault is not None:
-                answer = answer_price_error(str(fault.code), fault.message, fault.http_status)
+                answer = answer_price_error(str(fault.code), fault.text, fault.http_status)
             else:
                 answer = answer_products(call)
             text, faults = answer.get_data(as_text=True), [f"error:{fault.code}"] if fault else []
@@ -211,15 +211,15 @@ class Middleware:
     def _answer(self, call: Call, environ: "WSGIEnvironment") -> _Reply:
         now = time.monotonic()
         if late := find_signing_error(call.signed_at, time.time()):
-            return _Reply(_refuse(late), faults=[f"error:{late.code}"])
+            return _Reply(answer_fault(late), faults=[f"error:{late.code}"])
         if not self._throttle.admits(call, self.control.settings.throttling, now):
-            return _Reply(_refuse(FaultRule(code="RequestLimitExceeded", message=_THROTTLED)), faults=["throttled"])
+            return _Reply(answer_fault(FaultRule(code="RequestLimitExceeded")), faults=["throttled"])
         if fault := self.control.faults.take("request", call, now):
-            return _Reply(_refuse(fault), faults=[f"error:{fault.code}"])
+            return _Reply(answer_fault(fault), faults=[f"error:{fault.code}"])
         if call.is_dry_run:
-            return _Reply(_refuse(FaultRule(code="DryRunOperation", message=_WOULD_DO)))
+            return _Reply(answer_fault(FaultRule(code="DryRunOperation")))
         if refused := find_power_error(call, self.control.faults, self.control.lives, now):
-            return _Reply(_refuse(refused), faults=[f"power:{refused.code}"])
+            return _Reply(answer_fault(refused), faults=[f"power:{refused.code}"])
         if call.action == SPOT_PRICES:
             return _Reply(self.control.spot_prices.describe(call))
         if is_paged(call):
@@ -233,24 +233,35 @@ class Middleware:
         key = (call.region, call.action, call.token) if call.token else None
         known = self._tokens.get(key) if key else None
         if known and known.parameters != call.parameters:
-            message = f"the client token {call.token} was used with other parameters"
-            return _Reply(answer_error("IdempotentParameterMismatch", message, 400), replayed=True)
+            return _Reply(answer_fault(FaultRule(code="IdempotentParameterMismatch")), replayed=True)
         if known:
             return _Reply(Response(known.body, status=200, content_type=known.content_type), replayed=True)
         if call.action == "CreateFleet" and (refusal := find_refusal(call)):
-            return _Reply(_refuse(refusal))
+            return _Reply(answer_fault(refusal))
         grant = grant_launch(call, self.control.faults, self.control.lives, self._find_price(call), time.monotonic())
         if call.action == "CreateFleet":
             answer = self._create_fleet(call, grant, environ)
         elif grant.counts:
             answer = self._forward(call.asking_for(sum(grant.counts.values())), environ)
         else:
-            answer = _refuse(grant.errors[0][1])
-        given = [find_instance(name) for name in find_instances(answer.get_data(as_text=True))]
-        self.background_events.add([instance for instance in given if instance], call.token)
+            answer = answer_fault(grant.errors[0][1])
+        found = map(find_instance, find_instances(answer.get_data(as_text=True)))
+        given = [instance for instance in found if instance is not None]
+        self.background_events.add(given, call.token)
         if key and answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK
             self._tokens[key] = _Remembered(call.parameters, answer.get_data(), answer.content_type or "")
-        return _Reply(answer, faults=grant.faults)
+        return _Reply(answer, faults=[*grant.faults, *self._fail_machines(call, given)])
+
+    def _fail_machines(self, call: Call, instances: Iterable[EmulatedInstance]) -> list[str]:
+        """Plan the ends of these new instances that injected faults bring about. Return the names of the faults."""
+        faults = list[str]()
+        for instance in instances:
+            place = Place(instance.life.type, instance.life.zone, None)
+            rule = self.control.faults.take_for_machine(call, place, time.monotonic())
+            if rule is not None:
+                self.background_events.end(instance, describe_reason(str(rule.code), rule.text), rule.after or 0.0)
+                faults.append(f"machine:{rule.code}")
+        return list(dict.fromkeys(faults))
 
     def _create_fleet(self, call: Call, grant: Grant, environ: "WSGIEnvironment") -> Response:
         """Let moto launch the instances of a CreateFleet call that the emulator allows (`grant`), with one call to moto
@@ -297,7 +308,3 @@ def _create_app(service: SERVICE_NAMES) -> Flask:
     # Without debug mode an error in moto is an answer with status 500 and does not cut the connection.
     app.debug = False
     return app
-
-
-def _refuse(fault: FaultRule) -> Response:
-    return answer_error(str(fault.code), fault.message, fault.http_status)

@@ -16,30 +16,22 @@ from scheduler.model.validation import (
     Positive,
     Seconds,
     Text,
+    check_unicode,
     conflicts,
     expected,
     fault,
     is_number,
     read_document,
 )
-
-STATUS_OF_CODE: Final = {
-    "InsufficientInstanceCapacity": 500,
-    "InsufficientHostCapacity": 500,
-    "InternalError": 500,
-    "Unavailable": 503,
-    "ServiceUnavailable": 503,
-    "RequestLimitExceeded": 503,
-    "UnauthorizedOperation": 403,
-    "AuthFailure": 401,
-    "OptInRequired": 403,
-    "DryRunOperation": 412,
-}
-"""Error code of EC2 → HTTP status of the answer. Any other code has the status 400."""
+from workers.ec2.emulator.error_codes import ABOUT_PLACES, find_message, find_status
 
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
+MOST_MESSAGE: Final = 200_000
+"""Most characters of an injected message: more than a client should have to keep."""
+
 LostWay = Literal["reset", "500", "timeout"]
+Where = Literal["call", "fleet", "machine"]
 
 
 def _share(value: object) -> float:
@@ -54,7 +46,14 @@ def _queue_name(value: object) -> str:
     return value
 
 
+def _message(value: object) -> str:
+    if not isinstance(value, str) or len(value) > MOST_MESSAGE:
+        raise expected(f"a text of at most {MOST_MESSAGE:,} characters")
+    return check_unicode(value)
+
+
 Share = Annotated[float, Before(_share)]
+Message = Annotated[str, Before(_message)]
 QueueName = Annotated[str, Before(_queue_name)]
 
 
@@ -65,9 +64,20 @@ class FaultRule(Document):
 
     code: Name | None = None
     """EC2's error code of the fault. Required, except with `lost` or `deliver`."""
-    message: Text = "injected by the emulator"
+    message: Message | None = None
+    """EC2's message of the fault; default: the one that EC2 sends with this code."""
+    where: Where | None = None
+    """The place of the error. `call`: the whole call is refused. `fleet`: instance types in zones fail, and a
+    CreateFleet is answered with status 200, with an error for each of them beside the instances at other places.
+    `machine`: the launch is carried out, and its instances end with the code as state reason. Default: `fleet` for
+    codes of capacity and quota, else `call`.
+    """
+    after: Seconds | None = None
+    """Only for `where` = "machine": seconds from the launch to the end of the instance; default: 0."""
     status: Positive | None = None
     """HTTP status of the error; default: the one that EC2 sends with this code. boto3 repeats a call that got a 5xx."""
+    body: Literal["html", "empty"] | None = None
+    """What the answer has in place of EC2's XML: an HTML page, as a proxy sends it, or nothing. Default: EC2's XML."""
     lost: LostWay | None = None
     """The way in which the answer is lost, although the call is carried out: the connection is cut (`reset`), a 5xx
     comes (`500`), or no answer comes (`timeout`).
@@ -83,7 +93,9 @@ class FaultRule(Document):
     share: Share | None = None
     """Share of the matching calls that fail, from 0 to 1, drawn for each attempt of a call; default: all."""
     count: Positive | None = None
-    """Number of calls that fail. boto3's own repeats of one call count once. Default: any number."""
+    """Number of calls that fail, or of instances that end (`where` = "machine"). boto3's own repeats of one call count
+    once. Default: any number.
+    """
     seconds: Seconds | None = None
     """Seconds for which the fault is in force after it was set; default: until it is removed."""
 
@@ -95,11 +107,31 @@ class FaultRule(Document):
             raise conflicts([Fault("deliver", "no deliver beside lost", str(self.deliver))])
         if self.lost in {"reset", "timeout"} and self.code is not None:
             raise conflicts([Fault("code", 'no code, unless lost is "500"', f'"{self.code}"')])
+        self._check_place()
+
+    def _check_place(self) -> None:
+        if self.where is not None and (self.lost is not None or self.deliver is not None):
+            raise conflicts([Fault("where", "no where beside lost or deliver", f'"{self.where}"')])
+        if self.after is not None and self.where != "machine":
+            raise conflicts([Fault("after", 'nothing, unless where is "machine"', f"{self.after:g}")])
+        is_answer = self.lost == "500" if self.lost is not None else self.deliver is None and self.place == "call"
+        if self.body is not None and not is_answer:
+            raise conflicts([Fault("body", "nothing, unless the whole call gets an error", f'"{self.body}"')])
+
+    @property
+    def place(self) -> Where:
+        """The place of the error: `where` if it is given, else the one in which EC2 reports the code."""
+        return self.where or ("fleet" if self.code in ABOUT_PLACES else "call")
+
+    @property
+    def text(self) -> str:
+        """The message of the injected error: `message` if it is given, else the one that EC2 sends with the code."""
+        return find_message(self.code or "InternalError") if self.message is None else self.message
 
     @property
     def http_status(self) -> int:
         """HTTP status of the injected error: `status` if it is given, else the one that EC2 sends with the code."""
-        return self.status or STATUS_OF_CODE.get(self.code or "InternalError", 400)
+        return self.status or find_status(self.code or "InternalError")
 
 
 class BootFailure(Document):
