@@ -1,7 +1,7 @@
 """Read the parts of requests to EC2 that the EC2 emulator needs."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
@@ -146,6 +146,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     def instances(self) -> list[str]:
         """The instance ids that the call names."""
         return [value for key, value in self.parameters.items() if _IDENTIFIER.fullmatch(key)]
+
+    def naming(self, instances: Iterable[str]) -> "Call":
+        """Return a copy of this call that names these instance ids in place of its own."""
+        kept = {key: value for key, value in self.parameters.items() if not _IDENTIFIER.fullmatch(key)}
+        named = {f"InstanceId.{number}": name for number, name in enumerate(instances, start=1)}
+        return msgspec.structs.replace(self, parameters={**kept, **named})
 
     def only(self, place: Place, subnet: str | None) -> "Call":
         """Return a copy of this CreateFleet call that has only the override of `place`. `subnet`: the subnet that this

@@ -4,7 +4,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -157,6 +157,8 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
         self._ends_at = time.monotonic() + seconds
         # The boot and a stop no longer count: the state follows moto's record and the end.
         self.runs_at = self._stopped_at = 0.0
+        # moto would refuse a repeated call to end a protected instance that has ended.
+        self.disable_api_termination = self.disable_api_stop = False
         volumes = [device.volume_id for _, device in self.get_block_device_mapping]
         super().terminate()
         for volume in volumes:
@@ -208,8 +210,20 @@ def each_instance() -> Iterator[tuple[str, moto_instances.Instance]]:
 
 def find_instance(name: str) -> EmulatedInstance | None:
     """Return the emulated instance with this id in any region; None if EC2 describes no such instance."""
-    found = (instance for _, instance in each_instance() if instance.id == name)
-    return next((instance for instance in found if isinstance(instance, EmulatedInstance)), None)
+    return find_all([name]).get(name)
+
+
+def find_all(names: Iterable[str]) -> dict[str, EmulatedInstance]:
+    """Return id -> emulated instance for these ids, in their order. An id that EC2 does not describe is omitted. All
+    instances are looked at once, because moto has no index of them.
+    """
+    wanted = dict.fromkeys(names)
+    found = {
+        instance.id: instance
+        for _, instance in (each_instance() if wanted else ())
+        if instance.id in wanted and isinstance(instance, EmulatedInstance)
+    }
+    return {name: found[name] for name in wanted if name in found}
 
 
 @contextmanager

@@ -53,7 +53,8 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     faults: list[str]
     """The injected faults and limits that applied to the call. CODE is an EC2 error code. `error:CODE`: the whole call
     failed. `place:CODE`: an instance type in a zone failed. `quota:CODE`, `capacity:CODE`: this limit was reached.
-    `machine:CODE`: an instance ends by itself. `power:CODE`: a stop, start or resize was refused. `short`: a launch got
+    `machine:CODE`: an instance ends by itself. `power:CODE`: a stop, start or resize was refused. `protected:CODE`: one
+    of the instances is protected, and the call was carried out for those of other zones only. `short`: a launch got
     fewer instances (`FaultRule.deliver`). `throttled`: a token bucket was empty. `lost:WAY`: the answer was lost in
     this way (`FaultRule.lost`).
     """

@@ -32,7 +32,7 @@ from workers.ec2.emulator.error_codes import describe_reason
 from workers.ec2.emulator.faults import Throttle
 from workers.ec2.emulator.instances import (
     EmulatedInstance,
-    find_instance,
+    find_all,
     find_subnet,
     forget_terminated,
     install_instances,
@@ -47,6 +47,7 @@ from workers.ec2.emulator.notices import make_queue
 from workers.ec2.emulator.power import find_power_error
 from workers.ec2.emulator.price_list import SERVICE as PRICE_SERVICE
 from workers.ec2.emulator.price_list import answer_price_error, answer_products, read_price_call
+from workers.ec2.emulator.protection import find_protection
 from workers.ec2.emulator.queues import Dispatcher, install_queues
 from workers.ec2.emulator.script import Script, ScriptPlayer
 from workers.ec2.emulator.settings import FaultRule
@@ -209,6 +210,25 @@ class Middleware:
             forget_terminated(self.control.settings.forget_seconds)
 
     def _answer(self, call: Call, environ: "WSGIEnvironment") -> _Reply:
+        if refused := self._refuse(call):
+            return refused
+        if protection := find_protection(call):
+            if protection.others:
+                self._forward(call.naming(protection.others), environ)
+            return _Reply(answer_fault(protection.error), faults=[f"protected:{protection.error.code}"])
+        if call.action == SPOT_PRICES:
+            return _Reply(self.control.spot_prices.describe(call))
+        if is_paged(call):
+            patterns = self.control.settings.instance_types
+            return _Reply(answer_page(call, patterns, lambda part: self._forward(part, environ)))
+        if not call.is_launch:
+            return _Reply(self._forward(call, environ))
+        return self._launch(call, environ)
+
+    def _refuse(self, call: Call) -> _Reply | None:
+        """Return the refusal of a call that is not carried out at all, because of its signing time, throttling, an
+        injected fault, DryRun, or the state of its instances. Return None if nothing prevents the call.
+        """
         now = time.monotonic()
         if late := find_signing_error(call.signed_at, time.time()):
             return _Reply(answer_fault(late), faults=[f"error:{late.code}"])
@@ -220,14 +240,7 @@ class Middleware:
             return _Reply(answer_fault(FaultRule(code="DryRunOperation")))
         if refused := find_power_error(call, self.control.faults, self.control.lives, now):
             return _Reply(answer_fault(refused), faults=[f"power:{refused.code}"])
-        if call.action == SPOT_PRICES:
-            return _Reply(self.control.spot_prices.describe(call))
-        if is_paged(call):
-            patterns = self.control.settings.instance_types
-            return _Reply(answer_page(call, patterns, lambda part: self._forward(part, environ)))
-        if not call.is_launch:
-            return _Reply(self._forward(call, environ))
-        return self._launch(call, environ)
+        return None
 
     def _launch(self, call: Call, environ: "WSGIEnvironment") -> _Reply:
         key = (call.region, call.action, call.token) if call.token else None
@@ -245,8 +258,7 @@ class Middleware:
             answer = self._forward(call.asking_for(sum(grant.counts.values())), environ)
         else:
             answer = answer_fault(grant.errors[0][1])
-        found = map(find_instance, find_instances(answer.get_data(as_text=True)))
-        given = [instance for instance in found if instance is not None]
+        given = list(find_all(find_instances(answer.get_data(as_text=True))).values())
         self.background_events.add(given, call.token)
         if key and answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK
             self._tokens[key] = _Remembered(call.parameters, answer.get_data(), answer.content_type or "")

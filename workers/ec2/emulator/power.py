@@ -9,7 +9,7 @@ from typing import Final
 from workers.ec2.emulator.allocation import find_full, list_limits
 from workers.ec2.emulator.calls import Call, Place
 from workers.ec2.emulator.faults import FaultTable
-from workers.ec2.emulator.instances import EmulatedInstance, find_instance
+from workers.ec2.emulator.instances import EmulatedInstance, find_all
 from workers.ec2.emulator.lives import Lives
 from workers.ec2.emulator.settings import FaultRule
 
@@ -28,8 +28,7 @@ def find_power_error(call: Call, table: FaultTable, lives: Lives, now: float) ->
     states = _FROM.get(call.action)
     if states is None or (call.action == "ModifyInstanceAttribute" and "InstanceType.Value" not in call.parameters):
         return None
-    named = call.instances or [call.parameters.get("InstanceId", "")]
-    found = [each for each in map(find_instance, named) if each is not None]
+    found = list(find_all(call.instances or [call.parameters.get("InstanceId", "")]).values())
     for each in found:
         if call.action == "StopInstances" and each.life.market == "spot":
             message = f"You can't stop the Spot Instance '{each.id}' because of its one-time Spot Instance request"
