@@ -126,6 +126,15 @@ def test_on_demand_instances_take_the_cheapest_on_demand_price(plain: Any, emula
     assert a_fleet(plain, 1, [(MEDIUM, A)], market="spot") == ({}, {(MEDIUM, A): NONE})
 
 
+def test_a_class_with_a_quota_of_zero_is_an_error_beside_the_machines_of_others(plain: Any, emulator: Emulator) -> None:
+    emulator.steer(quota={"classes": [{"name": "g", "market": "on-demand", "vcpus": 0}]})
+    places = [("g5.xlarge", A), ("vt1.3xlarge", B), (MEDIUM, A)]
+    refused = dict.fromkeys(places[:2], "VcpuLimitExceeded")
+    assert a_fleet(plain, 2, places, market="on-demand", strategy="prioritized") == ({(MEDIUM, A): 2}, refused)
+    assert a_fleet(plain, 2, places[:2], market="on-demand") == ({}, refused)
+    assert a_fleet(plain, 2, places[:1], market="spot") == ({places[0]: 2}, {})
+
+
 def test_machines_that_end_give_their_room_back(plain: Any, emulator: Emulator) -> None:
     emulator.steer(capacity=[a_room(2, CHEAP, A)])
     assert a_fleet(plain, 2, [(CHEAP, A)])[0] == {(CHEAP, A): 2}

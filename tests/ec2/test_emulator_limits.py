@@ -1,14 +1,16 @@
 """Limits over HTTP: throttling, quota, partial launches, dry runs, and errors before the call is carried out."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from scheduler.model.quota_classes import CLASS_OF_FAMILY, OTHER
 from scheduler.ports import CloudError
 from tests.ec2.conftest import IMAGE, REGION, Emulator, Launch
+from workers.ec2.emulator.settings import QuotaClass
 from workers.ec2.fleet import Ec2Fleet
 
 if TYPE_CHECKING:
@@ -101,6 +103,45 @@ def test_quota_counts_what_is_there_for_each_market(
     first = emulator.calls()[0]["instances"]
     plain.terminate_instances(InstanceIds=first)
     assert run(plain, kind=kind, **market) == 1
+
+
+def a_class(name: str, market: str, vcpus: int) -> dict[str, object]:
+    return {"name": name, "market": market, "vcpus": vcpus}
+
+
+def test_a_class_of_types_has_a_quota_of_vcpus_in_each_market(plain: "EC2Client", emulator: Emulator) -> None:
+    emulator.steer(quota={"classes": [a_class("standard", "on-demand", 7), a_class("g", "spot", 8)]})
+    # A c5.large and an m5.large have two vCPUs each, an r5.xlarge and a g5.xlarge four.
+    assert [run(plain, kind=kind) for kind in ("c5.large", "m5.large")] == [1, 1]
+    with pytest.raises(ClientError) as caught:
+        run(plain, kind="r5.xlarge")
+    assert code_of(caught) == ("VcpuLimitExceeded", 400)
+    assert caught.value.response["Error"]["Message"] == (
+        "You have requested more vCPU capacity than your current vCPU limit of 7 allows for the instance bucket that "
+        "the specified instance type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to request "
+        "an adjustment to this limit."
+    )
+    assert run(plain, 1, 5, kind="t3.large") == 1
+    # The other market, and a class without a quota.
+    assert run(plain, 5, 5, kind="c5.large", **SPOT) == run(plain, 5, 5, kind="p3.2xlarge") == 5
+    assert run(plain, 1, 3, kind="g5.xlarge", **SPOT) == 2
+    with pytest.raises(ClientError, match="MaxSpotInstanceCountExceeded"):
+        run(plain, kind="vt1.3xlarge", **SPOT)
+
+
+def test_machines_that_end_or_stop_give_their_vcpus_back(plain: "EC2Client", emulator: Emulator) -> None:
+    emulator.steer(quota={"classes": [a_class("standard", "on-demand", 4)]})
+    assert run(plain, 2, 2) == 2
+    first, second = (life["id"] for life in emulator.history())
+    plain.terminate_instances(InstanceIds=[first])
+    plain.stop_instances(InstanceIds=[second])
+    assert run(plain, 1, 9) == 2
+    with pytest.raises(ClientError, match="VcpuLimitExceeded"):
+        plain.start_instances(InstanceIds=[second])
+
+
+def test_the_settings_have_all_quota_classes() -> None:
+    assert set(get_args(QuotaClass)) == {*CLASS_OF_FAMILY.values(), OTHER}
 
 
 def test_an_instance_that_shuts_down_still_counts(plain: "EC2Client", emulator: Emulator) -> None:
@@ -218,6 +259,7 @@ def test_the_identity_of_the_caller_is_reported(emulator: Emulator) -> None:
         ({"throttling": {"launch": {"size": 0, "refill": 1}}}, "throttling.launch.size: expected a whole number >= 1"),
         ({"throttling": {"launch": {"size": 1}}}, "throttling.launch.refill: expected a value"),
         ({"throttling": {"lunch": {}}}, 'throttling.lunch: expected a known key (did you mean "launch"'),
+        ({"quota": {"classes": [a_class("gpu", "spot", 0)]}}, "quota.classes[0].name: expected one of standard, g, p"),
         ({"quota": {"spot_machines": -1}}, "quota.spot_machines: expected a whole number >= 0"),
         ({"boot_failures": [{"kind": "late"}]}, "boot_failures[0].kind: expected one of stuck"),
         ({"boot_failures": [{"kind": "stuck", "share": 2}]}, "boot_failures[0].share: expected a number from 0 to 1"),

@@ -12,11 +12,14 @@ from typing import Final, Literal
 import msgspec
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
+from scheduler.model.quota_classes import find_quota_class
 from workers.ec2.emulator.calls import Call, Place, Strategy
+from workers.ec2.emulator.error_codes import find_message
 from workers.ec2.emulator.lives import Life
 from workers.ec2.emulator.settings import EmulatorSettings, FaultRule
 
 NO_CAPACITY: Final = "InsufficientInstanceCapacity"
+SPOT_QUOTA: Final = "MaxSpotInstanceCountExceeded"
 UNKNOWN_TYPE: Final = 1
 """Number of vCPUs that an unknown instance type is assumed to have."""
 
@@ -105,25 +108,38 @@ def _list_quotas(
     market: str, places: Sequence[Place], settings: EmulatorSettings, there: Sequence[Life]
 ) -> Iterable[Limit]:
     quota = settings.quota
-    machines, vcpus = quota.on_demand_machines, quota.on_demand_vcpus
-    machines_code, vcpus_code = "InstanceLimitExceeded", "VcpuLimitExceeded"
-    if market == "spot":
-        machines, vcpus = quota.spot_machines, quota.spot_vcpus
-        machines_code = vcpus_code = "MaxSpotInstanceCountExceeded"
-    message = "the emulator's quota is used up"
+    is_spot = market == "spot"
+    machines = quota.spot_machines if is_spot else quota.on_demand_machines
     if machines is not None:
-        error = FaultRule(code=machines_code, message=message)
+        error = FaultRule(code=SPOT_QUOTA if is_spot else "InstanceLimitExceeded")
         yield Limit(kind="quota", left=machines - len(there), costs=dict.fromkeys(places, 1), error=error)
+    vcpus = quota.spot_vcpus if is_spot else quota.on_demand_vcpus
     if vcpus is not None:
-        used = sum(count_vcpus(life.type) for life in there)
-        costs = {place: count_vcpus(place.type) for place in places}
-        yield Limit(kind="quota", left=vcpus - used, costs=costs, error=FaultRule(code=vcpus_code, message=message))
+        yield _limit_vcpus(market, vcpus, places, there)
+    for limited in quota.classes:
+        if limited.market == market:
+            concerned = [place for place in places if find_quota_class(place.type or "") == limited.name]
+            using = [life for life in there if find_quota_class(life.type) == limited.name]
+            yield _limit_vcpus(market, limited.vcpus, concerned, using)
+
+
+def _limit_vcpus(market: str, vcpus: int, places: Iterable[Place], there: Iterable[Life]) -> Limit:
+    """Return the limit by which instances at these places may have at most `vcpus` vCPUs together with those that are
+    there already.
+    """
+    error = FaultRule(code=SPOT_QUOTA)
+    if market == "on-demand":
+        message = find_message("VcpuLimitExceeded").replace("vCPU limit allows", f"vCPU limit of {vcpus} allows")
+        error = FaultRule(code="VcpuLimitExceeded", message=message)
+    used = sum(count_vcpus(life.type) for life in there)
+    costs = {place: count_vcpus(place.type) for place in places}
+    return Limit(kind="quota", left=vcpus - used, costs=costs, error=error)
 
 
 def _list_capacities(
     market: str, places: Sequence[Place], settings: EmulatorSettings, alive: Sequence[Life]
 ) -> Iterable[Limit]:
-    error = FaultRule(code=NO_CAPACITY, message="the emulator's capacity is used up")
+    error = FaultRule(code=NO_CAPACITY)
     for capacity in settings.capacity:
         if capacity.market not in {None, market}:
             continue

@@ -176,6 +176,19 @@ class Throttling(Document):
     """Token bucket of all calls that change something, except launches and terminations."""
 
 
+QuotaClass = Literal["standard", "g", "p", "inf", "trn", "x", "f", "hpc", "high-memory", "dl", "other"]
+"""One of EC2's quota classes, see `scheduler.model.quota_classes`."""
+
+
+class ClassQuota(Document):
+    """The largest number of vCPUs that the instances of one quota class and market may have in a region."""
+
+    name: QuotaClass
+    """The quota class: `g` is that of all G and VT types."""
+    market: Literal["spot", "on-demand"]
+    vcpus: Count
+
+
 class Quota(Document):
     """The largest number of instances, and of vCPUs, that may exist in a region at the same time. None: no limit.
     Terminated instances and stopped instances do not count.
@@ -185,6 +198,8 @@ class Quota(Document):
     spot_vcpus: Count | None = None
     on_demand_machines: Count | None = None
     on_demand_vcpus: Count | None = None
+    classes: tuple[ClassQuota, ...] = ()
+    """Quotas of vCPUs for one quota class and market each, like those of an AWS account; 0 permits no instance."""
 
 
 class Capacity(Document):
