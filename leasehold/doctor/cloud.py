@@ -8,7 +8,7 @@ from contextlib import closing
 from functools import partial
 from typing import Final, Literal
 
-from leasehold.doctor.findings import Finding, failure, ok, skipped
+from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
 from leasehold.doctor.rules import judge_permission
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
@@ -16,10 +16,11 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import SlotState
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.market.resolve import load_resolved, uses_market
-from scheduler.ports import CloudError, LaunchOrder, StoreUnavailableError
+from scheduler.ports import CloudError, LaunchOrder, Place, StoreUnavailableError
 from scheduler.store.opening import open_store
 from workers.configuration import Configuration
 from workers.ec2.permissions import Permissions
+from workers.ec2.places import read_written
 from workers.ec2.requests import freeze_request
 from workers.services import read_access
 from workers.settings import Settings
@@ -87,8 +88,13 @@ def _look_at_launches(
     """Yield for each pool the finding on whether EC2 permits to launch the pool's first offering that is for sale.
 
     The request is complete, like a request of the launch worker, because a policy may depend on tags. DryRun prevents
-    the launch. If no offering of a pool is for sale, the check is skipped.
+    the launch. If no offering of a pool is for sale, the check is skipped. If a pool names subnets, the first finding
+    is on whether EC2 permits to read their zones.
     """
+    known: dict[str, Place] = {}
+    if subnets := [each.subnet or "" for pool in pools.values() for each in read_written(pool.ec2.subnets)]:
+        finding, known = _look_at_subnets(subnets, permissions)
+        yield finding
     for name, pool in pools.items():
         sold = [key for key, offering in pool.offering_by_key.items() if offering.is_for_sale]
         if pool.offerings and not sold:
@@ -100,9 +106,21 @@ def _look_at_launches(
             launch_id=f"doctor-{secrets.token_hex(8)}",
             generation=1,
             offering=sold[0] if sold else None,
+            places=tuple(known.get(each.subnet or "", each) for each in read_written(pool.ec2.subnets)),
         )
         error = _try(partial(_launch, order, rules, settings, permissions))
         yield judge_permission(f"aws launch {name}", error, "launch")
+
+
+def _look_at_subnets(subnets: Sequence[str], permissions: Permissions) -> tuple[Finding, dict[str, Place]]:
+    """Return the finding on the permission to describe subnets, and subnet -> its place for those that EC2 knows."""
+    try:
+        found = permissions.find_subnets(subnets)
+    except CloudError as error:
+        remedy = "Permit ec2:DescribeSubnets (docs/iam/launch.json), or write each subnet as ZONE:subnet-…"
+        return warning("aws subnets", show_error(error), remedy), {}
+    zones = sorted({place.zone for place in found.values() if place.zone})
+    return ok("aws subnets", f"{len(found)} subnets in {', '.join(zones)}"), found
 
 
 def _launch(order: LaunchOrder, rules: Rules, settings: Settings, permissions: Permissions) -> None:

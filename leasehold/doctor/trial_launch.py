@@ -169,7 +169,8 @@ class TrialLaunch:
         )
 
     def _launch(self) -> None:
-        request = self._fleet.freeze(self._order, self._rules)
+        places = self._fleet.find_places(self._order.pool, self._rules)
+        request = self._fleet.freeze(msgspec.structs.replace(self._order, places=places), self._rules)
         with self._phase("request", lambda: f"{request['api']}: {self._known.id}"):
             self._request = request
             self._machine = self._send(request)

@@ -143,8 +143,8 @@ class Ec2Rules(Document):
     with that name (`*` and `?` match). Required without a launch template.
     """
     subnets: tuple[Text, ...] = ()
-    """Subnets of the machines: `subnet-…`, or `ZONE:subnet-…` for offerings of that zone; none = the default
-    network's.
+    """Subnets of the machines: `subnet-…`, or `ZONE:subnet-…`; none = the default network's. The written zone counts
+    for prices, and where EC2 does not permit to describe subnets.
     """
     single_zone: bool = False
     """Whether the machines that are launched for one gang are all in one availability zone."""
@@ -165,7 +165,7 @@ class Ec2Rules(Document):
     spot_allocation: Literal["price-capacity-optimized", "capacity-optimized", "lowest-price"] = (
         "price-capacity-optimized"
     )
-    """How EC2 chooses among several subnets for a spot launch with a launch template."""
+    """How EC2 chooses among several subnets and offerings for a spot launch."""
 
     @cached_property
     def names_slot(self) -> bool:

@@ -54,6 +54,16 @@ MOST_MESSAGE: Final = 500
 """The most characters of a cloud's message that are kept with a refusal."""
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a machine may be launched: a subnet, or without one a zone. `subnet` None: the default subnet of the zone.
+    `zone` None: the zone of the subnet is unknown. `free`: number of addresses that the subnet has left; None: unknown.
+    """
+
+    subnet: str | None = None
+    zone: str | None = None
+    free: int | None = None
+
+
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What a request to launch one machine is made of: the slot and its epoch, the pool, the offering, the id of the
     launch and the identity of the cluster.
@@ -76,6 +86,10 @@ class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The highest leader term and fencing token when the launch request was stored, as `TERM.TOKEN`; "" if they are not
     known.
     """
+    places: tuple[Place, ...] = ()
+    """The subnets of the pool as `Fleet.find_places` returned them; (): as the rules write them."""
+    held_places: Collection[str] = ()
+    """Subnets and zones that a back-off holds. The request names none of them, unless no other place is left."""
 
 
 class BatchOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +111,9 @@ class BatchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """`cluster_id`: identity of the cluster. `highest`: the highest leader term and fencing token when the request was
     stored, as `TERM.TOKEN`. Both are "" if they are not known.
     """
+    places: tuple[Place, ...] = ()
+    held_places: Collection[str] = ()
+    """`places` and `held_places`: as in LaunchOrder."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +143,16 @@ class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class Fleet(Protocol):
     """The port through which operations launch, list, tag, stop, start and terminate the machines of the cloud account.
-    Every method except `freeze` calls the cloud and may raise CloudError.
+    Every method except `find_places`, `freeze` and `freeze_batch` calls the cloud and may raise CloudError.
     """
+
+    def find_places(self, pool: str, rules: Rules) -> tuple[Place, ...]:
+        """Return the subnets of a pool with their zones and free addresses, in the order of the rules; () for a pool
+        without subnets. Call it before `freeze`, whose order contains the result.
+
+        The cloud is called at most once in some minutes. What it does not return is as the rules write it: this method
+        raises no CloudError.
+        """
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
         """Return the complete launch request for this order as JSON values, without calling the cloud.

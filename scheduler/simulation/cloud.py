@@ -11,7 +11,7 @@ import msgspec
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
-from scheduler.ports import BatchAnswer, BatchOrder, Category, CloudError, LaunchOrder
+from scheduler.ports import BatchAnswer, BatchOrder, Category, CloudError, LaunchOrder, Place
 from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, PlannedOutage
 from scheduler.simulation.market import SimulatedMarket
 
@@ -125,6 +125,10 @@ class SimulatedCloud:
             if outage.pool == slot.pool and outage.offering in names and begins <= self._event_queue.now < outage.until:
                 return outage.error
         return None
+
+    def find_places(self, pool: str, rules: Rules) -> tuple[Place, ...]:  # noqa: ARG002 - of the port
+        """Return no subnet, because the simulated cloud has none. See Fleet."""
+        return ()
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
         """Return the complete launch request for this order, as JSON values. See Fleet."""

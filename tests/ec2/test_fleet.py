@@ -1,15 +1,16 @@
 """The fleet over HTTP against the emulator: its calls have the intended effect on EC2."""
 
+import base64
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from scheduler.ports import CloudError
+from scheduler.ports import CloudError, Place
 from tests.ec2.conftest import IMAGE, Emulator, Launch, an_order, some_rules
 from workers.ec2.clients import Ec2Access, make_client
-from workers.ec2.fleet import Ec2Fleet, make_fleet
+from workers.ec2.fleet import Ec2Fleet, make_fleet, name_zones
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -338,3 +339,78 @@ def test_a_terminated_machine_is_forgotten_in_the_end(launch: Launch, fleet: Ec2
     while fleet.describe([machine.id]) and time.monotonic() < deadline:
         pass
     assert fleet.describe([machine.id]) == {}
+
+
+@pytest.fixture
+def crowded(client: "EC2Client") -> dict[str, str]:
+    """Three subnets in two zones, as subnet -> zone. The second one has the most free addresses of its zone."""
+    vpc = client.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    places = (("10.9.0.0/28", "us-east-1a"), ("10.9.1.0/24", "us-east-1a"), ("10.9.2.0/24", "us-east-1b"))
+    made = [client.create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone=zone)["Subnet"] for block, zone in places]
+    return {each["SubnetId"]: each["AvailabilityZone"] for each in made}
+
+
+def test_zones_and_free_addresses_come_from_ec2_once_in_some_minutes(
+    access: Ec2Access, emulator: Emulator, crowded: dict[str, str]
+) -> None:
+    fleet, subnets = make_fleet("blue", access), [*crowded, "subnet-0123456789abcdef0"]
+    rules = some_rules({"image": IMAGE, "subnets": subnets})
+    places = fleet.find_places("linux", rules)
+    assert [(each.subnet, each.zone) for each in places] == [*crowded.items(), ("subnet-0123456789abcdef0", None)]
+    assert [each.free for each in places] == [11, 251, 251, None]
+    assert fleet.find_places("linux", rules) == places
+    assert len(emulator.calls("DescribeSubnets")) == 1
+    assert fleet.find_places("linux", some_rules()) == ()
+    assert fleet.find_places("gone", rules) == ()
+
+
+def test_without_the_permission_zones_are_as_the_rules_write_them(access: Ec2Access, emulator: Emulator) -> None:
+    emulator.set_fault(action="DescribeSubnets", code="UnauthorizedOperation")
+    rules = some_rules({"image": IMAGE, "subnets": ["us-east-1a:subnet-1", "subnet-2"]})
+    places = make_fleet("blue", access).find_places("linux", rules)
+    assert places == (Place(subnet="subnet-1", zone="us-east-1a"), Place(subnet="subnet-2"))
+
+
+def test_a_machine_of_many_places_has_the_zone_of_its_subnet_and_its_own_tags(
+    access: Ec2Access, emulator: Emulator, crowded: dict[str, str], client: "EC2Client"
+) -> None:
+    emulator.set_fault(code="InsufficientInstanceCapacity", zone="us-east-1a")
+    fleet = make_fleet("blue", access)
+    rules = some_rules({"image": IMAGE, "subnets": list(crowded), "user_data": "at ${slot}"})
+    order = an_order(4, places=fleet.find_places("linux", rules))
+    machine = fleet.launch(fleet.freeze(order, rules))
+    assert (machine.slot, machine.launch_id, machine.zone) == ("linux-4", "launch-4", "us-east-1b")
+    assert [each.id for each in fleet.find_launch("launch-4")] == [machine.id]
+    attribute = client.describe_instance_attribute(InstanceId=machine.id, Attribute="userData")
+    assert base64.b64decode(attribute["UserData"]["Value"]) == b"at linux-4"
+    (instance,) = client.describe_instances(InstanceIds=[machine.id])["Reservations"][0]["Instances"]
+    assert crowded[instance["SubnetId"]] == "us-east-1b"
+
+
+def test_an_answer_that_names_only_subnets_gets_their_zones_from_the_request() -> None:
+    override = {"InstanceType": "c5.large", "SubnetId": "subnet-2"}
+    config = {"Overrides": [{"SubnetId": "subnet-2", "AvailabilityZone": "us-east-1b"}, {"SubnetId": "subnet-3"}]}
+    for subnet, zone in (("subnet-2", "us-east-1b"), ("subnet-3", None)):
+        entry = {"LaunchTemplateAndOverrides": {"Overrides": {**override, "SubnetId": subnet}}}
+        answer = name_zones({"Errors": [entry]}, {"LaunchTemplateConfigs": [config]})
+        assert answer["Errors"][0]["LaunchTemplateAndOverrides"]["Overrides"].get("AvailabilityZone") == zone
+
+
+@pytest.mark.parametrize(("misses", "is_launched"), [(1, True), (4, True), (5, False)])
+def test_a_new_template_that_is_not_found_yet_is_tried_again_after_1_2_and_4_s(
+    client: "EC2Client", emulator: Emulator, misses: int, *, is_launched: bool
+) -> None:
+    pauses: list[float] = []
+    fleet = Ec2Fleet(client, "blue", pause=pauses.append)
+    request = fleet.freeze(an_order(), some_rules({"image": IMAGE, "subnets": ["us-east-1a:s-1", "us-east-1b:s-2"]}))
+    del request["parameters"]["LaunchTemplateConfigs"][0]["Overrides"][0]["SubnetId"]
+    del request["parameters"]["LaunchTemplateConfigs"][0]["Overrides"][1:]
+    emulator.set_fault(action="CreateFleet", code="InvalidLaunchTemplateName.NotFoundException", count=misses)
+    if is_launched:
+        assert fleet.launch(request).id
+    else:
+        with pytest.raises(CloudError) as caught:
+            fleet.launch(request)
+        assert caught.value.category == "misconfigured"
+    assert pauses == [1.0, 2.0, 4.0][: misses - 1]
+    assert [call["status"] for call in emulator.calls("CreateLaunchTemplate")] == [200]

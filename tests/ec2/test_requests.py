@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from scheduler.model.rules import Rules, read_rules
-from scheduler.ports import CloudError
+from scheduler.ports import BatchOrder, CloudError, Place
 from tests.ec2.conftest import IMAGE, an_order, some_rules
-from workers.ec2.requests import client_token, freeze_request, subnets_for
+from workers.ec2.places import read_written
+from workers.ec2.requests import client_token, find_places, freeze_batch_request, freeze_request
 
 TEMPLATE: dict[str, Any] = {"launch_template": "lt-0123456789abcdef0", "launch_template_version": 7}
 
@@ -18,6 +19,10 @@ TEMPLATE: dict[str, Any] = {"launch_template": "lt-0123456789abcdef0", "launch_t
 def frozen(rules: Rules, **changes: object) -> dict[str, Any]:
     order = msgspec.structs.replace(an_order(), **changes)
     return freeze_request(order, rules, "blue", "us-east-1")
+
+
+def a_batch(*offerings: str, **changes: object) -> BatchOrder:
+    return msgspec.structs.replace(BatchOrder(batch="b1", pool="linux", count=2, offerings=offerings), **changes)
 
 
 def test_an_image_makes_run_instances() -> None:
@@ -55,6 +60,8 @@ def test_an_image_makes_run_instances() -> None:
                 {"ResourceType": "spot-instances-request", "Tags": tags},
             ],
         },
+        "offerings": {"c5.large": [{"InstanceType": "c5.large"}]},
+        "template": None,
     }
 
 
@@ -62,7 +69,7 @@ def test_a_request_contains_all_settings_of_the_pool() -> None:
     rules = some_rules(
         {
             "image": IMAGE,
-            "subnets": ["subnet-1", "subnet-2"],
+            "subnets": ["us-east-1b:subnet-1", "us-east-1a:subnet-2"],
             "security_groups": ["sg-1"],
             "instance_profile": "builder",
             "key_name": "ops",
@@ -165,17 +172,109 @@ def test_a_zone_that_no_subnet_is_in_is_named() -> None:
         frozen(rules)
 
 
+def places_of(request: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the type, subnet and zone of each override of a fleet; "" for what is missing."""
+    (config,) = request["parameters"]["LaunchTemplateConfigs"]
+    keys = ("InstanceType", "SubnetId", "AvailabilityZone")
+    return [tuple(each.get(key, "") for key in keys) for each in config["Overrides"]]
+
+
 @pytest.mark.parametrize(
     ("zone", "chosen"),
     [
-        (None, ("subnet-1", "subnet-2", "subnet-3")),
-        ("us-east-1a", ("subnet-1", "subnet-3")),
-        ("us-east-1b", ("subnet-2", "subnet-3")),
-        ("us-east-1c", ("subnet-3",)),
+        (None, ["subnet-3", "subnet-1", "subnet-2"]),
+        ("us-east-1a", ["subnet-3", "subnet-1"]),
+        ("us-east-1b", ["subnet-3", "subnet-2"]),
+        ("us-east-1c", ["subnet-3"]),
     ],
 )
-def test_an_offering_takes_the_subnets_of_its_zone(zone: str | None, chosen: tuple[str, ...]) -> None:
-    assert subnets_for(("us-east-1a:subnet-1", "us-east-1b:subnet-2", "subnet-3"), zone) == chosen
+def test_an_offering_takes_the_subnets_of_its_zone(zone: str | None, chosen: list[str]) -> None:
+    places = read_written(("us-east-1a:subnet-1", "us-east-1b:subnet-2", "subnet-3"))
+    places = (*places[:2], Place(subnet="subnet-3", free=9))
+    offering = some_rules(offerings=[{"name": "c5.large", "zone": zone} if zone else {"name": "c5.large"}])
+    found = find_places(places, offering.pools["linux"].offerings[0])
+    assert [each.subnet for each in found] == chosen
+
+
+FOUR = ("subnet-1", "subnet-2", "subnet-3", "subnet-4")
+
+
+def test_a_fleet_names_each_type_once_in_a_zone_in_the_subnet_with_the_most_free_addresses() -> None:
+    """Source: EC2, InvalidFleetConfig "The fleet configuration contains duplicate instance pools"."""
+    places = (
+        Place(subnet="subnet-1", zone="us-east-1a", free=3),
+        Place(subnet="subnet-2", zone="us-east-1b", free=250),
+        Place(subnet="subnet-3", zone="us-east-1a", free=100),
+        # A subnet that EC2 does not describe is a place of its own.
+        Place(subnet="subnet-4"),
+    )
+    wanted = [
+        ("c5.large", "subnet-2", "us-east-1b"),
+        ("c5.large", "subnet-3", "us-east-1a"),
+        ("c5.large", "subnet-4", ""),
+    ]
+    for ec2 in (TEMPLATE, {"image": IMAGE}):
+        rules = some_rules({**ec2, "subnets": FOUR})
+        assert places_of(frozen(rules, places=places)) == wanted
+        assert places_of(freeze_batch_request(a_batch("c5.large", places=places), rules, "blue", "us-east-1")) == wanted
+
+
+def test_without_an_answer_of_ec2_the_written_zone_of_a_subnet_counts() -> None:
+    rules = some_rules({**TEMPLATE, "subnets": ["us-east-1a:subnet-1", "us-east-1a:subnet-2", "us-east-1b:subnet-3"]})
+    assert [place[1] for place in places_of(frozen(rules))] == ["subnet-1", "subnet-3"]
+
+
+OFFERINGS = {
+    "two offerings of one type": ([{}, {"labels": {"a": "b"}}], [("c5.large", "")]),
+    "one of them in a zone": ([{}, {"zone": "us-east-1a"}], [("c5.large", "")]),
+    "first the one in a zone": ([{"zone": "us-east-1a"}, {}], [("c5.large", "us-east-1a")]),
+    "each in a zone": (
+        [{"zone": "us-east-1a"}, {"zone": "us-east-1b"}],
+        [("c5.large", "us-east-1a"), ("c5.large", "us-east-1b")],
+    ),
+    "another type": ([{}, {"type": "m5.large"}], [("c5.large", ""), ("m5.large", "")]),
+}
+
+
+@pytest.mark.parametrize(("offerings", "wanted"), OFFERINGS.values(), ids=OFFERINGS)
+def test_a_type_in_two_offerings_stands_once_in_a_fleet(
+    offerings: list[dict[str, Any]], wanted: list[tuple[str, str]]
+) -> None:
+    named = [{"type": "c5.large", **each, "name": f"o{number}"} for number, each in enumerate(offerings)]
+    request = freeze_batch_request(a_batch("o0", "o1"), some_rules(offerings=named), "blue", "us-east-1")
+    assert [(kind, zone) for kind, _, zone in places_of(request)] == wanted
+    assert sum(map(len, request["offerings"].values())) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("held", "chosen"),
+    [
+        ((), ["subnet-1", "subnet-3"]),
+        (["subnet-1"], ["subnet-2", "subnet-3"]),
+        (["us-east-1a"], ["subnet-3"]),
+        (["us-east-1a", "subnet-3"], ["subnet-1", "subnet-3"]),
+    ],
+)
+def test_a_held_place_is_left_out_unless_no_other_is_left(held: list[str], chosen: list[str]) -> None:
+    rules = some_rules({**TEMPLATE, "subnets": ["us-east-1a:subnet-1", "us-east-1a:subnet-2", "us-east-1b:subnet-3"]})
+    assert [place[1] for place in places_of(frozen(rules, held_places=held))] == chosen
+    batch = freeze_batch_request(a_batch("c5.large", held_places=held), rules, "blue", "us-east-1")
+    assert [place[1] for place in places_of(batch)] == chosen
+
+
+def test_a_single_launch_tries_all_places_and_keeps_its_tags_and_user_data() -> None:
+    rules = some_rules({"image": IMAGE, "subnets": ["subnet-1", "subnet-2"], "user_data": "I am ${slot}"})
+    request = frozen(rules)
+    (config,) = request["parameters"]["LaunchTemplateConfigs"]
+    assert request["api"] == "CreateFleet"
+    assert config["LaunchTemplateSpecification"] == {
+        "LaunchTemplateName": request["template"]["LaunchTemplateName"],
+        "Version": "1",
+        "LaunchTemplateSpecificationUserData": base64.b64encode(b"I am linux-1").decode(),
+    }
+    assert [place[1] for place in places_of(request)] == ["subnet-1", "subnet-2"]
+    tags = {tag["Key"]: tag["Value"] for tag in request["parameters"]["TagSpecifications"][0]["Tags"]}
+    assert (tags["leasehold:slot"], tags["leasehold:launch"]) == ("linux-1", "launch-1")
 
 
 def test_a_client_token_is_short_ascii_and_its_own_for_each_generation() -> None:

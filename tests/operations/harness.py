@@ -24,7 +24,17 @@ from scheduler.operations.ports import Ports
 from scheduler.operations.tick.commit import PlannedRules
 from scheduler.operations.tick.leader import Leader
 from scheduler.operations.tick.tick import Ticked, tick
-from scheduler.ports import BatchAnswer, BatchOrder, CloudError, EventFilter, LaunchOrder, OutboxMessage, Refusal, Store
+from scheduler.ports import (
+    BatchAnswer,
+    BatchOrder,
+    CloudError,
+    EventFilter,
+    LaunchOrder,
+    OutboxMessage,
+    Place,
+    Refusal,
+    Store,
+)
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import (
     InMemoryRedis,
@@ -68,6 +78,10 @@ class CountingFleet:
     def running(self) -> list[str]:
         """The machines that are not terminated."""
         return [name for name, machine in self.machines.items() if machine.state != "terminated"]
+
+    def find_places(self, pool: str, rules: Rules) -> tuple[Place, ...]:
+        """See Fleet."""
+        return ()
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
         """See Fleet."""

@@ -5,18 +5,21 @@ So new machines are described by their ids, at most 100 in a call, and the searc
 paging.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Market
-from scheduler.ports import BatchAnswer, BatchOrder, CloudError, LaunchOrder, Refusal
+from scheduler.ports import BatchAnswer, BatchOrder, CloudError, LaunchOrder, Place, Refusal
 from workers.ec2.batches import MOST_IDS, each_batch, read_pages
 from workers.ec2.budget import CallBudget
 from workers.ec2.clients import LAUNCH_READ_SECONDS, Ec2Access, make_client
 from workers.ec2.errors import cloud_errors, describe_shortfall, power_errors
+from workers.ec2.places import Places
 from workers.ec2.requests import (
     TAG_BATCH,
     TAG_CLUSTER,
@@ -40,6 +43,8 @@ MOST_ENDED: Final = 250
 MOST_STATUSES: Final = 1000
 """The most status checks on one page of EC2's list of all status checks."""
 PAGE_SIZE: Final = 500
+TEMPLATE_PAUSES: Final = (1.0, 2.0, 4.0)
+"""Pauses in seconds after which a launch whose new launch template EC2 does not find is sent again."""
 ALIVE: Final = ("pending", "running", "shutting-down", "stopping", "stopped")
 STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "stopped", "terminated"]]] = {
     "pending": "pending",
@@ -67,6 +72,7 @@ class Ec2Fleet:
     """The machines of one cluster in one region of EC2. `scheduler.ports.Fleet` describes what each method promises.
 
     `launcher` is the client for launches, whose read timeout is longer (60 s instead of 15 s); default: `client`.
+    `pause` sleeps for a number of seconds.
     """
 
     def __init__(
@@ -76,9 +82,18 @@ class Ec2Fleet:
         *,
         launcher: "EC2Client | None" = None,
         page_size: int = PAGE_SIZE,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client, self._launcher = client, launcher or client
-        self._cluster, self._page_size = cluster, page_size
+        self._cluster, self._page_size, self._pause = cluster, page_size, pause
+        self._places = Places(client)
+
+    def find_places(self, pool: str, rules: Rules) -> tuple[Place, ...]:
+        """Return the subnets of a pool with their zones and free addresses. Without the permission to describe subnets
+        the zones are as the rules write them.
+        """
+        found = rules.pools.get(pool)
+        return self._places.find(found.ec2.subnets) if found else ()
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
         """Return the complete EC2 request that launches one machine, as JSON values that can be stored and sent again
@@ -90,12 +105,11 @@ class Ec2Fleet:
         """Send a launch request that `freeze` made, and return the machine. If the same request is sent again, its
         client token makes EC2 return the same machine.
         """
-        parameters = request["parameters"]
         match request["api"]:
             case "RunInstances":
-                return self._run_instances(parameters)
+                return self._run_instances(request["parameters"])
             case "CreateFleet":
-                return self._create_fleet(parameters)
+                return self._create_fleet(request)
             case unknown:
                 raise CloudError(
                     "misconfigured",
@@ -112,9 +126,6 @@ class Ec2Fleet:
     def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
         """Send a request that `freeze_batch` made. Return the machines that EC2 launched, and the offerings that it
         refused. If the same request is sent again, its client token makes EC2 give the same answer.
-
-        If EC2 refuses the request because a launch template is missing that Leasehold makes (`request["template"]`),
-        make the template and send the request again. A refused request has launched nothing.
         """
         if request["api"] == "RunInstances":
             with cloud_errors():
@@ -124,16 +135,7 @@ class Ec2Fleet:
                 machines=machines,
                 refusals=tuple(Refusal(offering=None, category=each.category, code=each.code) for each in missing),
             )
-        try:
-            with cloud_errors():
-                answer = self._launcher.create_fleet(**request["parameters"])
-        except CloudError as error:
-            if request["template"] is None or error.code != NOT_FOUND:
-                raise
-            make_template(self._launcher, request["template"])
-            with cloud_errors():
-                answer = self._launcher.create_fleet(**request["parameters"])
-        return read_batch(answer, request)
+        return read_batch(self._send_fleet(request), request)
 
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
         """Return machine id -> machine for these ids. An id that EC2 does not know is omitted.
@@ -225,14 +227,38 @@ class Ec2Fleet:
             raise describe_shortfall([])
         return machine
 
-    def _create_fleet(self, parameters: Mapping[str, Any]) -> Machine:
-        with cloud_errors():
-            answer = self._launcher.create_fleet(**parameters)
+    def _create_fleet(self, request: Mapping[str, Any]) -> Machine:
+        answer, parameters = self._send_fleet(request), request["parameters"]
         instances = [found for found in answer.get("Instances", ()) if found.get("InstanceIds")]
         if not instances:
             raise describe_shortfall(answer.get("Errors", ()))
         tags = {tag["Key"]: tag["Value"] for tag in parameters["TagSpecifications"][0]["Tags"]}
         return read_fleet(instances[0], tags)
+
+    def _send_fleet(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a CreateFleet and return EC2's answer, completed by `name_zones`.
+
+        If EC2 refuses the request because a launch template is missing that Leasehold makes (`request["template"]`),
+        make the template and send the request again. EC2 may not find a new template for some seconds, so the request
+        is sent again after each of TEMPLATE_PAUSES. A refused request has launched nothing.
+        """
+        template, steps = request.get("template"), list[Callable[[], None]]()
+        if template is not None:
+            steps = [partial(make_template, self._launcher, template)]
+            steps += [partial(self._pause, seconds) for seconds in TEMPLATE_PAUSES]
+        for step in steps:
+            try:
+                return self._call_fleet(request["parameters"])
+            except CloudError as error:
+                if error.code != NOT_FOUND:
+                    raise
+            step()
+        return self._call_fleet(request["parameters"])
+
+    def _call_fleet(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        with cloud_errors():
+            answer: Any = self._launcher.create_fleet(**parameters)
+        return name_zones(answer, parameters)
 
     def _find(self, filters: Mapping[str, list[str]]) -> Iterator[Machine]:
         wanted = {f"tag:{TAG_CLUSTER}": [self._cluster], "instance-state-name": list(ALIVE), **filters}
@@ -295,6 +321,19 @@ def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
         market=_market(instance.get("Lifecycle")),
         **_read_tags(tags),
     )
+
+
+def name_zones(answer: dict[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to a CreateFleet with the zone in each override that names only a subnet, if the request names
+    the zone of that subnet. `parameters`: those of the request.
+    """
+    overrides = parameters["LaunchTemplateConfigs"][0]["Overrides"]
+    zones = {each.get("SubnetId"): each["AvailabilityZone"] for each in overrides if "AvailabilityZone" in each}
+    for entry in (*answer.get("Instances", ()), *answer.get("Errors", ())):
+        override = entry.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+        if zone := zones.get(override.get("SubnetId", "")):
+            override.setdefault("AvailabilityZone", zone)
+    return answer
 
 
 def read_batch(answer: Mapping[str, Any], request: Mapping[str, Any]) -> BatchAnswer:

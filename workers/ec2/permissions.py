@@ -4,17 +4,19 @@ with DryRun; calls that only read are made once.
 EC2 answers a call with DryRun by the error DryRunOperation if the call is permitted.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from scheduler.ports import CloudError
+from scheduler.ports import CloudError, Place
 from workers.ec2.clients import Ec2Access, open_client
 from workers.ec2.errors import cloud_errors
+from workers.ec2.places import describe_subnets
 from workers.ec2.price_list import SERVICE, open_price_list
 from workers.ec2.requests import TAG_CLUSTER
+from workers.ec2.templates import NOT_FOUND
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -51,12 +53,28 @@ class Permissions:
         """Return the AWS region to which the EC2 calls go."""
         return str(self._ec2.meta.region_name)
 
+    def find_subnets(self, subnets: Sequence[str]) -> dict[str, Place]:
+        """Return subnet -> its place, for those of these subnets that EC2 knows. One call, by which launches find the
+        zones of subnets.
+        """
+        return describe_subnets(self._ec2, subnets)
+
     def try_launch(self, request: Mapping[str, Any]) -> None:
         """Try with DryRun to send this launch request, with its tags, profile and template. Raises CloudError if EC2
         refuses it.
+
+        If the request needs a launch template that Leasehold makes, try to make it, too. EC2 may then not find this
+        template for the request itself, which is no refusal.
         """
+        template = request.get("template")
+        if template is not None:
+            _expect_refusal(lambda: self._ec2.create_launch_template(**template, DryRun=True))
         call = self._ec2.create_fleet if request["api"] == "CreateFleet" else self._ec2.run_instances
-        _expect_refusal(lambda: call(**request["parameters"], DryRun=True))
+        try:
+            _expect_refusal(lambda: call(**request["parameters"], DryRun=True))
+        except CloudError as error:
+            if template is None or error.code != NOT_FOUND:
+                raise
 
     def try_terminate(self, instance: str) -> None:
         """Try with DryRun to terminate this instance. Raises CloudError if EC2 refuses it.

@@ -2,15 +2,15 @@
 unchanged.
 
 There are two calls. CreateFleet (type instant) chooses the zone with the best chance among all subnets of a pool, but
-requires a launch template. RunInstances takes an image and one subnet. So CreateFleet is used for a pool with a launch
-template and for batches, and RunInstances for one machine of a pool with only an image. For batches of such a pool a
-launch template is made. Both calls have a client token, so that repeating a call launches no second machine.
+requires a launch template and an instance type. RunInstances takes an image and one subnet. So RunInstances is used for
+one machine of a pool that has only an image and only one place, and for the machines of a pool with an image and
+without offerings. CreateFleet is used for every other launch; for a pool with only an image a launch template is made.
+Both calls have a client token, so that repeating a call launches no second machine.
 """
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,8 @@ from scheduler.model.pools import Pool, offering_key
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Market
 from scheduler.model.validation import Fault, InvalidInputError, show
-from scheduler.ports import BatchOrder, CloudError, LaunchOrder
+from scheduler.ports import BatchOrder, CloudError, LaunchOrder, Place
+from workers.ec2.places import read_written
 from workers.ec2.templates import describe_template
 from workers.ec2.user_data import render_user_data, variables_of
 
@@ -44,7 +45,7 @@ METADATA_OPTIONS: Final = {"HttpTokens": "required", "HttpPutResponseHopLimit": 
 
 
 MOST_OVERRIDES: Final = 300
-"""The most combinations of instance type and subnet among which one request to EC2 may choose."""
+"""The most combinations of instance type and place among which one request to EC2 may choose."""
 
 
 class _Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +53,7 @@ class _Launch(msgspec.Struct, frozen=True, kw_only=True):
     the request needs.
 
     `offerings`: the offerings among which EC2 may choose, best first, all of one market; (None,) in a pool without
-    offerings.
+    offerings. `subnets`: the subnets of the pool. `held_places`: as in LaunchOrder.
     """
 
     token: str
@@ -60,8 +61,11 @@ class _Launch(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     pool: Pool
     offerings: tuple[Offering | None, ...]
+    subnets: tuple[Place, ...]
+    held_places: Collection[str]
     user_data: str | None
     tags: Mapping[str, str]
+    is_batch: bool = False
     is_gang: bool = False
     """Whether the machines serve a gang, so that EC2 must launch all of them or none."""
 
@@ -69,27 +73,52 @@ class _Launch(msgspec.Struct, frozen=True, kw_only=True):
     def market(self) -> Market:
         return self.offerings[0].market if self.offerings[0] else "spot"
 
-    def list_places(self) -> Iterator[tuple[Offering | None, dict[str, str]]]:
-        """Yield each offering with each place where it may be launched. A place is a parameter of the request:
-        `SubnetId`, or without subnets `AvailabilityZone`; {} if the offering has no zone either.
+    def list_places(self) -> list[tuple[Offering | None, Place]]:
+        """Return each offering with each place where it may be launched: at most MOST_OVERRIDES pairs.
+
+        A place is a subnet; in a pool without subnets the offering's zone, or a place without a zone. Of several pairs
+        with the same instance type and zone only the first one is returned, because EC2 refuses a fleet with both: the
+        best offering, and the subnet with the most free addresses.
         """
-        for offering in self.offerings:
-            zone = offering.zone if offering else None
-            subnets = subnets_for(self.pool.ec2.subnets, zone)
-            for subnet in subnets:
-                yield offering, {"SubnetId": subnet}
-            if not subnets:
-                yield offering, {"AvailabilityZone": zone} if zone else {}
+        pairs = [(each, place) for each in self.offerings for place in find_places(self.subnets, each)]
+        held = set(self.held_places)
+        pairs = [pair for pair in pairs if held.isdisjoint({pair[1].subnet, pair[1].zone})] or pairs
+        found: list[tuple[Offering | None, Place]] = []
+        taken: dict[str | None, set[str | None]] = {}
+        for offering, place in pairs:
+            where = place.zone or place.subnet
+            others = taken.setdefault(offering.instance_type if offering else None, set())
+            # A place without zone and subnet stands for all zones.
+            if where not in others and not (others and None in {where, *others}):
+                others.add(where)
+                found.append((offering, place))
+        return found[:MOST_OVERRIDES]
+
+
+def find_places(subnets: Sequence[Place], offering: Offering | None) -> list[Place]:
+    """Return the places where an offering may be launched in a pool with these subnets: first those with the most free
+    addresses, then in the given order.
+
+    A subnet whose zone is unknown is always a place, and EC2 refuses the launch if it is in another zone than the
+    offering.
+    """
+    zone = offering.zone if offering else None
+    if not subnets:
+        return [Place(zone=zone)]
+    found = [msgspec.structs.replace(each, zone=each.zone or zone) for each in subnets]
+    return sorted((each for each in found if zone in {None, each.zone}), key=lambda each: -(each.free or 0))
 
 
 def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) -> dict[str, Any]:
-    """Return the EC2 request that launches the machine of `order`: `{"api": "RunInstances" | "CreateFleet",
-    "parameters": …}`.
+    """Return the EC2 request that launches the machine of `order`, with these keys: `api` ("RunInstances" or
+    "CreateFleet"), `parameters`, `offerings` and `template`.
 
-    Equal input gives equal output. Raises CloudError (misconfigured) that names the wrong or missing key of the rules.
+    `offerings`: the key of each offering → the places in which EC2 may launch it. `template`: the launch template that
+    Leasehold makes for the request, as the parameters of CreateLaunchTemplate; None if the request needs no template or
+    the pool names one. Equal input gives equal output. Raises CloudError (misconfigured) that names the wrong or
+    missing key of the rules.
     """
     pool, offering = _look_up(order.pool, order.offering, rules)
-    user_data = _render(order, pool, cluster, region)
     ours = {TAG_CLUSTER: cluster, TAG_POOL: order.pool, TAG_SLOT: order.slot, TAG_LAUNCH: order.launch_id}
     launch = _Launch(
         token=client_token(order.launch_id, order.generation),
@@ -97,29 +126,18 @@ def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) 
         name=order.pool,
         pool=pool,
         offerings=(offering,),
-        user_data=user_data,
+        subnets=order.places or read_written(pool.ec2.subnets),
+        held_places=order.held_places,
+        user_data=_render(order, pool, cluster, region),
         tags={**pool.ec2.tags, **ours, **_describe(order.offering, order.cluster_id, order.highest)},
     )
-    if pool.ec2.launch_template:
-        return {"api": "CreateFleet", "parameters": _create_fleet(launch)}
-    if pool.ec2.image:
-        return {"api": "RunInstances", "parameters": _run_instances(launch)}
-    raise _refuse(order.pool, "ec2.image", "an image, or else a launch_template", None)
+    return _freeze(launch, cluster)
 
 
 def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: str) -> dict[str, Any]:
-    """Return the EC2 request that launches the machines of a batch, as `freeze_request` does, with two more keys:
-    `offerings` and `template`. The call is CreateFleet, except for a pool with an image and without offerings.
-
-    `offerings`: the key of each offering → the places in which EC2 may launch it. `template`: the launch template that
-    Leasehold makes for the request, as the parameters of CreateLaunchTemplate; None if the request needs no template or
-    the pool names one. Equal input gives equal output. Raises CloudError (misconfigured) that names the wrong or
-    missing key of the rules.
-    """
-    pool, first = _look_up(order.pool, order.offerings[0] if order.offerings else None, rules)
-    if not pool.ec2.launch_template and not pool.ec2.image:
-        raise _refuse(order.pool, "ec2.image", "an image, or else a launch_template", None)
+    """Return the EC2 request that launches the machines of a batch, as `freeze_request` does for one machine."""
     keys: tuple[str | None, ...] = order.offerings or (None,)
+    pool, first = _look_up(order.pool, keys[0], rules)
     if pool.ec2.names_offering:
         keys = keys[:1]
     only = keys[0] if len(keys) == 1 else None
@@ -132,6 +150,8 @@ def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: 
         name=order.pool,
         pool=pool,
         offerings=(first, *(_look_up(order.pool, key, rules)[1] for key in keys[1:])),
+        subnets=order.places or read_written(pool.ec2.subnets),
+        held_places=order.held_places,
         user_data=_render(example, pool, cluster, region),
         tags={
             **pool.ec2.tags,
@@ -140,21 +160,40 @@ def freeze_batch_request(order: BatchOrder, rules: Rules, cluster: str, region: 
             TAG_BATCH: order.batch,
             **_describe(only, order.cluster_id, order.highest),
         },
+        is_batch=True,
         is_gang=order.is_gang,
     )
-    places: dict[str, list[dict[str, str]]] = {}
-    for offering, place in islice(launch.list_places(), MOST_OVERRIDES):
-        key = offering_key(pool, offering) if offering else ""
-        places.setdefault(key, []).append(({"InstanceType": offering.instance_type} if offering else {}) | place)
-    template = None
-    if not pool.ec2.launch_template and not pool.offerings:
-        # A fleet needs an instance type, and this pool leaves it to EC2.
-        return {"api": "RunInstances", "parameters": _run_instances(launch), "offerings": places, "template": None}
-    if not pool.ec2.launch_template:
-        common = {"MetadataOptions": METADATA_OPTIONS, **dict(_common_parameters(pool, None))}
-        template = describe_template(pool, cluster, common, {**pool.ec2.tags, TAG_CLUSTER: cluster})
-    parameters = _create_fleet(launch, template["LaunchTemplateName"] if template else None)
-    return {"api": "CreateFleet", "parameters": parameters, "offerings": places, "template": template}
+    return _freeze(launch, cluster)
+
+
+def _freeze(launch: _Launch, cluster: str) -> dict[str, Any]:
+    ec2, pairs = launch.pool.ec2, launch.list_places()
+    if not ec2.launch_template and not ec2.image:
+        raise _refuse(launch.name, "ec2.image", "an image, or else a launch_template", None)
+    if not pairs:
+        zones = sorted({each.zone for each in launch.offerings if each and each.zone})
+        raise _refuse(launch.name, "ec2.subnets", f"a subnet in {' or '.join(zones)}", list(ec2.subnets))
+    offerings: dict[str, list[dict[str, str]]] = {}
+    for offering, place in pairs:
+        key = offering_key(launch.pool, offering) if offering else ""
+        kind = {"InstanceType": offering.instance_type} if offering else {}
+        offerings.setdefault(key, []).append(kind | _name_place(place))
+    frozen: dict[str, Any] = {"offerings": offerings, "template": None}
+    # A fleet needs an instance type, and a pool without offerings leaves it to EC2.
+    has_choice = launch.pool.offerings and (launch.is_batch or len(pairs) > 1)
+    if not ec2.launch_template and not has_choice:
+        return {"api": "RunInstances", "parameters": _run_instances(launch, pairs[0][1]), **frozen}
+    if not ec2.launch_template:
+        common = {"MetadataOptions": METADATA_OPTIONS, **dict(_common_parameters(launch.pool, None))}
+        frozen["template"] = describe_template(launch.pool, cluster, common, {**ec2.tags, TAG_CLUSTER: cluster})
+    made = frozen["template"]["LaunchTemplateName"] if frozen["template"] else None
+    return {"api": "CreateFleet", "parameters": _create_fleet(launch, pairs, made), **frozen}
+
+
+def _name_place(place: Place) -> dict[str, str]:
+    """Return the parameters of an override that name a place."""
+    named = {"SubnetId": place.subnet, "AvailabilityZone": place.zone}
+    return {key: value for key, value in named.items() if value is not None}
 
 
 def client_token(launch_id: str, generation: int) -> str:
@@ -169,20 +208,9 @@ def client_token(launch_id: str, generation: int) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def subnets_for(subnets: tuple[str, ...], zone: str | None) -> tuple[str, ...]:
-    """Return the ids of the subnets that a launch in `zone` may use, in their order; `zone` None: in any zone.
-
-    A subnet is written as `subnet-…`, or as `ZONE:subnet-…` for launches in this zone only. A subnet without a zone is
-    always used, and EC2 refuses the launch if it is in another zone.
-    """
-    pairs = [entry.rpartition(":") for entry in subnets]
-    return tuple(subnet for subnet_zone, _, subnet in pairs if not subnet_zone or zone in {None, subnet_zone})
-
-
 def _look_up(name: str, key: str | None, rules: Rules) -> tuple[Pool, Offering | None]:
     """Return the pool with this name, and its offering with this key (None: no offering). Raises CloudError
-    (misconfigured) if the rules do not have the pool or the offering, if the pool's image was not found yet, or if the
-    pool has no subnet in the offering's zone.
+    (misconfigured) if the rules do not have the pool or the offering, or if the pool's image was not found yet.
     """
     pool = rules.pools.get(name)
     if pool is None:
@@ -193,9 +221,6 @@ def _look_up(name: str, key: str | None, rules: Rules) -> tuple[Pool, Offering |
     if is_source(pool.ec2.image):
         wanted = "an image that was found (the next look-up is due within `image_interval`)"
         raise _refuse(name, "ec2.image", wanted, pool.ec2.image)
-    zone = offering.zone if offering else None
-    if pool.ec2.subnets and not subnets_for(pool.ec2.subnets, zone):
-        raise _refuse(name, "ec2.subnets", f"a subnet in {zone}", list(pool.ec2.subnets))
     return pool, offering
 
 
@@ -223,7 +248,7 @@ def _tag_specifications(tags: Mapping[str, str], *kinds: str) -> list[dict[str, 
     return [{"ResourceType": kind, "Tags": pairs} for kind in kinds]
 
 
-def _run_instances(launch: _Launch) -> dict[str, Any]:
+def _run_instances(launch: _Launch, place: Place) -> dict[str, Any]:
     ec2, spot = launch.pool.ec2, launch.market == "spot"
     kinds = ("instance", "volume", "spot-instances-request") if spot else ("instance", "volume")
     parameters: dict[str, Any] = {
@@ -246,11 +271,10 @@ def _run_instances(launch: _Launch) -> dict[str, Any]:
         parameters["UserData"] = launch.user_data
     if ec2.security_groups:
         parameters["SecurityGroupIds"] = list(ec2.security_groups)
-    zone = launch.offerings[0].zone if launch.offerings[0] else None
-    if subnets := subnets_for(ec2.subnets, zone):
-        parameters["SubnetId"] = subnets[0]
-    if zone:
-        parameters["Placement"] = {"AvailabilityZone": zone}
+    if place.subnet:
+        parameters["SubnetId"] = place.subnet
+    if place.zone:
+        parameters["Placement"] = {"AvailabilityZone": place.zone}
     return parameters
 
 
@@ -269,9 +293,9 @@ def _common_parameters(pool: Pool, offering: Offering | None) -> Iterator[tuple[
         yield "BlockDeviceMappings", [{"DeviceName": ROOT_DEVICE, "Ebs": volume}]
 
 
-def _create_fleet(launch: _Launch, made: str | None = None) -> dict[str, Any]:
-    """Return the parameters of CreateFleet. `made`: the name of the launch template that Leasehold makes for the pool;
-    None: the pool names a launch template.
+def _create_fleet(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place]], made: str | None) -> dict[str, Any]:
+    """Return the parameters of CreateFleet. `pairs`: as `list_places` returns them. `made`: the name of the launch
+    template that Leasehold makes for the pool; None: the pool names a launch template.
     """
     ec2 = launch.pool.ec2
     if ec2.security_groups and made is None:
@@ -285,7 +309,7 @@ def _create_fleet(launch: _Launch, made: str | None = None) -> dict[str, Any]:
     parameters: dict[str, Any] = {
         "ClientToken": launch.token,
         "Type": "instant",
-        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": template, "Overrides": _overrides(launch)}],
+        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": template, "Overrides": _overrides(launch, pairs)}],
         "TargetCapacitySpecification": {
             "TotalTargetCapacity": launch.count,
             "DefaultTargetCapacityType": launch.market,
@@ -293,7 +317,7 @@ def _create_fleet(launch: _Launch, made: str | None = None) -> dict[str, Any]:
         # A fleet cannot tag spot requests. The sweep finds machines by their own tags.
         "TagSpecifications": _tag_specifications(launch.tags, "instance", "volume", "fleet"),
     }
-    together = _keep_together(launch) if launch.is_gang else {}
+    together = _keep_together(launch, pairs) if launch.is_gang else {}
     if launch.market == "spot":
         parameters["SpotOptions"] = {
             "AllocationStrategy": ec2.spot_allocation,
@@ -305,12 +329,12 @@ def _create_fleet(launch: _Launch, made: str | None = None) -> dict[str, Any]:
     return parameters
 
 
-def _keep_together(launch: _Launch) -> dict[str, Any]:
+def _keep_together(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place]]) -> dict[str, Any]:
     """Return the options by which CreateFleet launches all machines of a gang or none. EC2 can do that only with a
     single instance type or in a single zone. Otherwise return {}; then the machines are ended afterwards if EC2
     launched only some of them. Source: `MinTargetCapacity` of CreateFleet.
     """
-    zones = {place.get("SubnetId", place.get("AvailabilityZone")) for _, place in launch.list_places()}
+    zones = {place.zone or place.subnet for _, place in pairs}
     options: dict[str, Any] = {}
     if len({offering and offering.instance_type for offering in launch.offerings}) == 1:
         options["SingleInstanceType"] = True
@@ -319,15 +343,17 @@ def _keep_together(launch: _Launch) -> dict[str, Any]:
     return {**options, "MinTargetCapacity": launch.count} if options else {}
 
 
-def _overrides(launch: _Launch) -> list[dict[str, Any]]:
-    """Return the overrides of CreateFleet: one for each offering and each of its places (a subnet, or without subnets a
-    zone). EC2 chooses among the overrides.
-    """
+def _overrides(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place]]) -> list[dict[str, Any]]:
+    """Return the overrides of CreateFleet, among which EC2 chooses: one for each offering in each of its places."""
     image = {"ImageId": launch.pool.ec2.image} if launch.pool.ec2.image else {}
-    places = islice(launch.list_places(), MOST_OVERRIDES)
     return [
-        {"MetadataOptions": METADATA_OPTIONS, **dict(_common_parameters(launch.pool, offering)), **image, **place}
-        for offering, place in places
+        {
+            "MetadataOptions": METADATA_OPTIONS,
+            **dict(_common_parameters(launch.pool, offering)),
+            **image,
+            **_name_place(place),
+        }
+        for offering, place in pairs
     ]
 
 

@@ -24,6 +24,7 @@ from scheduler.operations.machines.launch import (
     REPEATED,
     describe_machine,
     find_delay,
+    find_places,
     forget_holds,
     is_put_off,
     may_have_launched,
@@ -35,7 +36,7 @@ from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import describe_choice
 from scheduler.policy.scaling.offerings import Choice, find_end, list_alternatives, list_configured
-from scheduler.ports import UNHEARD, BatchAnswer, BatchOrder, CloudError, ClusterRow, Refusal
+from scheduler.ports import UNHEARD, BatchAnswer, BatchOrder, CloudError, ClusterRow, Place, Refusal
 
 SHORT = "UnfulfillableCapacity"
 """Error code for a request that got fewer machines than it asked for, if EC2 names no error. Source: CreateFleet."""
@@ -61,10 +62,13 @@ def launch_batch(ports: Ports, batch: str) -> str:
     next tick plans their launches again.
     """
     rules = ports.rules()
-    if not (names := _find_names(ports, batch)):
+    if not (slots := _find_slots(ports, batch)):
         return "not_wanted"
+    names = [slot.id for slot in slots]
     try:
-        first = _freeze(ports, rules, batch, names)  # promise: batch-request-stored
+        is_stored = any(is_of_batch(slot.launch_request) for slot in slots)
+        places = () if is_stored else find_places(ports, rules, slots[0])
+        first = _freeze(ports, rules, batch, names, places)  # promise: batch-request-stored
         if first is None or first.launch_request is None:
             return "not_wanted"
         answer = ports.fleet.launch_batch(first.launch_request)
@@ -109,9 +113,9 @@ def end_batch(ports: Ports, batch: str, *, is_last: bool) -> None:
     settle_batch(ports, ports.rules(), batch, request, answer)
 
 
-def _find_names(ports: Ports, batch: str) -> list[str]:
+def _find_slots(ports: Ports, batch: str) -> list[Slot]:
     found = ports.store.find_slots(states=["launching", "terminating"])
-    return sorted((slot.id for slot in found if slot.batch == batch), key=slot_order)
+    return sorted((slot for slot in found if slot.batch == batch), key=lambda slot: slot_order(slot.id))
 
 
 def _wants_machine(slot: Slot, batch: str) -> bool:
@@ -119,7 +123,7 @@ def _wants_machine(slot: Slot, batch: str) -> bool:
 
 
 @repeated_if_overtaken
-def _freeze(ports: Ports, rules: Rules, batch: str, names: Sequence[str]) -> Slot | None:
+def _freeze(ports: Ports, rules: Rules, batch: str, names: Sequence[str], places: tuple[Place, ...]) -> Slot | None:
     """Store the request of a batch on its first slot that wants a machine, and count the attempt, before the request is
     sent. Return this slot, or None if no slot wants a machine or the next attempt is not due.
 
@@ -136,7 +140,7 @@ def _freeze(ports: Ports, rules: Rules, batch: str, names: Sequence[str]) -> Slo
             return None
         request = first.launch_request
         if request is None:
-            order = _order(work, rules, wanting, cluster)
+            order = _order(work, rules, wanting, cluster, places)
             choices = list_configured(rules.pools[first.pool]) if first.pool in rules.pools else []
             request = {
                 **ports.fleet.freeze_batch(order, rules),
@@ -159,7 +163,9 @@ def _freeze(ports: Ports, rules: Rules, batch: str, names: Sequence[str]) -> Slo
         return frozen
 
 
-def _order(work: UnitOfWork, rules: Rules, slots: Sequence[Slot], cluster: ClusterRow) -> BatchOrder:
+def _order(
+    work: UnitOfWork, rules: Rules, slots: Sequence[Slot], cluster: ClusterRow, places: tuple[Place, ...]
+) -> BatchOrder:
     """Return the order for the machines of these slots, which are launched with the same offering."""
     first = slots[0]
     pool = rules.pools.get(first.pool)
@@ -186,6 +192,7 @@ def _order(work: UnitOfWork, rules: Rules, slots: Sequence[Slot], cluster: Clust
         is_gang=first.gang is not None,
         cluster_id=cluster.identity,
         highest=f"{cluster.term}.{cluster.token}",
+        places=places,
     )
 
 

@@ -19,7 +19,7 @@ from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_choices
-from scheduler.ports import UNHEARD, Category, CloudError, ClusterRow, LaunchOrder
+from scheduler.ports import UNHEARD, Category, CloudError, ClusterRow, LaunchOrder, Place
 
 MOST_ATTEMPTS = 5
 """The most attempts at a launch whose outcome is unknown. After the last one the launch counts as misconfigured."""
@@ -46,7 +46,8 @@ def launch(ports: Ports, slot_id: str, launch_id: str) -> str:
     if slot is None or not _is_wanted(slot, launch_id):
         return "not_wanted"
     try:
-        frozen = _freeze(ports, rules, slot_id, launch_id)  # promise: request-stored-first
+        places = find_places(ports, rules, slot)
+        frozen = _freeze(ports, rules, slot_id, launch_id, places)  # promise: request-stored-first
         if frozen is None or frozen.launch_request is None:
             return "not_wanted"
         machine = ports.fleet.launch(frozen.launch_request)
@@ -64,7 +65,14 @@ def _is_wanted(slot: Slot | None, launch_id: str | None) -> bool:
     return slot is not None and slot.state == "launching" and slot.launch_id == launch_id
 
 
-def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str) -> Slot | None:
+def find_places(ports: Ports, rules: Rules, slot: Slot) -> tuple[Place, ...]:
+    """Return the subnets of the slot's pool for its launch request; () if the request is stored already. Call it
+    outside of a transaction, because it may call the cloud.
+    """
+    return ports.fleet.find_places(slot.pool, rules) if slot.launch_request is None else ()
+
+
+def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str, places: tuple[Place, ...]) -> Slot | None:
     """Store the whole launch request on the slot and count the attempt, before the request is sent to EC2. Return the
     slot, or None if this launch is no longer wanted or not due yet.
 
@@ -76,7 +84,7 @@ def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str) -> Slot | 
         slot = transaction.load_slots([slot_id]).get(slot_id)
         if slot is None or not _is_wanted(slot, launch_id) or is_put_off(slot, work.now):
             return None
-        request = slot.launch_request or ports.fleet.freeze(order_of(slot, cluster), rules)
+        request = slot.launch_request or ports.fleet.freeze(order_of(slot, cluster, places), rules)
         frozen = msgspec.structs.replace(slot, launch_request=request, attempts=slot.attempts + 1)
         if slot.launch_request is None and (pool := rules.pools.get(slot.pool)) is not None:
             # The rules may have changed since the launch was decided; the request has the present ones.
@@ -100,9 +108,9 @@ def find_delay(attempts: int) -> float:
     return min(MOST_DELAY, 2.0 ** max(0, attempts - 1))
 
 
-def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
+def order_of(slot: Slot, cluster: ClusterRow | None = None, places: tuple[Place, ...] = ()) -> LaunchOrder:
     """Return the order from which the request to launch this slot's machine is built. `cluster`: the cluster whose
-    identity the machine gets as a tag; None: the machine gets no such tag.
+    identity the machine gets as a tag; None: the machine gets no such tag. `places`: as `find_places` returns them.
     """
     return LaunchOrder(
         slot=slot.id,
@@ -112,6 +120,7 @@ def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
         offering=slot.offering,
         cluster_id=cluster.identity if cluster else "",
         highest=f"{cluster.term}.{cluster.token}" if cluster else "",
+        places=places,
     )
 
 
