@@ -33,6 +33,7 @@ from scheduler.ports import (
     StoreUnavailableError,
 )
 from workers.access import Access
+from workers.logs import get_logger
 from workers.setting_types import reveal
 from workers.settings import Settings
 
@@ -177,6 +178,7 @@ class Services:
             record=record,
             together=bundle.open,
             host_keys=HostKeys(self.settings.access.mode),
+            warn=get_logger(__name__).warning,
         )
 
     @once_per_process

@@ -196,7 +196,8 @@ def _list_holders(seen: SeenSlot) -> tuple[str, ...]:
 def _describe_marks(seen: SeenSlot) -> str:
     slot = seen.slot
     reported = seen.conditions.slots.get(slot.id) if seen.conditions else None
-    marks = reported or ("cordoned" if slot.cordoned else "", slot.drain_reason or "", slot.error or "")
+    refusal = f"EC2's answer: {slot.refusal}" if slot.refusal else ""
+    marks = reported or ("cordoned" if slot.cordoned else "", slot.drain_reason or "", slot.error or "", refusal)
     return "; ".join(filter(None, marks))
 
 

@@ -150,13 +150,17 @@ class Slot(Shown, PublicSlot, frozen=True, kw_only=True):
 
     _cells_shown: ClassVar[str] = (
         "id pool state cordoned offering market price instance_id address instance_type zone machine uses "
-        "resources labels error"
+        "resources labels error refusal"
     )
+
+    @property
+    def _problems(self) -> tuple[str | None, str | None]:
+        return self.error, self.refusal
 
     def _line(self) -> str:
         cordoned = "cordoned" if self.cordoned else None
         return join_words(
-            [self.id, self.state, cordoned, self.instance_type, self.instance_id, self.address, self.error]
+            [self.id, self.state, cordoned, self.instance_type, self.instance_id, self.address, *self._problems]
         )
 
 

@@ -21,7 +21,8 @@ _FREE: Final = 5
 def describe_event(event: "Event") -> str:
     """Return an event as text: a sentence, if this kind of event has one, and the other details as `key=value`."""
     sentence = _find_sentence(event)
-    rest = {key: value for key, value in event.detail.items() if not (sentence and key in _IN_SENTENCES)}
+    shown = {"refusal"} if event.detail.get("refusal") else _IN_SENTENCES if sentence else frozenset()
+    rest = {key: value for key, value in event.detail.items() if key not in shown}
     details = " ".join(f"{key}={_show(value)}" for key, value in rest.items() if value not in (None, "", []))
     return "  ".join(filter(None, (sentence, details)))
 
@@ -44,6 +45,8 @@ def _find_sentence(event: "Event") -> str:
         return _describe_preemptor(event.name, detail)
     if event.name == "reservation_relevelled":
         return f"pays at {_name(detail['to'])} from now on, instead of {_name(detail['from'])}"
+    if detail.get("refusal"):
+        return f"EC2's answer: {detail['refusal']}"
     if event.name == "reservation_cores":
         return f"{detail['component']} may use {detail['cpus']:g} cores of {detail['slot']}"
     return ""

@@ -42,6 +42,12 @@ _REASONS: Final = {
     "consolidated": "a cheaper offering can replace it",
     "surplus": "the stopped tier of its pool has enough slots",
 }
+_ANSWERS: Final = {
+    "empty": "EC2 refused or ended its last machine",
+    "error": "EC2 refused its last machine",
+    "terminating": "EC2 refuses to end its machine",
+}
+"""State of a slot -> what EC2's words on the slot (`refusal`) are about."""
 
 
 def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
@@ -99,13 +105,23 @@ def describe_schedules(pool: Pool, now: float) -> list[str]:
 
 
 def describe_subject(hold: Hold) -> str:
-    """Return a text that names what a launch back-off pauses: a pool, every pool, or one offering or market of a
-    pool.
+    """Return a text that names what a launch back-off pauses: a pool, every pool, or a part of one: an offering, a
+    place (subnet or zone), a market, or a quota class of a market.
     """
     pool = "every pool" if hold.pool == "*" else f"pool {hold.pool}"
     if hold.kind == "unhealthy" or not hold.subject:
         return pool
-    return f"{hold.subject} of {pool}"
+    if hold.kind == "quota":
+        market, _, quota_class = hold.subject.partition(":")
+        return f"{market} {quota_class} vCPUs of {pool}" if quota_class else f"{market} of {pool}"
+    offering, place = split_subject(hold.subject)
+    return f"{offering or 'every offering'} of {pool}" + (f" in {place}" if place else "")
+
+
+def split_subject(subject: str) -> tuple[str, str]:
+    """Return (offering, place) of a launch back-off whose subject is `KEY`, `KEY@PLACE` or `@PLACE`. "": every one."""
+    offering, at, place = subject.rpartition("@")
+    return (offering, place) if at else (subject, "")
 
 
 def _describe_way(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
@@ -121,6 +137,8 @@ def _describe_way(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
     if slot.state == "error":
         rest = show_span(slot.since + pool.error_cooldown - now) if pool else "a while"
         yield f"its launch failed ({slot.error or 'unknown'}): not launched again for {rest}"
+    if slot.refusal is not None:
+        yield f"{_ANSWERS.get(slot.state, 'EC2 answered about its machine')}: {slot.refusal}"
     if slot.attempts > 1 and slot.state in {"launching", "terminating"}:
         yield f"{slot.state}: tried {slot.attempts} times"
 
@@ -148,13 +166,18 @@ def _of(count: int, pool: Pool | None) -> str:
 
 
 def _describe_hold(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[str]:
-    offering = pool.offering_by_key.get(hold.subject)
+    for text in _describe_pause(hold, pool, active, now):
+        yield f"{text}; EC2's answer: {hold.words}" if hold.words else text
+
+
+def _describe_pause(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[str]:
+    offering = pool.offering_by_key.get(split_subject(hold.subject)[0])
     until = find_end(pool, "" if offering is None else offering.market, hold)
     subject, ends = describe_subject(hold), f"for {show_span(until - now)} more"
     is_on = now < until
+    again = f" ({hold.streak} refusals in a row)" if hold.streak > 1 else ""
     match hold.kind:
         case "capacity" if is_on:
-            again = f" ({hold.streak} refusals in a row)" if hold.streak > 1 else ""
             why = ", spot_again_after" if until > hold.until else ""
             yield f"EC2 has no capacity for {subject}: not launched {ends}{again}{why}"
         case "quota" if is_on and (not hold.active or active >= hold.active):
@@ -165,9 +188,11 @@ def _describe_hold(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[
         case "throttled" if is_on:
             yield f"EC2 asked us to slow down: nothing is launched in {subject} {ends}"
         case "misconfigured" if is_on:
-            yield f"the launch of {subject} was refused as misconfigured: not tried {ends}"
-        case "auth" if is_on:
+            yield f"the launch of {subject} was refused as misconfigured: not tried {ends}{again}"
+        case "auth" if is_on and hold.pool == "*" and not hold.subject:
             yield f"EC2 refused the credentials or permissions of the workers: nothing is launched {ends}"
+        case "auth" if is_on:
+            yield f"EC2 does not permit to launch {subject}: not tried {ends}{again}"
         case "unhealthy" if pool.unhealthy_after and hold.streak >= pool.unhealthy_after:
             rests = f"nothing is launched {ends}" if is_on else "one machine is tried alone"
             yield f"{hold.streak} boots in a row failed (the last one: {hold.subject}): {rests}"

@@ -48,6 +48,16 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     """`code`: the cloud's code of the last refusal. `message`: its sentence, bounded. "": not known."""
 
+    @property
+    def words(self) -> str | None:
+        """What the cloud answered, as `CODE: message`; None if nothing is known beyond the kind."""
+        return describe_error(self.code, self.message) if self.code not in {"", self.kind} else None
+
+
+def describe_error(code: str, message: str) -> str:
+    """Return what the cloud answered as one text."""
+    return f"{code}: {message}" if message else code
+
 
 def hold_id(pool: str, kind: Kind, subject: str = "") -> str:
     """Return the id of a launch back-off. There is one row for each pool, kind and subject. `subject`: what EC2

@@ -211,12 +211,15 @@ def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: An
     """Return the slot after a change of its state, and the event about the change.
 
     `changes` are new values of fields. Two keys are special: `reason` goes into the event; `event` replaces the event's
-    name. Raises IllegalMoveError if SLOT_MOVES does not permit the change for this cause.
+    name. A new `refusal` goes into both. Raises IllegalMoveError if SLOT_MOVES does not permit the change for this
+    cause.
     """
     check_move(SLOT_MOVES, "slot", slot.id, (slot.state, to), cause)
     name, reason = changes.pop("event", f"slot_{to}"), changes.pop("reason", None)
     moved = msgspec.structs.replace(slot, state=to, since=now, **changes)
-    detail = {"from": slot.state, "epoch": moved.epoch} | ({"reason": reason} if reason else {})
+    detail: dict[str, Any] = {"from": slot.state, "epoch": moved.epoch} | ({"reason": reason} if reason else {})
+    if refusal := changes.get("refusal"):
+        detail["refusal"] = refusal
     return moved, Event(at=now, name=name, cause=cause, slot=slot.id, detail=detail)
 
 

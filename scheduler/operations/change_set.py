@@ -33,6 +33,8 @@ class ChangeSet:
     """
     spent: dict[str, Levels] = field(default_factory=dict)
     """Account id -> what the account paid in this transaction for the use of leases, by level."""
+    at: float = 0.0
+    """Cluster time of the transaction."""
     is_change: bool = False
     """Whether the transaction wrote more than time marks such as `last_seen`. Then a tick should run."""
 

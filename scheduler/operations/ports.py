@@ -11,6 +11,7 @@ import msgspec
 
 from scheduler.model.accounts import PAID
 from scheduler.model.events import Event
+from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.rules_in_force import InForce, RulesInForce
@@ -55,6 +56,8 @@ TO_STATE: Final = {"slot_binding": "leasehold_boot_seconds", "slot_ready": "leas
 SPENT: Final = "leasehold_account_spent_total"
 PREEMPTIONS: Final = "leasehold_preemptions_total"
 PREEMPTED: Final = "leasehold_preempted_total"
+MOST_NAMED: Final = 5
+"""The most slots that one warning about a refusal names."""
 LOST: Final = frozenset({"gone", "lost"})
 """The reasons in the events of a slot that became empty because its machine disappeared."""
 
@@ -97,6 +100,8 @@ class Ports:
     """Whether anything reads notices, hints to hosts and metrics. False in a simulation, in which operations make none
     of these.
     """
+    warn: Callable[..., object] = lambda _sentence, **_fields: None
+    """Writes a warning to the log of this process: `warn("Sentence.", action="noun.verb", slot=…)`. Default: no log."""
     is_bounded: bool = True
     """Whether a tick limits its work for one principal. False in a simulation, where each tick plans everything."""
 
@@ -164,6 +169,40 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
         _count_boots(ports.meter, change_set)
         _observe_times(ports.meter, change_set)
         _count_spending(ports.meter, change_set)
+        _warn_of_refusals(ports, change_set)
+
+
+def _warn_of_refusals(ports: Ports, change_set: ChangeSet) -> None:
+    """Write a warning for each refusal of the cloud that a committed change records: one for each launch back-off that
+    begins, however many slots it concerned, and one for all slots with the same words that were refused anything else.
+    """
+    for row in change_set.rows:
+        if isinstance(row, Hold) and row.code and row.refused_at == change_set.at:
+            ports.warn(
+                "EC2 refused launches.",
+                action="launch.refused",
+                pool=row.pool,
+                offering=row.subject,
+                kind=row.kind,
+                code=row.code,
+                reason=row.message,
+                seconds=round(row.until - row.refused_at, 3),
+            )
+    others: dict[tuple[str, str], list[str]] = {}
+    for event in change_set.events:
+        if (words := event.detail.get("refusal")) and event.slot and event.detail.get("from") != "launching":
+            others.setdefault((event.name, str(words)), []).append(event.slot)
+    for (name, words), slots in others.items():
+        code, _, reason = words.partition(": ")
+        ports.warn(
+            "EC2 ended machines, or refused to change them.",
+            action="machine.refused",
+            event_name=name,
+            slots=slots[:MOST_NAMED],
+            count=len(slots),
+            code=code,
+            reason=reason,
+        )
 
 
 def _send_slow_work(ports: Ports, change_set: ChangeSet) -> None:

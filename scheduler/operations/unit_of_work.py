@@ -331,7 +331,7 @@ class UnitOfWork:
         if outgoing := self._list_callbacks():
             self.transaction.save_outgoing(outgoing)
         is_change = bool(self._changed or gone)
-        return ChangeSet(rows, gone, self._events, outgoing, self.slots, hosts, self.spent, is_change=is_change)
+        return ChangeSet(rows, gone, self._events, outgoing, self.slots, hosts, self.spent, self.now, is_change)
 
     def _list_callbacks(self) -> list[OutboxMessage]:
         found = []

@@ -165,6 +165,8 @@ def market(console: Console) -> Console:
             subject="c5.large",
             refused_at=now,
             until=now + 600.0,
+            code="InsufficientInstanceCapacity",
+            message="There is <no> capacity.",
         )
         transaction.save([hold])
     return console
@@ -177,6 +179,7 @@ def test_offers_are_in_the_order_of_choice_with_what_prevents_them(market: Conso
     rows = [plain(each) for each in re.findall(r"<tr><td.*?</tr>", text, re.DOTALL)]
     assert rows[0] == "1 m5.large spot eu-1a 0.0500 EC2's spot prices 2 h 1 min ago stale may be launched"
     assert rows[1].startswith("2 c5.large spot any 0.1000 set by hand in the rules launch back-off EC2 lacked capacity")
+    assert "(EC2's answer: InsufficientInstanceCapacity: There is <no> capacity.)" in rows[1]
     assert rows[2] == "3 x1.large spot any no price no price is known"
     assert rows[3] == "1 the type of its template or image spot any no price may be launched"
     only = browser.get("/offers?pool=arm").text
@@ -301,9 +304,10 @@ def test_fleet_shows_the_lives_by_the_rules_in_force(make_console: MakeConsole) 
     console = make_console()
     now = console.store.now()
     digest = rules.pools["linux"].launch_digest
+    old: dict[str, Any] = {"launched_at": now - 7200.0, "launch_digest": OLD, "launch_request": request("ami-1")}
     console.publish(
         a_slot("linux-1", version=1, launched_at=now - 120.0, launch_digest=digest),
-        a_slot("linux-2", version=1, launched_at=now - 7200.0, launch_digest=OLD, launch_request=request("ami-1")),
+        a_slot("linux-2", version=1, refusal="OperationNotPermitted: <b>protected</b>", **old),
     )
     put_rules(console, RULES)
     browser = console.entered()
@@ -315,6 +319,7 @@ def test_fleet_shows_the_lives_by_the_rules_in_force(make_console: MakeConsole) 
     assert "Age of the machine 2 h 0 min Image ami-1 Differs from the pool in image" in panel
     assert "To be replaced yes because it has drifted and it is too old" in panel
     assert "To be replaced from 2" in plain(browser.get("/fleet/slot/linux-1").text)
+    assert "EC2's answer OperationNotPermitted: <b>protected</b>" in panel
     # New rules count at once.
     put_rules(console, {"pools": {"linux": {**RULES["pools"]["linux"], "replacement": {}}}})
     assert "to be replaced" not in browser.get("/fleet/table").text

@@ -216,11 +216,12 @@ def test_offers_name_what_prevents_a_launch(harness: Harness) -> None:
     held = hold_id("linux", "capacity", "m5.large/spot")
     over = hold_id("linux", "throttled")
     with harness.store.transaction() as transaction:
-        fields: dict[str, Any] = {"pool": "linux", "refused_at": harness.now}
+        fields: dict[str, Any] = {"pool": "linux", "refused_at": harness.now, "code": "UnfulfillableCapacity"}
+        fields["message"] = "There is none."
         transaction.save([Hold(id=held, kind="capacity", subject="m5.large/spot", until=harness.now + 60, **fields)])
         transaction.save([Hold(id=over, kind="throttled", until=harness.now, **fields)])
     assert [(each.key, each.price, each.reasons) for each in list_(harness.store)] == [
-        ("m5.large/spot", 0.04, ("launches pause: capacity",)),
+        ("m5.large/spot", 0.04, ("launches pause: capacity; EC2's answer: UnfulfillableCapacity: There is none.",)),
         ("c5.large/spot", None, ("no price is known",)),
     ]
 

@@ -219,4 +219,4 @@ class _Listing:
         if hold.kind == "capacity" and again and hold.until == hold.refused_at + again:
             left = show_span(hold.until - self._now)
             return f"spot again in {left}: spot_again_after, after {hold.streak} refusals in a row"
-        return f"launches pause: {hold.kind}"
+        return f"launches pause: {hold.kind}" + (f"; EC2's answer: {hold.words}" if hold.words else "")

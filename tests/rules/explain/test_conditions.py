@@ -35,6 +35,29 @@ SLOTS: dict[str, tuple[Pool | None, dict[str, Any], list[str]]] = {
         {"state": "error", "error": "misconfigured"},
         ["its launch failed (misconfigured): not launched again for 60 s"],
     ),
+    "error with the cloud's words": (
+        EC2,
+        {"state": "error", "error": "misconfigured", "refusal": "InvalidKeyPair.NotFound: no key pair ci"},
+        [
+            "its launch failed (misconfigured): not launched again for 60 s",
+            "EC2 refused its last machine: InvalidKeyPair.NotFound: no key pair ci",
+        ],
+    ),
+    "a machine that ended": (
+        EC2,
+        {"state": "empty", "refusal": "Client.UserInitiatedShutdown: User initiated shutdown"},
+        ["EC2 refused or ended its last machine: Client.UserInitiatedShutdown: User initiated shutdown"],
+    ),
+    "a refused termination": (
+        EC2,
+        {"state": "terminating", "refusal": "OperationNotPermitted: protected"},
+        ["EC2 refuses to end its machine: OperationNotPermitted: protected"],
+    ),
+    "a refused start": (
+        EC2,
+        {"state": "stopped", "refusal": "IncorrectInstanceState: not stopped"},
+        ["its machine is started for demand", "EC2 answered about its machine: IncorrectInstanceState: not stopped"],
+    ),
     "tried again": (EC2, {"state": "terminating", "attempts": 3}, ["terminating: tried 3 times"]),
     "exactly the timeout is online": (STATIC, {"last_seen": NOW - 180}, []),
     "offline": (STATIC, {"last_seen": NOW - 181}, ["offline: no heartbeat for 3 min"]),
@@ -78,13 +101,14 @@ def test_a_slot_is_described_in_words(name: str) -> None:
 
 
 def a_hold(kind: Any, subject: str = "", **fields: Any) -> Hold:
-    pool = "*" if kind == "auth" else "linux"
+    pool = fields.pop("pool", "*" if kind == "auth" else "linux")
     fields = {"id": hold_id(pool, kind, subject), "refused_at": NOW, "until": NOW + 40, **fields}
     return Hold(pool=pool, kind=kind, subject=subject, **fields)
 
 
 LEARNED = "or until fewer than 1 machines are active"
 QUOTA = f"EC2's quota of spot of pool linux is reached: not launched for 40 s more, {LEARNED}"
+NO_BIG = "EC2 has no capacity for big of pool linux: not launched for 40 s more"
 HOLDS: dict[str, tuple[Hold, list[str]]] = {
     "capacity": (
         a_hold("capacity", "big", streak=2),
@@ -109,6 +133,34 @@ HOLDS: dict[str, tuple[Hold, list[str]]] = {
     "auth": (
         a_hold("auth"),
         ["EC2 refused the credentials or permissions of the workers: nothing is launched for 40 s more"],
+    ),
+    "in one place": (
+        a_hold("capacity", "big/spot@eu-1a"),
+        ["EC2 has no capacity for big/spot of pool linux in eu-1a: not launched for 40 s more"],
+    ),
+    "a place": (
+        a_hold("capacity", "@subnet-1"),
+        ["EC2 has no capacity for every offering of pool linux in subnet-1: not launched for 40 s more"],
+    ),
+    "a quota of a class": (
+        a_hold("quota", "on-demand:g"),
+        ["EC2's quota of on-demand g vCPUs of pool linux is reached: not launched for 40 s more"],
+    ),
+    "a quota of the pool": (
+        a_hold("quota"),
+        ["EC2's quota of pool linux is reached: not launched for 40 s more"],
+    ),
+    "the role for spot": (
+        a_hold("auth", "spot"),
+        ["EC2 does not permit to launch spot of every pool: not tried for 40 s more"],
+    ),
+    "a permission for one offering": (
+        a_hold("auth", "big", pool="linux"),
+        ["EC2 does not permit to launch big of pool linux: not tried for 40 s more"],
+    ),
+    "the cloud's words": (
+        a_hold("capacity", "big", code="InsufficientInstanceCapacity", message="There is none."),
+        [f"{NO_BIG}; EC2's answer: InsufficientInstanceCapacity: There is none."],
     ),
     "boots that fail": (
         a_hold("unhealthy", "linux-1 timed out", id=hold_id("linux", "unhealthy"), streak=3),
