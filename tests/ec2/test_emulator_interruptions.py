@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -11,6 +11,8 @@ import pytest
 
 from tests.ec2.conftest import REGION, Emulator, Launch
 from tests.ec2.test_emulator import eventually
+from tests.ec2.test_emulator_boots import describe
+from tests.ec2.test_emulator_limits import run
 from workers.ec2.emulator import EmulatorServer
 from workers.ec2.emulator.background_events import RETIREMENT
 from workers.ec2.fleet import Ec2Fleet
@@ -59,6 +61,48 @@ def queue(emulator: Emulator, session: boto3.session.Session) -> Iterator[Queue]
     assert url == f"{emulator.url}/{ACCOUNT}/notices"
     yield Queue(session.client("sqs", endpoint_url=emulator.url), url)
     emulator.steer(interruption_queue=None)
+
+
+def test_an_instance_has_the_state_reason_of_its_end(emulator: Emulator, plain: "EC2Client") -> None:
+    """Table: how it ends or stops -> state, code and message, in EC2's words."""
+    ways: dict[str, Callable[[str], object]] = {
+        "called": lambda machine: plain.terminate_instances(InstanceIds=[machine]),
+        "stopped": lambda machine: plain.stop_instances(InstanceIds=[machine]),
+        "started": lambda machine: (
+            plain.stop_instances(InstanceIds=[machine]),
+            plain.start_instances(InstanceIds=[machine]),
+        ),
+        "retired": lambda machine: emulator.order("maintain", machine, begins_in=0),
+        "lost": lambda machine: emulator.order("lose", machine),
+        "shut down": lambda machine: emulator.order("lose", machine, code="Client.InstanceInitiatedShutdown"),
+        "named": lambda machine: emulator.order("lose", machine, code="Client.InternalError", message="a bad key"),
+    }
+    found = dict[str, tuple[str, ...]]()
+    for way, act in ways.items():
+        run(plain)
+        machine = emulator.history()[-1]["id"]
+        act(machine)
+        instance = describe(plain, machine)
+        reason = instance.get("StateReason", {})
+        found[way] = (instance["State"]["Name"], reason.get("Code", ""), reason.get("Message", ""))
+        assert instance.get("StateTransitionReason", "").startswith("User initiated (") == (
+            way in {"called", "stopped"}
+        )
+    user = ("Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
+    inside = "Client.InstanceInitiatedShutdown"
+    assert found == {
+        "called": ("terminated", *user),
+        "stopped": ("stopped", *user),
+        "started": ("running", "", ""),
+        "retired": (
+            "terminated",
+            "Server.ScheduledStop",
+            "Server.ScheduledStop: Stopped due to a scheduled retirement",
+        ),
+        "lost": ("terminated", "Server.InternalError", "Server.InternalError: Internal error"),
+        "shut down": ("terminated", inside, f"{inside}: Instance initiated shutdown"),
+        "named": ("terminated", "Client.InternalError", "Client.InternalError: a bad key"),
+    }
 
 
 def test_an_interruption_is_announced_by_eventbridge_and_then_done(

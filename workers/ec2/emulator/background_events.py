@@ -110,11 +110,11 @@ class BackgroundEvents:
             )
         return records
 
-    def lose(self, instances: Sequence[str]) -> list[EventRecord]:
-        """End these instances at once, without a notice. Return the log records. Raises InvalidInputError if one of the
-        instances is not alive.
+    def lose(self, instances: Sequence[str], reason: str = LOST) -> list[EventRecord]:
+        """End these instances at once, without a notice. Return the log records. `reason`: EC2's text for the cause.
+        Raises InvalidInputError if one of the instances is not alive.
         """
-        return [self._lose(instance) for instance in self._find(instances, spot=False)]
+        return [self._lose(instance, reason) for instance in self._find(instances, spot=False)]
 
     def end(self, instance: EmulatedInstance, reason: str, seconds: float) -> None:
         """Plan the end of an instance after this number of seconds. `reason`: EC2's text for the cause, like
@@ -188,8 +188,8 @@ class BackgroundEvents:
             instance.end_by_itself("fault", reason, 0.0 if is_pending else self._lives.settings.terminate_seconds)
             self._log.append_event("ended", instance.life.region, [instance.id], detail=reason)
 
-    def _lose(self, instance: EmulatedInstance) -> EventRecord:
-        instance.end_by_itself("lost", LOST, 0.0)
+    def _lose(self, instance: EmulatedInstance, reason: str) -> EventRecord:
+        instance.end_by_itself("lost", reason, 0.0)
         return self._log.append_event("lost", instance.life.region, [instance.id])
 
     def _log_failure(self, instance: EmulatedInstance) -> None:

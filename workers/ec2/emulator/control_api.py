@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from werkzeug.wrappers import Request, Response
 
-from scheduler.model.validation import Document, InvalidInputError, Name, Seconds, fault, read_document
-from workers.ec2.emulator.background_events import LONG_BEFORE, RETIREMENT
+from scheduler.model.validation import Document, InvalidInputError, Name, Seconds, Text, fault, read_document
+from workers.ec2.emulator.background_events import LONG_BEFORE, LOST, RETIREMENT
+from workers.ec2.emulator.error_codes import describe_reason
 from workers.ec2.emulator.instances import describe_instance, each_instance
 from workers.ec2.emulator.log import EventRecord
 from workers.ec2.emulator.middleware import Middleware
@@ -47,6 +48,15 @@ class Maintenance(Order):
 
     begins_in: Seconds = LONG_BEFORE
     code: Name = RETIREMENT
+
+
+class Loss(Order):
+    """The JSON body of a control request to end instances at once, without a notice. `code`, `message`: the state
+    reason of the instances; None: an internal error of EC2, and EC2's message of the code.
+    """
+
+    code: Name | None = None
+    message: Text | None = None
 
 
 class ControlApi:
@@ -133,8 +143,10 @@ class ControlApi:
         if what == "maintain":
             change = read_document(Maintenance, _read(request))
             return events.maintain(change.instances, change.code, change.begins_in)
-        instances = read_document(Order, _read(request)).instances
-        return events.recommend(instances) if what == "rebalance" else events.lose(instances)
+        if what == "rebalance":
+            return events.recommend(read_document(Order, _read(request)).instances)
+        loss = read_document(Loss, _read(request))
+        return events.lose(loss.instances, describe_reason(loss.code, loss.message) if loss.code else LOST)
 
     def _find_queue(self, request: Request) -> str | None:
         """Return the URL of the interruption queue, with the server name from the request's own URL; None if no queue

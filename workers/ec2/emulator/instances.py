@@ -139,6 +139,7 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
         before = copy.copy(self._state)
         if self._ends_at is None:
             self._end("call", self._settings.terminate_seconds)
+            self.note_user()
             self._seen_until = (time.monotonic() + self._settings.terminate_lag_seconds, before)
         return before
 

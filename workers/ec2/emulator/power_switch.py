@@ -4,7 +4,10 @@ import copy
 import time
 from typing import TYPE_CHECKING, Final
 
+from moto.core.utils import utcnow
 from moto.ec2.models import instances as moto_instances
+
+from workers.ec2.emulator.error_codes import describe_reason
 
 if TYPE_CHECKING:
     from workers.ec2.emulator.lives import Life
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
 RUNNING: Final = 16
 STOPPING: Final = 64
 STOPPED: Final = 80
+BY_USER: Final = "Client.UserInitiatedShutdown"
+"""EC2's code of the state reason of an instance that a call stopped or terminated."""
 
 
 class PowerSwitch:
@@ -45,10 +50,13 @@ class PowerSwitch:
             seconds = self._settings.stop_seconds
             self._held = moto_instances.InstanceState("stopped", STOPPED)
             self._stopped_at, self.life.stopped_at = time.monotonic() + seconds, time.time() + seconds
-            self._reason = "User initiated"
-            code = "Client.UserInitiatedShutdown"
-            self.state_reason = moto_instances.StateReason(f"{code}: User initiated shutdown", code)
+            self.note_user()
         return before
+
+    def note_user(self) -> None:
+        """Record as the reason of the present change of state that a call of a user made it."""
+        self._reason = f"User initiated ({utcnow():%Y-%m-%d %H:%M:%S} GMT)"
+        self.state_reason = moto_instances.StateReason(describe_reason(BY_USER), BY_USER)
 
     def start(self) -> moto_instances.InstanceState:
         """Start the stopped instance, and return the state that it had before. A repeated call changes nothing."""
