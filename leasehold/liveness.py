@@ -8,14 +8,12 @@ therefore sent until one is answered from this host.
 
 import secrets
 import socket
-import time
 import urllib.error
 import urllib.request
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
-import msgspec
 import redis
 
 from leasehold.client.own_transport import open_wire
@@ -23,15 +21,11 @@ from leasehold.client.redis_connection import explain_redis
 from leasehold.client.transport import RequestTransport
 from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import BadCredentials, Unavailable
-from tasks.clock import read_send_age
+from tasks.alive import read_sign, sing
+from tasks.clock import LATE_INTERVALS
 from workers.settings import Settings
 
 PROCESSES: Final = (*QUEUE_NAMES, "beat", "flower", "console", "metrics", "emulator")
-LATE_INTERVALS: Final = 3
-"""Beat (the process that sends periodic messages) fails its check if it has sent no message for this number of tick
-intervals.
-"""
-RESEND_SECONDS: Final = 2.0
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the server listens there
 
 
@@ -61,12 +55,14 @@ def find_trouble(process: str, settings: Settings, seconds: float) -> str | None
 def _find_late_beat(settings: Settings) -> str | None:
     if settings.celery.beat_file is None:
         return "celery.beat_file: expected the file that beat touches, got nothing"
-    late = LATE_INTERVALS * settings.ticks.interval
     try:
-        age = read_send_age(Path(settings.celery.beat_file))
+        sign = read_sign(Path(settings.celery.beat_file))
     except OSError as error:
         return f"beat has not started, because its file {settings.celery.beat_file} cannot be read: {error.strerror}"
-    return f"beat has sent nothing for {age:.0f} s" if age > late else None
+    late = LATE_INTERVALS * settings.ticks.interval if sign.seconds is None else sign.seconds
+    if sign.age > late:
+        return f"beat has sent nothing for {sign.age:.0f} s"
+    return sign.refusal or None
 
 
 def _find_silence(url: str, seconds: float) -> str | None:
@@ -87,7 +83,7 @@ def _find_idle_worker(queue: str, settings: Settings, seconds: float) -> str | N
         return "broker.url: expected the URL of a Redis, got nothing"
     with closing(open_wire(settings)) as wire:
         try:
-            return _await_canary(wire, queue, seconds)
+            return _await_canary(wire, queue, seconds) or _find_refusal(queue, settings)
         except (Unavailable, BadCredentials) as error:
             return str(error)
         except redis.RedisError as error:
@@ -96,19 +92,26 @@ def _find_idle_worker(queue: str, settings: Settings, seconds: float) -> str | N
 
 def _await_canary(wire: RequestTransport, queue: str, seconds: float) -> str | None:
     address = wire.reply_address(f"alive-{secrets.token_hex(8)}")
-    until, others = time.monotonic() + seconds, set()
-    while (left := until - time.monotonic()) > 0:
-        wire.send_canary(queue, address, expires=left)
-        got = cast("list[bytes] | None", wire.redis.blpop([address], timeout=min(left, RESEND_SECONDS)))
-        if got is None:
-            continue
-        answer = msgspec.json.decode(got[1], type=dict[str, Any])
-        if not answer.get("ok"):
-            return f"the worker of the queue {queue} refused the canary: {answer.get('errors')}"
-        host = answer.get("host")
-        if host == socket.gethostname():
-            return None
-        others.add(str(host))
-        wire.pause()
-    known = f", workers on {', '.join(sorted(others))} did" if others else ""
+
+    def take(left: float) -> bytes | None:
+        got: Any = wire.redis.blpop([address], timeout=left)
+        return None if got is None else got[1]
+
+    answer = sing(lambda left: wire.send_canary(queue, address, expires=left), take, seconds, socket.gethostname())
+    if answer.refusal:
+        return f"the worker of the queue {queue} refused the canary: {answer.refusal}"
+    if answer.host is not None:
+        return None
+    known = f", workers on {', '.join(answer.others)} did" if answer.others else ""
     return f"no worker of the queue {queue} on this host answered in {seconds:g} s{known}"
+
+
+def _find_refusal(queue: str, settings: Settings) -> str | None:
+    """Return why other workers refuse the messages of this worker, as it noted itself in `celery.alive_file`."""
+    if settings.celery.alive_file is None:
+        return None
+    try:
+        sign = read_sign(Path(settings.celery.alive_file))
+    except OSError:
+        return None
+    return sign.refusal or None if sign.process == queue else None

@@ -1,52 +1,40 @@
 """`python -m tasks.clock`: beat, the process that sends the periodic tasks of tasks/beat.py. It keeps no schedule file.
 
-If `celery.beat_file` names a file, beat writes it after each task that it sends. By the age of the file the health
-check (`leasehold alive beat`) recognises a beat that runs but sends nothing.
+If `celery.beat_file` names a file, beat writes into it when it last sent a task, and whether workers accept its
+messages (tasks/alive.py). By this file the health check (`leasehold alive beat`) recognises a beat that runs but sends
+nothing, and one whose messages are refused.
 """
 
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from celery.signals import after_task_publish
 
 from leasehold.common.clock import read_monotonic
+from leasehold.common.names import CANARY
 from scheduler.operations.paused_gc import PausedGC
+from tasks.alive import AliveFile, start_self_check
+
+LATE_INTERVALS: Final = 3
+"""Beat fails its health check if it has sent no task for this number of tick intervals."""
 
 
-def record_sends(file: Path) -> None:
-    """Write the time of the monotonic clock into this file now and after each task that this process sends. A health
-    check reads this file to find out when beat last sent a task.
+def record_sends(path: Path, tick_seconds: float) -> AliveFile:
+    """Write into this file now and after each periodic task that this process sends, so that a health check sees when
+    beat last sent one.
 
     Raises OSError if the file cannot be written now.
     """
-    write_send_time(file)
+    file = AliveFile(path, "beat", LATE_INTERVALS * tick_seconds, read_monotonic())
 
-    def touch(**_signal: object) -> None:
-        # A later failure, like a full disk, must not stop beat. The health check reports the old file.
-        with suppress(OSError):
-            write_send_time(file)
+    def note(sender: object = None, **_signal: object) -> None:
+        # The canaries of the self-check are sent by another thread, also while the schedule hangs.
+        if not str(sender).endswith(f".{CANARY}"):
+            file.note_life()
 
-    after_task_publish.connect(touch, weak=False)
-
-
-def write_send_time(file: Path) -> None:
-    """Write the present time of the monotonic clock, which all processes of a host share, into this file."""
-    file.write_text(f"{read_monotonic():.3f}\n")
-
-
-def read_send_age(file: Path) -> float:
-    """Return the seconds since `write_send_time` wrote this file. Raises OSError if the file cannot be read.
-
-    If the file has no number (it is just being written, or an older version made it), the time of its last change
-    counts.
-    """
-    text = file.read_text(errors="replace")
-    try:
-        return max(read_monotonic() - float(text), 0.0)
-    except ValueError:
-        return time.time() - file.stat().st_mtime
+    after_task_publish.connect(note, weak=False)
+    return file
 
 
 def main() -> None:
@@ -61,9 +49,10 @@ def main() -> None:
         refuse_foreign()
     if settings.celery.beat_file:
         try:
-            record_sends(Path(settings.celery.beat_file))
+            file = record_sends(Path(settings.celery.beat_file), settings.ticks.interval)
         except OSError as error:
             sys.exit(f"leasehold: celery.beat_file: expected a file that can be written, got {error}")
+        start_self_check(app, services, file, own=None)
     app.Beat(quiet=True).run()
     if PunctualScheduler.refusal is not None:
         sys.exit(f"leasehold: {PunctualScheduler.refusal}")

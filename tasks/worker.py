@@ -9,13 +9,16 @@ import gc
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from celery.exceptions import SecurityWarning
+from celery.signals import worker_process_init, worker_ready
 from celery.utils.nodenames import host_format
 
 from leasehold.common.names import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS
 from scheduler.operations.paused_gc import PausedGC
+from tasks.alive import NEVER, WORKER_SECONDS, AliveFile, start_self_check
 from tasks.queues import HELD_A_PROCESS
 from tasks.threads import POOL_NAME, leave
 from workers.settings import ConcurrencySettings
@@ -71,8 +74,25 @@ def main(arguments: Sequence[str]) -> None:
     # The objects of the imports stay. Collections here and in the processes of the pool leave them out, so a list of
     # requests does not make the collector look at all of them.
     gc.freeze()
+    if settings.celery.alive_file:
+        _write_alive_file(Path(settings.celery.alive_file), queue)
     worker.start()
     leave(worker.exitcode, worker.pool)
+
+
+def _write_alive_file(path: Path, queue: str) -> None:
+    """Let this worker check itself and write its file (tasks/alive.py) once it runs. End the process if the file cannot
+    be written.
+    """
+    from tasks.app import app, services  # noqa: PLC0415 - as in `main`
+
+    try:
+        file = AliveFile(path, queue, WORKER_SECONDS, NEVER)
+    except OSError as error:
+        sys.exit(f"leasehold: celery.alive_file: expected a file that can be written, got {error}")
+    # A process of a pool may open the database, which holds the keys of signatures; a process that forks may not.
+    started = worker_ready if POOLS[queue] == "threads" else worker_process_init
+    started.connect(lambda **_signal: start_self_check(app, services, file, own=queue), weak=False)
 
 
 if __name__ == "__main__":

@@ -120,6 +120,7 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "console.queues_url": "redis://10.0.0.7:6379/0",
         "console.flower_url": "http://10.0.0.7:5555",
         "celery.beat_file": "/run/leasehold/beat",
+        "celery.alive_file": "/run/leasehold/alive",
         "budgets.all.per_hour": 20,
         "budgets.all.per_day": 300,
         "budgets.all.per_month": 5000,

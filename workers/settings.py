@@ -227,6 +227,10 @@ class CelerySettings(Document):
     """File that beat writes whenever it sends a task, for `leasehold alive beat`; default: that of `leasehold up`, or
     none.
     """
+    alive_file: Text | None = None
+    """File that a worker writes while it takes messages from its queue, for health checks; default: none. Beat uses
+    `beat_file`.
+    """
     concurrency: ConcurrencySettings = ConcurrencySettings()
     """Number of tasks that a worker of each queue runs at once."""
 

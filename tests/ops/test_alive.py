@@ -19,6 +19,7 @@ from celery.signals import after_task_publish
 
 from leasehold.common.clock import read_monotonic
 from leasehold.common.names import QUEUE_NAMES
+from tasks.alive import AliveFile
 from tasks.clock import record_sends
 from tests.cli.conftest import Outcome, Run, run
 from tests.servers import open_redis, redis_server, redis_url
@@ -26,6 +27,7 @@ from tests.servers import open_redis, redis_server, redis_url
 __all__ = ["open_redis", "redis_server", "redis_url", "run"]
 
 UNREACHABLE = "redis://127.0.0.1:1/0"
+TICK_SECONDS = 5.0
 Ask = Callable[..., Outcome]
 
 
@@ -143,18 +145,19 @@ def test_an_unknown_process_is_bad_input(ask: Ask) -> None:
 @pytest.mark.parametrize("jump", [-600, 600])
 def test_a_jump_of_the_wall_clock_makes_beat_neither_late_nor_alive(tmp_path: Path, ask: Ask, jump: float) -> None:
     file = tmp_path / "beat"
-    record_sends(file)
+    record_sends(file, TICK_SECONDS)
     os.utime(file, (time.time() - jump, time.time() - jump))
     assert ask("beat", CELERY__BEAT_FILE=str(file)).status == 0
-    file.write_text(f"{read_monotonic() - 60}\n")
+    AliveFile(file, "beat", 3 * TICK_SECONDS, read_monotonic() - 60)
     os.utime(file, (time.time() - jump, time.time() - jump))
     assert ask("beat", CELERY__BEAT_FILE=str(file)).status == 1
 
 
-def test_beat_writes_its_file_with_each_task_that_it_sent(tmp_path: Path, ask: Ask) -> None:
+def test_beat_writes_its_file_with_each_periodic_task_that_it_sent(tmp_path: Path, ask: Ask) -> None:
     file = tmp_path / "beat"
-    record_sends(file)
-    file.write_text(f"{read_monotonic() - 60}\n")
+    record_sends(file, TICK_SECONDS)
+    AliveFile(file, "beat", 3 * TICK_SECONDS, read_monotonic() - 60)
+    after_task_publish.send("leasehold.ticks.canary")
     late = ask("beat", CELERY__BEAT_FILE=str(file))
     assert (late.status, len(late.complaints)) == (1, 1)
     # One or two seconds more on a busy machine.
@@ -165,7 +168,25 @@ def test_beat_writes_its_file_with_each_task_that_it_sent(tmp_path: Path, ask: A
 
 def test_a_beat_file_that_cannot_be_written_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
-        record_sends(tmp_path / "nowhere" / "beat")
+        record_sends(tmp_path / "nowhere" / "beat", TICK_SECONDS)
+
+
+def test_a_file_without_a_time_counts_by_its_last_change(tmp_path: Path, ask: Ask) -> None:
+    file = tmp_path / "beat"
+    file.touch()
+    assert ask("beat", CELERY__BEAT_FILE=str(file)).status == 0
+    os.utime(file, (time.time() - 600, time.time() - 600))
+    assert ask("beat").status == 1
+
+
+def test_refused_messages_fail_the_check_until_they_are_accepted(tmp_path: Path, ask: Ask) -> None:
+    file = record_sends(tmp_path / "beat", TICK_SECONDS)
+    file.note_refusal("the worker of the queue ticks refuses its messages:\nsignature")
+    found = ask("beat", CELERY__BEAT_FILE=str(tmp_path / "beat"))
+    assert found.status == 1
+    assert found.complaints == ["leasehold: the worker of the queue ticks refuses its messages: signature"]
+    file.note_refusal("")
+    assert ask("beat").status == 0
 
 
 class _Page(BaseHTTPRequestHandler):

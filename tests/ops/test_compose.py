@@ -257,7 +257,28 @@ def test_a_container_has_no_unnecessary_rights(name: str) -> None:
 def test_only_processes_that_call_ec2_get_aws_roles() -> None:
     reported = {name for name, service in SERVICES.items() if "AWS_CONFIG_FILE" in environment_of(service)}
     profiled = {name for name, service in SERVICES.items() if "LEASEHOLD_AWS__PROFILE" in environment_of(service)}
-    assert reported == profiled == {"launch", "health", "terminate"}
+    assert reported == profiled == {"launch", "health", "terminate", "prepare"}
+    mounted = {name for name, service in SERVICES.items() if any("aws-config" in each for each in service["volumes"])}
+    keyed = {name for name, service in SERVICES.items() if "LEASEHOLD_AWS__ACCESS_KEY_ID" in environment_of(service)}
+    assert mounted == keyed == profiled
+
+
+def test_prepare_looks_images_types_and_prices_up_with_the_role_that_may_read_them() -> None:
+    asked = {name: environment_of(SERVICES[name]) for name in ("prepare", "health")}
+    names = {name for name in asked["health"] if "AWS" in name}
+    assert "LEASEHOLD_AWS__REGION" in names
+    assert all(asked["prepare"][name] == asked["health"][name] for name in names)
+    # The emulator is asked too, if it is started.
+    assert SERVICES["prepare"]["depends_on"]["emulator"] == {"condition": "service_healthy", "required": False}
+
+
+def test_each_process_that_sends_tasks_signs_them_and_no_other_gets_the_database() -> None:
+    """The key of the signature is in the database. Flower sends no tasks."""
+    signing = {"reservations", "ticks", "launch", "health", "terminate", "beat", "beat-2"}
+    stored = {name for name, service in SERVICES.items() if "LEASEHOLD_DATABASE__URL" in environment_of(service)}
+    modes = {name for name, service in SERVICES.items() if "LEASEHOLD_ACCESS__MODE" in environment_of(service)}
+    # `prepare` applies rules; the console and the metrics read the database.
+    assert stored == modes == {*signing, "prepare", "console", "metrics"}
 
 
 def test_the_image_contains_the_wheel_runs_without_root_and_stops_softly() -> None:

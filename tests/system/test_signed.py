@@ -18,11 +18,13 @@ from leasehold.client.rules import RulesInForce
 from leasehold.common.names import RESERVATIONS, task_name
 from leasehold.common.signing import SignedFields, format_key_line, hash_body, read_key, sign, sign_headers
 from leasehold.errors import NotAnswered, Refused
+from leasehold.liveness import find_trouble
 from scheduler.operations.principals import add_principal, remove_principal, rotate_principal
 from scheduler.ports import EventFilter, StoredPrincipal
+from tasks.alive import WORKER_SECONDS, Sign, read_sign
 from tests.system.bad_messages import an_envelope
 from tests.system.conftest import RULES
-from tests.system.processes import wait_for
+from tests.system.processes import Process, wait_for
 from tests.system.stack import Answer, Stack
 
 SUBMIT, CANCEL = (task_name(RESERVATIONS, verb) for verb in ("submit", "cancel"))
@@ -334,3 +336,30 @@ def test_a_removed_principal_is_refused_and_a_rotated_one_has_both_keys(signed: 
     wait_for(lambda: not works(rotated.key), "the refusal of the second key")
     remove_principal(store, bob.name)
     wait_for(lambda: not works(newest.key), "the refusal of the removed principal")
+
+
+@pytest.mark.parametrize(("process", "words"), [("beat", ("tasks.clock",)), ("launch", ("tasks.worker", "launch"))])
+@pytest.mark.parametrize("mode", ["signed", "open"])
+def test_a_process_notes_whether_workers_accept_its_messages(
+    process: str, words: tuple[str, ...], mode: str, signed: SignedStack
+) -> None:
+    """With `access.mode` `open` a process does not sign, so the workers refuse its messages."""
+    path, setting = signed.folder / f"{process}-{mode}", "BEAT_FILE" if process == "beat" else "ALIVE_FILE"
+    changes = {"LEASEHOLD_ACCESS__MODE": mode, f"LEASEHOLD_CELERY__{setting}": str(path)}
+    started = Process(path.name, words, {**signed.environment, **changes}, signed.folder)
+
+    def look() -> Sign | None:
+        found = read_sign(path) if path.exists() else None
+        return found if found and (found.refusal if mode == "open" else found.age < WORKER_SECONDS) else None
+
+    try:
+        found = wait_for(look, "the sign of life")
+        settings = signed.settings.model_copy(
+            update={"celery": signed.settings.celery.model_copy(update={setting.lower(): str(path)})}
+        )
+        trouble = find_trouble(process, settings, 10)
+    finally:
+        started.stop()
+    assert found.process == process
+    assert (trouble or "") == found.refusal
+    assert ("signature: expected a valid signature" in found.refusal) == (mode == "open")
