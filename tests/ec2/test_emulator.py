@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import CloudError
 from tests.ec2.conftest import IMAGE, REGION, Emulator, Launch, an_order, some_rules
+from tests.ec2.test_emulator_limits import run
 from tests.guarding import Guarded
 from workers.ec2.clients import Ec2Access
 from workers.ec2.emulator import EmulatorServer
@@ -115,6 +117,26 @@ def test_a_token_that_was_refused_may_be_used_again(launch: Launch, emulator: Em
     with pytest.raises(CloudError):
         launch()
     assert launch().launch_id == "launch-1"
+
+
+def test_the_token_of_a_refused_launch_is_taken_for_other_parameters(plain: "EC2Client", emulator: Emulator) -> None:
+    emulator.set_fault(code="VcpuLimitExceeded", count=1)
+    with pytest.raises(ClientError, match="VcpuLimitExceeded"):
+        run(plain, ClientToken="t")
+    with pytest.raises(ClientError, match="IdempotentParameterMismatch"):
+        run(plain, kind="m5.large", ClientToken="t")
+    assert emulator.instances() == []
+    assert run(plain, ClientToken="t") == run(plain, kind="m5.large", ClientToken="u") == 1
+
+
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "UnauthorizedOperation"])
+def test_a_launch_that_is_not_looked_at_leaves_its_token_free(
+    code: str, plain: "EC2Client", emulator: Emulator
+) -> None:
+    emulator.set_fault(code=code, count=1)
+    with pytest.raises(ClientError, match=code):
+        run(plain, ClientToken="t")
+    assert run(plain, kind="m5.large", ClientToken="t") == 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.ec2.conftest import Emulator, Launch
+from tests.ec2.conftest import IMAGE, Emulator, Launch
 from tests.ec2.test_emulator import eventually
 from workers.ec2.fleet import Ec2Fleet
 
@@ -83,6 +83,49 @@ def test_a_new_instance_appears_after_the_lag(launch: Launch, fleet: Ec2Fleet, e
     machine = launch()
     eventually(lambda: machine.id in fleet.describe([machine.id]))
     assert time.time() >= emulator.history()[0]["launched_at"] + 0.3 - 0.01
+
+
+def test_a_new_launch_template_is_not_found_for_a_while(plain: "EC2Client", emulator: Emulator) -> None:
+    emulator.steer(template_lag_seconds=60)
+    data: Any = {"ImageId": IMAGE, "InstanceType": "c5.large"}
+    template = plain.create_launch_template(LaunchTemplateName="young", LaunchTemplateData=data)["LaunchTemplate"]
+    by_name, by_id = {"LaunchTemplateName": "young"}, {"LaunchTemplateId": template["LaunchTemplateId"]}
+
+    def launch_fleet(specification: dict[str, str]) -> Any:
+        target: Any = {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "spot"}
+        configs: Any = [{"LaunchTemplateSpecification": {**specification, "Version": "1"}}]
+        return plain.create_fleet(Type="instant", TargetCapacitySpecification=target, LaunchTemplateConfigs=configs)
+
+    def launch_one(specification: dict[str, str]) -> Any:
+        return plain.run_instances(MinCount=1, MaxCount=1, LaunchTemplate=specification)  # type: ignore[arg-type]
+
+    for act in (launch_fleet, launch_one):
+        with pytest.raises(
+            ClientError, match=r"InvalidLaunchTemplateName\.NotFoundException.*template name young, does"
+        ):
+            act(by_name)
+        with pytest.raises(ClientError, match=r"InvalidLaunchTemplateId\.NotFound"):
+            act(by_id)
+    with pytest.raises(ClientError, match=r"InvalidLaunchTemplateName\.NotFoundException"):
+        plain.describe_launch_templates(LaunchTemplateNames=["young"])
+    with pytest.raises(ClientError, match=r"InvalidLaunchTemplateName\.AlreadyExistsException"):
+        plain.create_launch_template(LaunchTemplateName="young", LaunchTemplateData=data)
+    emulator.steer(template_lag_seconds=0)
+    plain.create_launch_template(LaunchTemplateName="old", LaunchTemplateData=data)
+    assert len(launch_fleet({"LaunchTemplateName": "old"})["Instances"]) == 1
+
+
+def test_a_new_launch_template_is_found_after_the_lag(plain: "EC2Client", emulator: Emulator) -> None:
+    emulator.steer(template_lag_seconds=0.3)
+    plain.create_launch_template(LaunchTemplateName="young", LaunchTemplateData={"ImageId": IMAGE})
+
+    def is_found() -> bool:
+        try:
+            return bool(plain.describe_launch_templates(LaunchTemplateNames=["young"])["LaunchTemplates"])
+        except ClientError:
+            return False
+
+    eventually(is_found)
 
 
 def test_the_address_comes_later(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:

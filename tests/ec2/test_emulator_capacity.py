@@ -224,6 +224,61 @@ def test_a_smallest_capacity_needs_one_type_or_one_zone(plain: Any, emulator: Em
     assert emulator.history() == []
 
 
+def test_a_fleet_that_names_a_type_twice_in_a_zone_is_refused(plain: Any, emulator: Emulator) -> None:
+    """Overrides -> whether they are duplicates. A zone is named by itself or by a subnet; without both EC2 chooses."""
+    in_a = plain.describe_subnets(Filters=[{"Name": "availability-zone", "Values": [A]}])["Subnets"][0]
+    other = plain.create_subnet(VpcId=in_a["VpcId"], CidrBlock="172.31.240.0/24", AvailabilityZone=A)["Subnet"]
+    zone, subnet, second, none = {"AvailabilityZone": A}, in_a["SubnetId"], other["SubnetId"], dict[str, str]()
+    cases = [
+        ([zone, zone], True),
+        ([{"SubnetId": subnet}, {"SubnetId": second}], True),
+        ([zone, {"SubnetId": subnet}], True),
+        ([none, none], True),
+        ([zone, {"AvailabilityZone": B}], False),
+        ([zone, none], False),
+        ([zone, {**zone, "InstanceType": MEDIUM}], False),
+    ]
+    for places, is_refused in cases:
+        overrides = [{"InstanceType": CHEAP, **place} for place in places]
+        template = {"LaunchTemplateName": "any", "Version": "1"}
+        request = {
+            "Type": "instant",
+            "TargetCapacitySpecification": {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "spot"},
+            # One override in each of two configurations is a duplicate, too.
+            "LaunchTemplateConfigs": [
+                {"LaunchTemplateSpecification": template, "Overrides": [each]} for each in overrides
+            ],
+        }
+        if not is_refused:
+            plain.create_fleet(**request)
+            continue
+        with pytest.raises(ClientError) as caught:
+            plain.create_fleet(**request)
+        assert code_of(caught) == ("InvalidFleetConfig", 400), places
+        assert "contains duplicate instance pools." in str(caught.value)
+
+
+def test_a_repeated_fleet_may_be_answered_without_its_machines(plain: Any, emulator: Emulator) -> None:
+    request: dict[str, Any] = {
+        "Type": "instant",
+        "ClientToken": "t",
+        "TargetCapacitySpecification": {"TotalTargetCapacity": 2, "DefaultTargetCapacityType": "spot"},
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": "any", "Version": "1"},
+                "Overrides": [{"InstanceType": CHEAP}],
+            }
+        ],
+    }
+    first = plain.create_fleet(**request)
+    assert plain.create_fleet(**request)["Instances"] == first["Instances"]
+    emulator.steer(fleet_replays="empty")
+    again = plain.create_fleet(**request)
+    assert (again["Instances"], again["Errors"]) == ([], [])
+    assert len(emulator.instances()) == 2
+    assert emulator.calls()[-1]["replayed"]
+
+
 def test_a_place_that_ec2_refuses_is_an_error_beside_the_instances(plain: Any, emulator: Emulator) -> None:
     emulator.steer(capacity=[a_room(1, CHEAP)])
     subnet = next(each for each in plain.describe_subnets()["Subnets"] if each["AvailabilityZone"] == A)["SubnetId"]

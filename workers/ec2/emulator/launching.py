@@ -19,6 +19,7 @@ ALONE: Final = FaultRule(
     code="InvalidParameterCombination",
     message="MinTargetCapacity needs SingleInstanceType or SingleAvailabilityZone",
 )
+DUPLICATES: Final = FaultRule(code="InvalidFleetConfig")
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +60,23 @@ def grant_launch(call: Call, table: FaultTable, lives: Lives, price: Price, now:
 
 
 def find_refusal(call: Call) -> FaultRule | None:
-    """Return EC2's error for a CreateFleet whose options contradict each other; None if the options are valid."""
+    """Return EC2's error for a CreateFleet whose options contradict each other, or that names an instance type twice in
+    a zone; None if EC2 accepts the request.
+    """
     options = call.fleet_options
-    return ALONE if options.least and not (options.single_type or options.single_zone) else None
+    if options.least and not (options.single_type or options.single_zone):
+        return ALONE
+    pools = [(place.type, _find_named_zone(call, place)) for place in call.places if place.type is not None]
+    return DUPLICATES if len(set(pools)) < len(pools) else None
+
+
+def _find_named_zone(call: Call, place: Place) -> str | None:
+    """Return the zone that an override names itself or by its subnet, or its subnet if that is unknown; None if EC2
+    chooses the zone.
+    """
+    config, number = place.override or ("", "")
+    is_named = f"LaunchTemplateConfigs.{config}.Overrides.{number}.AvailabilityZone" in call.parameters
+    return (place.zone or place.subnet) if place.subnet or is_named else None
 
 
 def _list_alive(call: Call, lives: Lives) -> list[Life]:

@@ -54,6 +54,7 @@ from workers.ec2.emulator.settings import FaultRule
 from workers.ec2.emulator.spot_prices import ACTION as SPOT_PRICES
 from workers.ec2.emulator.spot_prices import find_on_demand_price
 from workers.ec2.emulator.type_pages import answer_page, is_paged
+from workers.ec2.emulator.young_templates import CREATE, YoungTemplates
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -63,12 +64,12 @@ FORGET_EVERY: Final = 1.0
 
 class _Remembered(msgspec.Struct, frozen=True):
     """The first launch with a client token: its parameters and its answer. A later launch with the same token gets the
-    same answer.
+    same answer. `body` None: the launch was refused; the same request is judged again, and another one is refused.
     """
 
     parameters: dict[str, str]
-    body: bytes
-    content_type: str
+    body: bytes | None = None
+    content_type: str = ""
 
 
 class _Reply(msgspec.Struct, frozen=True):
@@ -97,7 +98,7 @@ class Middleware:
         """The AWS region that moto prepares at the start, and in which scripts and the interruption queue are."""
         self._moto = Dispatcher(_create_app)
         self._tokens: dict[tuple[str, str, str], _Remembered] = {}
-        self._throttle = Throttle()
+        self._throttle, self._young_templates = Throttle(), YoungTemplates()
         self._lock = Lock()
         self._forgotten_at = 0.0
         self._queue: str | None = None
@@ -188,6 +189,7 @@ class Middleware:
         moto_api_backend.reset()
         self._tokens.clear()
         self._throttle.clear()
+        self._young_templates.clear()
         self.background_events.clear()
         self.player = None
         self.control.restart()
@@ -212,6 +214,8 @@ class Middleware:
     def _answer(self, call: Call, environ: "WSGIEnvironment") -> _Reply:
         if refused := self._refuse(call):
             return refused
+        if missing := self._young_templates.find_missing(call, time.monotonic()):
+            return _Reply(answer_fault(missing), faults=[f"error:{missing.code}"])
         if protection := find_protection(call):
             if protection.others:
                 self._forward(call.naming(protection.others), environ)
@@ -221,9 +225,13 @@ class Middleware:
         if is_paged(call):
             patterns = self.control.settings.instance_types
             return _Reply(answer_page(call, patterns, lambda part: self._forward(part, environ)))
-        if not call.is_launch:
-            return _Reply(self._forward(call, environ))
-        return self._launch(call, environ)
+        if call.is_launch:
+            return self._launch(call, environ)
+        answer = self._forward(call, environ)
+        if call.action == CREATE and answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK
+            found_at = time.monotonic() + self.control.settings.template_lag_seconds
+            self._young_templates.add(call, answer.get_data(as_text=True), found_at)
+        return _Reply(answer)
 
     def _refuse(self, call: Call) -> _Reply | None:
         """Return the refusal of a call that is not carried out at all, because of its signing time, throttling, an
@@ -247,8 +255,12 @@ class Middleware:
         known = self._tokens.get(key) if key else None
         if known and known.parameters != call.parameters:
             return _Reply(answer_fault(FaultRule(code="IdempotentParameterMismatch")), replayed=True)
-        if known:
+        if known and known.body is not None:
+            if call.action == "CreateFleet" and self.control.settings.fleet_replays == "empty":
+                return _Reply(answer_empty_fleet(str(call.market), []), replayed=True)
             return _Reply(Response(known.body, status=200, content_type=known.content_type), replayed=True)
+        if key:
+            self._tokens[key] = _Remembered(call.parameters)
         if call.action == "CreateFleet" and (refusal := find_refusal(call)):
             return _Reply(answer_fault(refusal))
         grant = grant_launch(call, self.control.faults, self.control.lives, self._find_price(call), time.monotonic())

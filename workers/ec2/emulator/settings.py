@@ -270,6 +270,10 @@ class EmulatorSettings(Document):
     """Seconds after its launch for which an instance has no address."""
     terminate_lag_seconds: Seconds = 0.0
     """Seconds after TerminateInstances for which an instance is still described in its earlier state."""
+    template_lag_seconds: Seconds = 0.0
+    """Seconds after its creation for which a launch template is not found."""
+    fleet_replays: Literal["full", "empty"] = "full"
+    """What a repeated CreateFleet with a known client token is answered: the instances that it launched, or none."""
     address: Text | None = None
     """Private address of every instance, at which probes get an answer; default: addresses that moto invents."""
     dead_address: Text = "192.0.2.1"
