@@ -167,6 +167,17 @@ class Ec2Rules(Document):
     )
     """How EC2 chooses among several subnets and offerings for a spot launch."""
 
+    def list_places(self, zone: str | None) -> list[tuple[str, ...]]:
+        """Return the places in which an offering of this zone (None: of any zone) may be launched. Each place has the
+        names by which a refusal may name it: its subnet and its zone, as far as the rules name them.
+
+        A subnet is written as `subnet-…`, or as `ZONE:subnet-…` for launches in this zone only.
+        """
+        pairs = [entry.rpartition(":") for entry in self.subnets]
+        subnets = [(subnet, own or zone) for own, _, subnet in pairs if not own or zone in {None, own}]
+        places = [tuple(filter(None, pair)) for pair in subnets]
+        return places or ([(zone,)] if zone else [])
+
     @cached_property
     def names_slot(self) -> bool:
         """Whether the user data differs from machine to machine, because it names the slot or the launch. One request

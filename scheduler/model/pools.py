@@ -136,12 +136,14 @@ class Pool(Document):
     offline_timeout: Seconds = 180.0
     """Time without a heartbeat after which a static host counts as offline."""
     error_cooldown: Seconds = 60.0
-    """Time for which a slot in the state `error`, or an offering that is misconfigured, is not launched."""
+    """Time for which a slot in the state `error` is not launched. An offering that EC2 refused as misconfigured rests
+    as long after the first and the second refusal in a row, then twice as long each time, up to 15 minutes.
+    """
     capacity_hold: Seconds = 60.0
     """Time for which an offering is not launched after EC2 had no capacity for it."""
     quota_hold: Seconds = 60.0
-    """Time in which nothing is launched in a market (`spot` or `on-demand`) after EC2 refused a launch because of its
-    quota.
+    """Time in which nothing of a quota class is launched in a market (`spot` or `on-demand`) after EC2 refused a launch
+    because of its quota.
     """
     self_end_after: Seconds = 1800.0
     """Time after which the watchdog in the boot script powers the machine off if no program touched the file

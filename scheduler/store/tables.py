@@ -19,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    false,
     literal_column,
 )
 
@@ -237,6 +238,7 @@ holds: Final = Table(
     # A process of the version before inserts rows without them.
     Column("code", _TEXT, nullable=False, server_default=""),
     Column("message", _TEXT, nullable=False, server_default=""),
+    Column("at_boot", Boolean, nullable=False, server_default=false()),
 )
 Index("holds_by_mark", holds.c.marked_at, holds.c.version)
 

@@ -160,7 +160,7 @@ def test_a_real_mistake_in_the_pool_is_misconfigured(launch: Launch) -> None:
     rules = some_rules({"image": IMAGE, "security_groups": ["sg-0123456789abcdef0"]})
     assert refused(launch, rules=rules) == ("misconfigured", "InvalidGroup.NotFound")
     rules = some_rules({"image": IMAGE, "subnets": ["subnet-0123456789abcdef0"]})
-    assert refused(launch, number=2, rules=rules) == ("misconfigured", "InvalidSubnetID.NotFound")
+    assert refused(launch, rules=rules) == ("misconfigured", "InvalidSubnetID.NotFound")
 
 
 def test_parameters_that_boto3_refuses_are_misconfigured(fleet: Ec2Fleet) -> None:

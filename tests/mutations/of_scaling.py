@@ -40,25 +40,10 @@ OF_SCALING: Final[Changes] = {
             Change("what is not started is stopped as before", "'stopped'", "'empty'"),
             Change("an undone launch does not count for the mix", "self.imagine(name, slot_info.market, -1)", ""),
         ],
-        "LaunchLimits.is_probing": [
-            Change(
-                "the first launch after a quota back-off goes alone",
-                "self.may_probe(name, market) and any((each.state == 'launching' and each.market == market "
-                "for each in self._cycle.pools[name]))",
-                "False",
-            ),
-        ],
-        "LaunchLimits._is_quota_over": [
-            Change(
-                "a quota hold ends with fewer active slots",
-                "there.active - there.launches < hold.active",
-                "there.active - there.launches > hold.active",
-            ),
-        ],
         "LaunchLimits._count_strangers": [
             Change(
                 "machines that no slot knows count towards max_slots",
-                "hold.active if hold is not None and self._lasts(hold.until) else 0",
+                "hold.active if hold is not None and self.refusals.goes_on(hold.until) else 0",
                 "0",
             ),
         ],
@@ -86,7 +71,44 @@ OF_SCALING: Final[Changes] = {
                 "need is not None and (not need.could_hold(name, choice.capacity, choice.labels))",
                 "False",
             ),
-            Change("a start needs EC2's quota", "self.is_at_quota(name, choice.market)", "False"),
+            Change("a start needs EC2's quota", "self.refusals.find_quota(name, choice) is not None", "False"),
+        ],
+    },
+    "scheduler.policy.scaling.launch_refusals": {
+        "LaunchRefusals.is_probing": [
+            Change(
+                "the first launch after a quota back-off goes alone",
+                "any((self._is_under_way(name, hold) for hold in over))",
+                "False",
+            ),
+        ],
+        "LaunchRefusals._is_quota_over": [
+            Change(
+                "a quota hold ends with fewer active slots",
+                "there.active - there.launches < hold.active",
+                "there.active - there.launches > hold.active",
+            ),
+        ],
+        "LaunchRefusals._is_under_way": [
+            Change(
+                "the trial of one quota class does not delay another class",
+                "is_limited_by(subject, hold.subject)",
+                "True",
+            ),
+        ],
+        "LaunchRefusals.find_code": [
+            Change(
+                "the missing permission for one market stops only this market",
+                "('*', choice.market)",
+                "('*', 'spot')",
+            ),
+        ],
+        "LaunchRefusals.note_launch": [
+            Change(
+                "the trial of this cycle counts",
+                "self._launched[name, quota_subject(self._cycle.rules.pools[name], key, market)] += count",
+                "",
+            ),
         ],
     },
     "scheduler.policy.scaling.offerings": {
@@ -113,7 +135,7 @@ OF_SCALING: Final[Changes] = {
         "find_end": [
             Change(
                 "spot is tried again only after spot_again_after since the last refusal",
-                "hold.kind == 'capacity' and market == 'spot' and (0 < pool.on_demand_after <= hold.streak)",
+                "hold.kind in {'capacity', 'auth'} and market == 'spot' and (0 < pool.on_demand_after <= hold.streak)",
                 "False",
             ),
         ],
@@ -197,7 +219,7 @@ OF_SCALING: Final[Changes] = {
         "keep_tiers": [
             Change("cordoned slots do not count", "not each.slot.cordoned", "True"),
             Change("slots that are to be stopped do not drain", "min(lacking, stoppable)", "0"),
-            Change("withheld launches go first", "not headroom.launches.get(name)", "True"),
+            Change("withheld launches go first", "not headroom.beyond.get(name)", "True"),
         ],
         "_end_surplus": [
             Change("the dearest stopped slot goes first", "-each.price", "each.price"),
@@ -238,10 +260,14 @@ OF_SCALING: Final[Changes] = {
         ],
         "make_headroom": [
             Change("slots in flight go before ready ones", "not each.is_coming", "each.is_coming"),
+            Change("what drains already counts as room being made", "lacking.take(slot_info)", "None"),
+        ],
+        "_Lacking.take": [
+            Change("only slots that use the quota end for it", "not own or is_limited_by(own, limit)", "True"),
             Change(
-                "what drains already counts as room being made",
-                "sum((slot_info.state in {'draining', 'terminating'} for slot_info in slot_infos))",
-                "0",
+                "a slot without an offering may use the quota",
+                "not own or is_limited_by(own, limit)",
+                "is_limited_by(own, limit)",
             ),
         ],
     },

@@ -39,7 +39,7 @@ def answer(harness: Harness, slot: str, *errors: str) -> str:
 
 
 def active_at_refusal(harness: Harness) -> dict[str, int]:
-    """Return market -> number of active slots at the refusal."""
+    """Return market and quota class -> number of active slots at the refusal."""
     holds = (row for row in harness.store.read_rows() if isinstance(row, Hold) and row.kind == "quota")
     return {hold.subject: hold.active for hold in holds}
 
@@ -49,7 +49,7 @@ def test_refused_launches_of_one_tick_do_not_count_as_active() -> None:
     assert answer(harness, "linux-1", "quota") == "quota"
     harness.now += 0.3
     assert answer(harness, "linux-2", "quota") == "quota"
-    assert active_at_refusal(harness) == {"spot": 1, "on-demand": 1}
+    assert active_at_refusal(harness) == {"spot:other": 1, "on-demand:other": 1}
     assert harness.tick().plan.decisions == ()
 
 
@@ -61,7 +61,7 @@ def test_a_success_of_a_launch_planned_before_the_refusal_keeps_the_back_off() -
     assert answer(harness, "linux-1", "quota") == "quota"
     harness.now += 1
     assert answer(harness, "linux-2") == "success"
-    assert active_at_refusal(harness).keys() == {"spot"}
+    assert active_at_refusal(harness).keys() == {"spot:other"}
     harness.now += 60
     harness.tick()
     assert answer(harness, "linux-1") == "success", "launched after the end of the back-off"

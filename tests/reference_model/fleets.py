@@ -22,8 +22,8 @@ def some(random: Random, chance: float, **fields: Any) -> Document:
 
 def a_config(random: Random) -> Document:
     """One to three pools, two that launch and one of static hosts."""
-    kinds = (a_pool_that_is_full_of_small_ones, a_pool_of_two_markets, an_elastic_pool)
-    [make] = random.choices(kinds, (4, 3, 13))
+    kinds = (a_pool_that_is_full_of_small_ones, a_pool_of_two_markets, a_pool_of_two_classes, an_elastic_pool)
+    [make] = random.choices(kinds, (4, 3, 3, 12))
     pools = {"p": make(random, SYSTEMS[0])}
     if random.random() < 0.5:
         pools["q"] = an_elastic_pool(random, random.choice(SYSTEMS))
@@ -161,6 +161,18 @@ def a_pool_of_two_markets(random: Random, system: str) -> Document:
     large = {"name": "large", "price": 2, "market": "on-demand", "resources": {"cpus": 8, "memory_mib": 200}}
     limits = {"max_slots": 5, "max_leases_per_slot": 1, "lease_ttl": 40, "quota_hold": random.choice([5, 20, 60])}
     return {"system": system, "offerings": [small, large], **limits}
+
+
+def a_pool_of_two_classes(random: Random, system: str) -> Document:
+    """Types of two quota classes in one market, and sometimes the smaller one in both markets."""
+    small = {"name": "small", "type": "m5.large", "price": 1, "resources": {"cpus": 1, "memory_mib": 100}}
+    large = {"name": "large", "type": "g5.xlarge", "price": 2, "resources": {"cpus": 8, "memory_mib": 200}}
+    offerings = [small, large]
+    limits = {"max_slots": 5, "max_leases_per_slot": 1, "lease_ttl": 40, "quota_hold": random.choice([5, 20, 60])}
+    if random.random() < 0.5:
+        offerings.append(small | {"name": "dear", "type": "c5.large", "market": "on-demand", "price": 3})
+        limits |= some(random, 0.7, on_demand_after=[1, 2])
+    return {"system": system, "offerings": offerings, **limits, **some(random, 0.3, min_slots=1, target_warm_slots=1)}
 
 
 def some_resources(random: Random) -> Document:

@@ -22,7 +22,8 @@ class Answered(Counted):
 
     at: float
     pool: str
-    market: str
+    bucket: str
+    """What the cloud counts the machine against, see `find_bucket`."""
     result: str
     decided_in: int
     """The number of the tick that decided the launch; 0 for a slot that was given in flight."""
@@ -41,13 +42,13 @@ class Answered(Counted):
 History = Sequence[Counted]
 
 
-def find_refusal_for_quota(history: History, pool: str, market: str) -> int | None:
-    """The index of the last launch of that pool and market that was refused for quota; None if none was, or if a launch
+def find_refusal_for_quota(history: History, pool: str, bucket: str) -> int | None:
+    """The index of the last launch of that pool and bucket that was refused for quota; None if none was, or if a launch
     has succeeded since that was decided after the refusal was known: "a launch that was decided before is no probe".
     """
     last: int | None = None
     for index, each in enumerate(history):
-        if isinstance(each, Answered) and (each.pool, each.market) == (pool, market):
+        if isinstance(each, Answered) and (each.pool, each.bucket) == (pool, bucket):
             if each.result == "quota":
                 last = index
             elif each.result == "success" and last is not None:
@@ -72,3 +73,16 @@ def is_lasting(history: History, index: int, now: float) -> bool:
             last = later
     active = history[last].active.get(refusal.pool, 0)
     return not active or all(each.active.get(refusal.pool, 0) >= active for each in history[last:])
+
+
+def count_refusals_for_quota(history: History, pool: str, bucket: str) -> int:
+    """How many refusals for quota came in a row there, those of launches that one tick decided counted once."""
+    count, last = 0, None
+    for index, each in enumerate(history):
+        if isinstance(each, Answered) and (each.pool, each.bucket) == (pool, bucket):
+            if find_refusal_for_quota(history[: index + 1], pool, bucket) is None:
+                count, last = 0, None
+            elif each.result == "quota":
+                is_same = last is not None and 0 != each.decided_in == last.decided_in
+                count, last = count + (not is_same), each
+    return count

@@ -88,19 +88,32 @@ def shrink(picture: Picture, name: str, to_stop: int) -> None:
             site.state = "draining"
 
 
-def release(picture: Picture, name: str, withheld: int, spared: set[str], beyond: int) -> None:
+def release(picture: Picture, name: str, withheld: "Imagined", spared: set[str]) -> None:
     """Rule: "For each launch withheld from a waiting reservation in this tick one unneeded slot of this pool goes,
     reason `at_quota`: without leases and with nothing set against it, not cordoned; in flight before ready, then
     longest idle, then slot order. … Slots already draining or terminating count as room being made." Stopped slots go
-    first, but only for launches `beyond` `max_slots`: they use nothing of EC2's quota.
+    first, but only for launches beyond `max_slots`: they use nothing of EC2's quota. For a launch at quota, only slots
+    of its bucket go, and those without an offering.
     """
-    going = sum(site.state in ("draining", "terminating") for site in picture.list_in_pool(name))
-    unneeded = [site for site in list_unneeded(picture, name) if site.id not in spared]
-    stopped = [site for site in unneeded if site.state == "stopped"]
-    unneeded = stopped[:beyond] + [site for site in unneeded if site not in stopped]
-    for site in unneeded[: max(0, withheld - going)]:
-        picture.decide("drain" if site.state == "ready" else "terminate", site.id, "at_quota")
-        site.state = "draining" if site.state == "ready" else "terminating"
+    beyond = withheld.count_beyond(name)
+    lacking = [bucket for (pool, bucket), count in withheld.by_quota.items() if pool == name for _ in range(count)]
+
+    def helps(site: Site) -> bool:
+        nonlocal beyond
+        for bucket in lacking:
+            if site.state != "stopped" and site.bucket in ("", bucket):
+                lacking.remove(bucket)
+                return True
+        beyond -= 1
+        return beyond >= 0
+
+    for site in picture.list_in_pool(name):
+        if site.state in ("draining", "terminating"):
+            helps(site)
+    for site in list_unneeded(picture, name):
+        if site.id not in spared and helps(site):
+            picture.decide("drain" if site.state == "ready" else "terminate", site.id, "at_quota")
+            site.state = "draining" if site.state == "ready" else "terminating"
 
 
 def list_unneeded(picture: Picture, name: str) -> list[Site]:
@@ -135,19 +148,19 @@ class Imagined:
         self.real = placing.picture
         self.copy = deepcopy(placing, _list_unchanging(placing.picture)) if placing.withheld else placing
         self.sites: list[Site] = []
-        self.by_quota: Counter[str] = Counter()
-        self.by_limit: Counter[str] = Counter()
+        self.by_quota: Counter[tuple[str, str]] = Counter()
+        """By pool and bucket."""
+        self.by_limit: Counter[tuple[str, str]] = Counter()
         for each, awaited in self.copy.withheld:
             if not all(self._is_settled(name) for name in serving_pools(self.real.rules, each)):
                 self._launch_for(each, awaited)
 
-    def count(self, name: str) -> int:
-        """The number of launches that are withheld in that pool."""
-        return self.by_quota[name] + self.count_beyond(name)
-
     def count_beyond(self, name: str) -> int:
-        """Those of them that `max_slots` withholds."""
-        return max(0, self.by_limit[name] - count_left(self.real, name))
+        """The launches that `max_slots` withholds in that pool."""
+        return max(0, self._total(self.by_limit, name) - count_left(self.real, name))
+
+    def _total(self, counter: "Counter[tuple[str, str]]", name: str) -> int:
+        return sum(count for (pool, _), count in counter.items() if pool == name)
 
     def list_spared(self) -> set[str]:
         """Slots that pending reservations would also use."""
@@ -163,12 +176,14 @@ class Imagined:
         pool = self.real.rules.pools[name]
         may_keep = (pool.min_slots or pool.target_warm_slots) and count_left(self.real, name)
         is_moot = not list_unneeded(self.real, name) and not may_keep
-        is_enough = self.by_quota[name] + self.by_limit[name] >= len(self.real.list_in_pool(name))
+        is_enough = self._total(self.by_quota, name) + self._total(self.by_limit, name) >= len(
+            self.real.list_in_pool(name)
+        )
         return pool.provider == "static" or is_moot or is_enough
 
     def _launch_for(self, each: Reservation, awaited: list[Reservation]) -> None:
         """Rule: the guard would prevent the launch of a slot that could serve an awaited gang."""
-        made: list[tuple[Site, Counter[str]]] = []
+        made: list[tuple[Site, Counter[tuple[str, str]]]] = []
         copy = self.copy
         could_end = [site for name in copy.picture.rules.pools for site in list_unneeded(copy.picture, name)]
         stages = [copy.ready, copy.all_kept, copy.coming, copy.launched, self.sites]
@@ -179,7 +194,7 @@ class Imagined:
                     continue
                 if self._lacks_room_alone(offer, made, each.request.account or ""):
                     made.append((self._open(offer), self._counter(offer)))
-                    made[-1][1][offer.pool] += 1
+                    made[-1][1][offer.pool, offer.bucket] += 1
                     return made[-1][0]
             return None
 
@@ -190,24 +205,24 @@ class Imagined:
             found = None
         if found is None:
             for site, counter in reversed(made):
-                counter[site.name] -= 1
+                counter[site.name, site.bucket] -= 1
                 self.sites.remove(site)
                 copy.picture.sites.remove(site)
 
-    def _could_be_made(self, made: list[tuple[Site, Counter[str]]], used: list[Site]) -> bool:
+    def _could_be_made(self, made: list[tuple[Site, Counter[tuple[str, str]]]], used: list[Site]) -> bool:
         """Rule: "No slot goes for a reservation that would lack capacity even if all unneeded slots went. A slot that
         the reservation would use itself is not among them."
         """
         launched, staying = Counter(site.name for site, _ in made), Counter(site.name for site in used)
         return all(count + staying[name] <= self._count_room(name) for name, count in launched.items())
 
-    def _lacks_room_alone(self, offer: Offer, made: list[tuple[Site, Counter[str]]], account: str) -> bool:
+    def _lacks_room_alone(self, offer: Offer, made: list[tuple[Site, Counter[tuple[str, str]]]], account: str) -> bool:
         """Rule: "Never more are released than launches are withheld": no slot drains for a launch that this would not
         help.
         """
         if find_code(self.copy.picture, offer, account) not in ("", *ROOM):
             return False
-        if is_probing(self.copy.picture, offer.pool, offer.market) or find_refusal(self.copy.picture, offer, account):
+        if is_probing(self.copy.picture, offer) or find_refusal(self.copy.picture, offer, account):
             return False
         return sum(site.name == offer.pool for site, _ in made) < self._count_room(offer.pool)
 
@@ -217,8 +232,8 @@ class Imagined:
         going = sum(site.state in {"draining", "terminating"} for site in self.real.list_in_pool(name))
         return min(most, count_left(self.real, name) + len(list_unneeded(self.real, name)) + going)
 
-    def _counter(self, offer: Offer) -> "Counter[str]":
-        return self.by_quota if is_at_quota(self.real, offer.pool, offer.market) else self.by_limit
+    def _counter(self, offer: Offer) -> "Counter[tuple[str, str]]":
+        return self.by_quota if is_at_quota(self.real, offer) else self.by_limit
 
     def _open(self, offer: Offer) -> Site:
         pool = self.real.rules.pools[offer.pool]
@@ -231,6 +246,7 @@ class Imagined:
             labels=dict(offer.labels),
             idle_since=inf,
             market=offer.market,
+            bucket=offer.bucket,
             is_new=True,
         )
         self.copy.picture.sites.append(site)

@@ -9,8 +9,8 @@ from scheduler.model.pools import Pool, offering_key
 from scheduler.model.reservations import Component, Reservation
 from tests.reference_model.budgeting import is_over_budget
 from tests.reference_model.fitting import find_need, fits, has_labels
-from tests.reference_model.holding import find_refusal_for_quota, is_lasting
-from tests.reference_model.picture import IN_FLIGHT, Amounts, Picture, Site, find_capacity, serving_pools
+from tests.reference_model.holding import count_refusals_for_quota, find_refusal_for_quota, is_lasting
+from tests.reference_model.picture import IN_FLIGHT, Amounts, Picture, Site, find_bucket, find_capacity, serving_pools
 
 CODES = ("behind_queue", "at_max_slots", "at_quota", "over_budget", "capacity", "throttled", "misconfigured")
 """If several codes apply, the first is reported."""
@@ -27,6 +27,8 @@ class Offer:
     price: float
     capacity: Amounts | None
     labels: tuple[tuple[str, str], ...]
+    bucket: str = ""
+    """What EC2 counts its machine against."""
 
 
 def list_offers(name: str, pool: Pool, *, sold: bool = True) -> list[Offer]:
@@ -45,6 +47,7 @@ def list_offers(name: str, pool: Pool, *, sold: bool = True) -> list[Offer]:
             price=each.price,
             capacity=pool.resources if each.resources is None else each.resources,
             labels=tuple({**pool.labels, **(each.labels or {})}.items()),
+            bucket=find_bucket(pool, offering_key(pool, each), each.market),
         )
         for each in pool.offerings
         if each.is_for_sale or not sold
@@ -135,9 +138,16 @@ def is_impatient(picture: Picture, pool: Pool, eligible: Sequence[Offer], turn: 
     spot = [offer for offer in eligible if offer.market == "spot"]
     if not spot:
         return turn == "spot"
-    holds = [find_hold(picture, offer.pool, "capacity", offer.key) for offer in spot]
-    is_refused = all(hold is not None and hold.streak >= pool.on_demand_after for hold in holds)
+    is_refused = all(count_refusals(picture, offer) >= pool.on_demand_after for offer in spot)
     return is_refused or interruptions >= pool.on_demand_after
+
+
+def count_refusals(picture: Picture, offer: Offer) -> int:
+    """Refusals in a row of a spot offering, for capacity or for the quota of its bucket."""
+    hold = find_hold(picture, offer.pool, "capacity", offer.key)
+    refusal = find_refusal_for_quota(picture.history, offer.pool, offer.bucket)
+    for_quota = 0 if refusal is None else count_refusals_for_quota(picture.history, offer.pool, offer.bucket)
+    return max(hold.streak if hold else 0, for_quota)
 
 
 def find_hold(picture: Picture, pool: str, kind: str, subject: str = "") -> Hold | None:
@@ -164,24 +174,24 @@ def is_spot_resting(picture: Picture, offer: Offer) -> bool:
     return picture.now < hold.refused_at + pool.market.spot_again_after
 
 
-def is_at_quota(picture: Picture, pool: str, market: str) -> bool:
-    """Rule: "A pool is *at quota* while a quota hold lasts"."""
-    refusal = find_refusal_for_quota(picture.history, pool, market)
+def is_at_quota(picture: Picture, offer: Offer) -> bool:
+    """Rule: "A pool is *at quota* while a quota hold lasts"; it concerns a class of types in one market."""
+    refusal = find_refusal_for_quota(picture.history, offer.pool, offer.bucket)
     return refusal is not None and is_lasting(picture.history, refusal, picture.now)
 
 
-def may_probe(picture: Picture, pool: str, market: str) -> bool:
+def may_probe(picture: Picture, offer: Offer) -> bool:
     """Whether a quota hold is over and no launch has succeeded since. A success ends the hold."""
-    refusal = find_refusal_for_quota(picture.history, pool, market)
+    refusal = find_refusal_for_quota(picture.history, offer.pool, offer.bucket)
     return refusal is not None and not is_lasting(picture.history, refusal, picture.now)
 
 
-def is_probing(picture: Picture, pool: str, market: str) -> bool:
-    """Rule: "The first launch after a quota hold goes alone: no second launch in that pool and market before it
-    has left `launching`."
+def is_probing(picture: Picture, offer: Offer) -> bool:
+    """Rule: "The first launch after a quota hold goes alone: no second launch in that pool, market" and class "before
+    it has left `launching`."
     """
-    under_way = (site.state == "launching" and site.market == market for site in picture.list_in_pool(pool))
-    return may_probe(picture, pool, market) and any(under_way)
+    under_way = (site.bucket == offer.bucket for site in picture.list_in_pool(offer.pool) if site.state == "launching")
+    return may_probe(picture, offer) and any(under_way)
 
 
 def is_unhealthy(picture: Picture, name: str) -> bool:
@@ -234,7 +244,7 @@ def find_code(picture: Picture, offer: Offer, account: str = "") -> str:
     """What delays this launch now, the first that applies; "" if nothing does."""
     if count_left(picture, offer.pool) == 0:
         return "at_max_slots"
-    if is_at_quota(picture, offer.pool, offer.market) or is_probing(picture, offer.pool, offer.market):
+    if is_at_quota(picture, offer) or is_probing(picture, offer):
         return "at_quota"
     return find_refusal(picture, offer, account)
 
@@ -254,7 +264,7 @@ def find_refusal(picture: Picture, offer: Offer, account: str = "") -> str:
 def start(picture: Picture, offer: Offer, reason: str, account: str = "") -> Site:
     """Launch it on the first empty slot."""
     site = list_empty(picture, offer.pool)[0]
-    site.state, site.is_new, site.market = "launching", True, offer.market
+    site.state, site.is_new, site.market, site.bucket = "launching", True, offer.market, offer.bucket
     site.price, site.account = offer.price, account
     site.capacity, site.labels, site.leases = offer.capacity, dict(offer.labels), {}
     picture.decide("launch", site.id, offer.key or "-", reason)
@@ -274,4 +284,5 @@ def own_offer(site: Site) -> Offer:
     """What a stopped slot was launched as."""
     row = site.row
     capacity = find_capacity(row, site.pool)
-    return Offer(site.name, row.offering or "", row.market or "", row.price or 0, capacity, tuple(row.labels.items()))
+    labels, bucket = tuple(row.labels.items()), find_bucket(site.pool, row.offering or "", row.market or "")
+    return Offer(site.name, row.offering or "", row.market or "", row.price or 0, capacity, labels, bucket)

@@ -18,6 +18,8 @@ Amounts = Mapping[str, float]
 
 IN_FLIGHT = ("launching", "booting", "binding")
 INACTIVE = ("empty", "error")
+BUCKETS = {"standard": "acdhimrtz", "g": "g"}
+"""The vCPU limits of EC2, each with the letters with which its types begin, as far as the stories use them."""
 HOLDING = ("ready", "draining")
 
 
@@ -33,6 +35,7 @@ class Site:
     labels: Mapping[str, str]
     idle_since: float
     market: str
+    bucket: str = ""
     price: float = 0
     account: str = ""
     """The account for whose demand the machine was launched."""
@@ -129,6 +132,7 @@ class Picture:
             labels=slot.labels,
             idle_since=slot.since if slot.idle_since is None else slot.idle_since,
             market=slot.market or "",
+            bucket=find_bucket(pool, slot.offering or "", slot.market or ""),
             price=slot.price or 0,
             account=slot.launched_for or "",
             leases=leases,
@@ -183,6 +187,18 @@ def find_capacity(slot: Slot, pool: Pool) -> Amounts | None:
         if offering_key(pool, offering) == slot.offering and offering.resources is not None:
             return offering.resources
     return pool.resources
+
+
+def find_bucket(pool: Pool, key: str, market: str) -> str:
+    """Rule: EC2 limits vCPUs by market and class of the instance type; all unknown types share one class. "" if the
+    machine has no offering.
+    """
+    if not key or not market:
+        return ""
+    types = [each.type or each.name for each in pool.offerings if offering_key(pool, each) == key]
+    name = types[0] if types else key.split("/", maxsplit=1)[0]
+    found = [bucket for bucket, letters in BUCKETS.items() if "." in name and name[0] in letters]
+    return f"{market} {found[0] if found else 'other'}"
 
 
 def system_of(rules: Rules, reservation: Reservation) -> str:

@@ -224,7 +224,7 @@ class Pass:
             self.withheld.append((each, list(self.awaited)))
         if each.id in self.kept and len(list_essential(each)) > 1:
             self.awaited.append(each)
-        if first is not None and code == "at_quota" and may_probe(self.picture, first.pool, first.market):
+        if first is not None and code == "at_quota" and may_probe(self.picture, first):
             start(self.picture, first, "demand", each.request.account or "").is_wanted = True
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from scheduler.model.slots import Slot
 from scheduler.ports import Transaction
 from tests.reference_model.holding import Answered, Counted
+from tests.reference_model.picture import find_bucket
 from tests.rules.watching import Seen, WatchedPlayer
 
 INACTIVE = ("empty", "error")
@@ -75,7 +76,7 @@ class Recorder:
                     active=self._count(),
                     at=self._cluster.event_queue.now,
                     pool=slot.pool,
-                    market=slot.market or "",
+                    bucket=find_bucket(pool, slot.offering or "", slot.market or ""),
                     result=result,
                     decided_in=self._decided.get(decided, 0),
                     ticks=self._ticks,

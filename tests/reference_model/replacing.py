@@ -104,8 +104,8 @@ def is_costly(picture: Picture, site: Site) -> bool:
     for offer in choose_eligible(offers, pool):
         is_cheaper = 0 < offer.price <= price * (1 - pool.replacement.min_saving)
         if is_cheaper and dict(offer.labels) == dict(site.labels) and is_as_large(offer, site):
-            is_held = find_refusal(picture, offer) or is_at_quota(picture, offer.pool, offer.market)
-            if not is_held and not is_probing(picture, offer.pool, offer.market):
+            is_held = find_refusal(picture, offer) or is_at_quota(picture, offer)
+            if not is_held and not is_probing(picture, offer):
                 return True
     return False
 

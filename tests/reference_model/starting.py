@@ -71,7 +71,7 @@ def is_no_smaller(offer: Offer, own: Offer) -> bool:
 
 def find_hindrance(picture: Picture, offer: Offer, account: str) -> str:
     """What holds a start back."""
-    return "at_quota" if is_at_quota(picture, offer.pool, offer.market) else find_refusal(picture, offer, account)
+    return "at_quota" if is_at_quota(picture, offer) else find_refusal(picture, offer, account)
 
 
 def start_stopped(picture: Picture, site: Site, offer: Offer, reason: str, account: str = "") -> Site:

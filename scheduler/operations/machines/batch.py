@@ -13,29 +13,40 @@ from typing import Any
 
 import msgspec
 
-from scheduler.model.launch_backoff import hold_id
+from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.pools import Pool
+from scheduler.model.quota_classes import quota_subject
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot, slot_order
 from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.machines.launch import (
     NOTHING_MADE,
+    PLACED,
     REFUSALS,
     REPEATED,
     describe_machine,
     find_delay,
+    find_held_places,
     find_places,
     forget_holds,
     is_put_off,
     may_have_launched,
     note_refusal,
+    read_refusal,
 )
 from scheduler.operations.machines.unbound import book_unbound, find_accounts, load_prices
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import describe_choice
-from scheduler.policy.scaling.offerings import Choice, find_end, list_alternatives, list_configured
+from scheduler.policy.scaling.offerings import (
+    Choice,
+    find_end,
+    find_rest,
+    list_alternatives,
+    list_configured,
+    list_rest_ids,
+)
 from scheduler.ports import UNHEARD, BatchAnswer, BatchOrder, CloudError, ClusterRow, Place, Refusal
 
 SHORT = "UnfulfillableCapacity"
@@ -172,11 +183,7 @@ def _order(
     chosen = _find_choice(pool, first.offering)
     offerings: tuple[str, ...] = ()
     if pool is not None and chosen is not None and chosen.key is not None:
-        kinds = ("capacity", "misconfigured")
-        wanted = sorted(hold_id(first.pool, kind, key) for key in pool.offering_by_key for kind in kinds)  # type: ignore[arg-type]
-        holds = work.transaction.load_holds(wanted).values()
-        held = {hold.subject for hold in holds if work.now < find_end(pool, chosen.market, hold)}
-        choices = list_alternatives(pool, chosen, held)
+        choices = list_alternatives(pool, chosen, _list_held(work, pool, first.pool, chosen.market))
         # The plan counted the price of the slot against the budgets, which may have changed since: no alternative may
         # cost more.
         is_limited = any(each.is_limit and each.may_cover(first.pool) for each in rules.budgets.values())
@@ -193,7 +200,29 @@ def _order(
         cluster_id=cluster.identity,
         highest=f"{cluster.term}.{cluster.token}",
         places=places,
+        held_places=find_held_places(work, pool, first.pool, offerings or [None]),
     )
+
+
+def _list_held(work: UnitOfWork, pool: Pool, name: str, market: str) -> set[str | None]:
+    """Return the keys of the offerings of a market whose launches rest now."""
+    choices = [choice for choice in list_configured(pool) if choice.market == market and choice.key is not None]
+    own = {
+        each.key: [hold_id(name, "quota", quota_subject(pool, each.key, market)), hold_id(name, "auth", each.key or "")]
+        for each in choices
+    }
+    rests = [ids for choice in choices for ids in list_rest_ids(name, pool, choice, PLACED)]
+    holds = work.transaction.load_holds(sorted({each for ids in (*own.values(), *rests) for each in ids}))
+
+    def lasts(hold: Hold | None) -> bool:
+        return hold is not None and work.now < find_end(pool, market, hold)
+
+    return {
+        choice.key
+        for choice in choices
+        if find_rest(name, pool, choice, holds, PLACED, lasts)
+        or any(lasts(holds.get(each)) for each in own[choice.key])
+    }
 
 
 def _find_choice(pool: Pool | None, key: str | None) -> Choice | None:
@@ -263,8 +292,10 @@ def _record(
             for slot, _ in bound:
                 work.move_slot(work.slots[slot.id], "terminating", reason="gang_incomplete")  # promise: gang-whole
         if bound and not refusals:
-            for key in {machine.offering for _, machine in bound}:
-                forget_holds(work, msgspec.structs.replace(first, offering=key))
+            launched = {(machine.offering, machine.zone) for _, machine in bound}
+            forget_holds(
+                work, rules, [msgspec.structs.replace(first, offering=key, zone=zone) for key, zone in launched]
+            )
         _refuse(work, pool, first, wanting[len(bound) :], refusals)
         _clear(work, slots, batch)
         change_set = work.flush()
@@ -322,7 +353,7 @@ def _refuse(
         return
     for refusal in dict.fromkeys(refusals):
         named = msgspec.structs.replace(first, offering=refusal.offering)
-        note_refusal(work, pool, named, refusal.category, refused=len(slots))
+        note_refusal(work, pool, named, refusal, refused=len(slots))
 
 
 @repeated_if_overtaken
@@ -347,10 +378,10 @@ def _settle_error(ports: Ports, rules: Rules, batch: str, names: Sequence[str], 
             if category not in UNHEARD:
                 category = "transient"
             elif pool is not None:
-                note_refusal(work, pool, first, category, is_definite=False)
+                note_refusal(work, pool, first, read_refusal(first, error), is_definite=False)
         else:
             category = category if category in REFUSALS else "misconfigured"
-            refusal = Refusal(offering=first.offering, category=category, code=error.code)
+            refusal = msgspec.structs.replace(read_refusal(first, error), category=category)
             _refuse(work, pool, first, wanting, [refusal])
             _clear(work, slots, batch)
         change_set = work.flush()

@@ -4,13 +4,15 @@ The request is stored before it is sent. So if a task runs twice or dies at any 
 a second one.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.launch_backoff import Hold, find_pause, hold_id
+from scheduler.model.launch_backoff import Refusal as HoldKind
 from scheduler.model.pools import Pool
+from scheduler.model.quota_classes import quota_subject
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.model.transitions import INACTIVE
@@ -19,7 +21,7 @@ from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_choices
-from scheduler.ports import UNHEARD, Category, CloudError, ClusterRow, LaunchOrder, Place
+from scheduler.ports import UNHEARD, Category, CloudError, ClusterRow, LaunchOrder, Place, Refusal
 
 MOST_ATTEMPTS = 5
 """The most attempts at a launch whose outcome is unknown. After the last one the launch counts as misconfigured."""
@@ -31,6 +33,15 @@ NOTHING_MADE: frozenset[Category] = frozenset({"capacity", "quota", "misconfigur
 no machine. The categories `throttled` and `auth` do not show this, because EC2 returns them before it looks at the
 request.
 """
+_KINDS: Mapping[Category, HoldKind] = {
+    "capacity": "capacity",
+    "quota": "quota",
+    "throttled": "throttled",
+    "auth": "auth",
+}
+"""Category of a refusal -> the kind of its launch back-off; any other: `misconfigured`."""
+PLACED: tuple[HoldKind, ...] = ("capacity", "misconfigured")
+"""The kinds of back-offs that may concern a place."""
 REPEATED = "repeated"
 """The outcome of a launch task that changed nothing, because an earlier copy of the task had stored the machine. It is
 not counted in the metrics.
@@ -84,7 +95,10 @@ def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str, places: tu
         slot = transaction.load_slots([slot_id]).get(slot_id)
         if slot is None or not _is_wanted(slot, launch_id) or is_put_off(slot, work.now):
             return None
-        request = slot.launch_request or ports.fleet.freeze(order_of(slot, cluster, places), rules)
+        request = slot.launch_request
+        if request is None:
+            held = find_held_places(work, rules.pools.get(slot.pool), slot.pool, [slot.offering])
+            request = ports.fleet.freeze(order_of(slot, cluster, places, held), rules)
         frozen = msgspec.structs.replace(slot, launch_request=request, attempts=slot.attempts + 1)
         if slot.launch_request is None and (pool := rules.pools.get(slot.pool)) is not None:
             # The rules may have changed since the launch was decided; the request has the present ones.
@@ -108,9 +122,26 @@ def find_delay(attempts: int) -> float:
     return min(MOST_DELAY, 2.0 ** max(0, attempts - 1))
 
 
-def order_of(slot: Slot, cluster: ClusterRow | None = None, places: tuple[Place, ...] = ()) -> LaunchOrder:
+def find_held_places(work: UnitOfWork, pool: Pool | None, name: str, keys: Sequence[str | None]) -> tuple[str, ...]:
+    """Return the subnets and zones in which launches of these offerings rest now; () in a pool with a single place."""
+    places = [] if pool is None else pool.ec2.list_places(None)
+    if len(places) <= 1:
+        return ()
+    owners = {"", *((key or "") for key in keys if len(keys) == 1)}
+    ids = {
+        hold_id(name, kind, f"{own}@{each}"): each
+        for place in places for each in place for kind in PLACED for own in owners
+    }  # fmt: skip
+    holds = work.transaction.load_holds(sorted(ids)).values()
+    return tuple(sorted({ids[hold.id] for hold in holds if work.now < hold.until}))
+
+
+def order_of(
+    slot: Slot, cluster: ClusterRow | None = None, places: tuple[Place, ...] = (), held: tuple[str, ...] = ()
+) -> LaunchOrder:
     """Return the order from which the request to launch this slot's machine is built. `cluster`: the cluster whose
     identity the machine gets as a tag; None: the machine gets no such tag. `places`: as `find_places` returns them.
+    `held`: as `find_held_places` returns them.
     """
     return LaunchOrder(
         slot=slot.id,
@@ -121,6 +152,7 @@ def order_of(slot: Slot, cluster: ClusterRow | None = None, places: tuple[Place,
         cluster_id=cluster.identity if cluster else "",
         highest=f"{cluster.term}.{cluster.token}" if cluster else "",
         places=places,
+        held_places=held,
     )
 
 
@@ -148,7 +180,7 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
         wanted = current is not None and _is_wanted(current, slot.launch_id)
         if current is not None and wanted:
             work.move_slot(current, "booting", attempts=0, last_seen=work.now, **describe_machine(machine))
-            forget_holds(work, current)
+            forget_holds(work, ports.rules(), [msgspec.structs.replace(current, zone=machine.zone)])
         change_set = work.flush()
         is_bound = current is not None and (current.launch_id, current.instance_id) == (slot.launch_id, machine.id)
         if not wanted and not is_bound:
@@ -164,22 +196,38 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
     return "success"
 
 
-def forget_holds(work: UnitOfWork, slot: Slot) -> None:
-    """Delete the launch back-offs (holds) of the slot's pool, market and offering, because the launch of the slot
-    succeeded.
+def forget_holds(work: UnitOfWork, rules: Rules, slots: Iterable[Slot], *, at_boot: bool = False) -> None:
+    """Delete the launch back-offs (holds) that concern the launches of these slots, because they succeeded. A back-off
+    whose reason came as the end of a machine is deleted only when a machine has become ready (`at_boot`).
     """
-    subject, market = slot.offering or "", slot.market or ""
-    names = [
-        hold_id(slot.pool, "throttled"),
-        hold_id(slot.pool, "quota", market),
-        hold_id(slot.pool, "capacity", subject),
-        hold_id(slot.pool, "misconfigured", subject),
-        hold_id("*", "auth"),
-    ]
-    for hold in work.transaction.load_holds(names).values():
+    concerned: dict[str, list[Slot]] = {}
+    for slot in slots:
+        for name in _list_concerned(rules.pools.get(slot.pool), slot):
+            concerned.setdefault(name, []).append(slot)
+    for name, hold in work.transaction.load_holds(sorted(concerned)).items():
         is_over = hold.kind == "throttled" or work.now >= hold.until
-        if is_probe(hold, slot) if hold.kind == "quota" else is_over:
+        if hold.kind == "quota":
+            is_over = any(is_probe(hold, slot) for slot in concerned[name])
+        if is_over and hold.at_boot == at_boot:
             work.delete(hold)
+
+
+def _list_concerned(pool: Pool | None, slot: Slot) -> Iterator[str]:
+    """Yield the ids of the launch back-offs that may concern the launch of a slot. `pool`: the rules of the slot's
+    pool; None: the rules no longer have it.
+    """
+    key, market = slot.offering or "", slot.market or ""
+    there = [] if pool is None else [place for place in pool.ec2.list_places(slot.zone) if slot.zone in place]
+    # The subnet of the machine is known only if its zone has one.
+    places = sorted({slot.zone or "", *(there[0] if len(there) == 1 else ())} - {""})
+    yield hold_id(slot.pool, "throttled")
+    for subject in {"", market, *([quota_subject(pool, slot.offering, market)] if pool else [])}:
+        yield hold_id(slot.pool, "quota", subject)
+    for kind in PLACED:
+        yield hold_id(slot.pool, kind, key)
+        yield from (hold_id(slot.pool, kind, f"{own}@{place}") for place in places for own in {key, ""})
+    for name, subject in ((slot.pool, key), (slot.pool, ""), ("*", market), ("*", "")):
+        yield hold_id(name, "auth", subject)
 
 
 @repeated_if_overtaken
@@ -201,7 +249,7 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> 
             if category not in UNHEARD:
                 category = "transient"
             elif (pool := rules.pools.get(slot.pool)) is not None:
-                note_refusal(work, pool, current, category, is_definite=False)
+                note_refusal(work, pool, current, read_refusal(current, error), is_definite=False)
         else:
             category = category if category in REFUSALS else "misconfigured"
             _refuse(work, rules, current, category, error)
@@ -226,82 +274,106 @@ def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, category: Category, erro
     else:
         work.move_slot(slot, "empty", reason=detail)
     if pool is not None:
-        note_refusal(work, pool, slot, category)
+        note_refusal(work, pool, slot, read_refusal(slot, error))
+
+
+def read_refusal(slot: Slot, error: CloudError) -> Refusal:
+    """Return the error of a slot's launch as the refusal of the slot's offering."""
+    return Refusal(
+        offering=slot.offering, category=error.category, code=error.code, message=error.message, scope=error.scope
+    )
 
 
 def note_refusal(
-    work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *, is_definite: bool = True, refused: int = 1
+    work: UnitOfWork,
+    pool: Pool,
+    slot: Slot,
+    refusal: Refusal,
+    *,
+    is_definite: bool = True,
+    refused: int = 1,
+    at_boot: bool = False,
 ) -> None:
-    """Stage the launch back-off (a row called hold) that pauses launches after EC2 refused one with an error of this
-    `category`.
+    """Stage the launch back-off (a row called hold) that pauses launches of what EC2 refused.
 
     Equal refusals of launches that one tick decided count as one. `is_definite`: whether this launch will not be sent
-    again. `refused`: the number of slots whose launch is refused. Any answer except `throttled` deletes the pool's
-    back-off for throttling. All holds are locked in one call, so that transactions lock them in the same order. Source:
-    Arvados' holds.
+    again. `refused`: the number of slots whose launch is refused. `at_boot`: EC2 launched the machine, and gave the
+    refusal as the reason of its end. Any answer except `throttled` deletes the pool's back-off for throttling. All
+    holds are locked in one call, so that transactions lock them in the same order. Source: Arvados' holds.
     """
-    name = slot.pool
-    own = hold_id("*" if category == "auth" else name, category, _find_subject(slot, category))  # type: ignore[arg-type]
-    locked = work.transaction.load_holds([hold_id(name, "throttled"), own, *list_quota_holds(name, pool)])
+    kind = _KINDS.get(refusal.category, "misconfigured")
+    name, subject = _find_subject(pool, slot, refusal)
+    own = hold_id(name, kind, subject)
+    throttled = hold_id(slot.pool, "throttled")
+    locked = work.transaction.load_holds(sorted({throttled, own, *list_quota_holds(slot.pool, pool)}))
     if is_definite:
         discount_refused(work, slot, own, locked.values(), refused)
-    if category != "throttled":
-        for stale in work.transaction.load_holds([hold_id(name, "throttled")]).values():
-            work.delete(stale)
-    match category:
-        case "capacity":
-            _hold(work, slot, name, category, pool.capacity_hold)
-        case "quota":
-            _hold(work, slot, name, category, pool.quota_hold, refused)
-        case "throttled":
-            _hold(work, slot, name, category, 0.0)
-        case "misconfigured":
-            _hold(work, slot, name, category, pool.error_cooldown)
-        case "auth":
-            _hold(work, slot, "*", category, MOST_DELAY)
-        case _:
-            pass
-
-
-def _find_subject(slot: Slot, category: Category) -> str:
-    """Return what is paused after a refusal of this category: the key of an offering, a market, or "" for the whole
-    pool. This is the `subject` of the launch back-off.
-    """
-    subjects = {"capacity": slot.offering, "misconfigured": slot.offering, "quota": slot.market}
-    return subjects.get(category) or ""
-
-
-def _hold(work: UnitOfWork, slot: Slot, pool: str, kind: Category, seconds: float, refused: int = 1) -> None:
-    subject = _find_subject(slot, kind)
-    identity = hold_id(pool, kind, subject)  # type: ignore[arg-type]
-    known = work.transaction.load_holds([identity]).get(identity)
+    if kind != "throttled" and throttled in locked:
+        work.delete(locked[throttled])
+    known = work.holds.get(own) or locked.get(own)
     same = known is not None and known.decided_at == slot.since
-    delay = seconds
-    if kind == "throttled":
-        # Delays: 1, 2.5, 4.75, 8.125, … at most 60 s. Equal refusals of launches of one tick count as one.
-        delay = known.delay if known else 0.0
-        delay = delay if same else min(MOST_DELAY, delay * 1.5 + 1)
+    streak = known.streak + (not same) if known else 1
+    match kind:
+        case "capacity":
+            delay = pool.capacity_hold
+        case "quota":
+            delay = pool.quota_hold
+        case "throttled":
+            # Delays: 1, 2.5, 4.75, 8.125, … at most 60 s. Equal refusals of launches of one tick count as one.
+            delay = known.delay if known else 0.0
+            delay = delay if same else min(MOST_DELAY, delay * 1.5 + 1)
+        case "auth":
+            delay = find_pause(MOST_DELAY, streak)
+        case _:
+            delay = find_pause(pool.error_cooldown, streak)
     active = count_others(work, slot, refused) if kind == "quota" else 0
     work.put(
         Hold(
             version=known.version if known else 0,
-            id=identity,
-            pool=pool,
-            kind=kind,  # type: ignore[arg-type]
+            id=own,
+            pool=name,
+            kind=kind,
             subject=subject,
             refused_at=work.now,
             until=work.now + delay,
             delay=delay,
             active=min(active, known.active) if same and known else active,
             decided_at=slot.since,
-            streak=(known.streak + (not same)) if known else 1,
+            streak=streak,
+            code=refusal.code,
+            message=refusal.message,
+            at_boot=at_boot,
         )
     )
 
 
+def _find_subject(pool: Pool, slot: Slot, refusal: Refusal) -> tuple[str, str]:
+    """Return what is paused after a refusal of this slot's launch: the `pool` and the `subject` of the back-off."""
+    key, scope = slot.offering or "", refusal.scope
+    match _KINDS.get(refusal.category, "misconfigured"):
+        case "throttled":
+            return slot.pool, ""
+        case "quota":
+            return slot.pool, "" if scope == "pool" else quota_subject(pool, slot.offering, slot.market or "")
+        case "auth" if scope in {"caller", "market"}:
+            return "*", "" if scope == "caller" else slot.market or ""
+        case "auth" if scope == "pool":
+            return slot.pool, ""
+    own = "" if scope == "place" and refusal.place else key
+    return slot.pool, f"{own}@{refusal.place}" if refusal.place else own
+
+
 def list_quota_holds(name: str, pool: Pool) -> list[str]:
-    """Return the ids that launch back-offs for EC2 quotas have in this pool: one for each market of its offerings."""
-    return sorted({hold_id(name, "quota", choice.market) for choice in list_choices(pool)})
+    """Return the ids that launch back-offs for EC2 quotas may have in this pool: for the pool, for each market of its
+    offerings (written by earlier versions), and for each quota class in it.
+    """
+    choices = list_choices(pool)
+    subjects = {
+        "",
+        *(each.market for each in choices),
+        *(quota_subject(pool, each.key, each.market) for each in choices),
+    }
+    return sorted(hold_id(name, "quota", subject) for subject in subjects)
 
 
 def list_quota_holds_of(rules: Rules, pools: Iterable[str]) -> list[str]:

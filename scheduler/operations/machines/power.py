@@ -21,6 +21,7 @@ from scheduler.operations.machines.launch import (
     forget_holds,
     is_put_off,
     note_refusal,
+    read_refusal,
 )
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
@@ -132,7 +133,7 @@ def _return(ports: Ports, rules: Rules, slots: Sequence[Slot], refused: Refused)
             reason = f"{error.category}: {error.code}"
             work.move_slot(current, "stopped", reason=reason, power=None, launched_for=None, attempts=0)
             if pool is not None:
-                note_refusal(work, pool, current, error.category, refused=0)
+                note_refusal(work, pool, current, read_refusal(current, error), refused=0)
         change_set = work.flush()
     announce(ports, change_set, kick=change_set.turned_slots)
 
@@ -211,7 +212,7 @@ def _note_called(ports: Ports, slots: Sequence[Slot]) -> None:
                 attempts = current.attempts + 1
                 work.mark(msgspec.structs.replace(current, not_before=work.now + MOST_DELAY, attempts=attempts))
                 if current.power == "start":
-                    forget_holds(work, current)
+                    forget_holds(work, ports.rules(), [current])
         change_set = work.flush()
     announce(ports, change_set, kick=False)
     ports.dispatcher.send_checks([slot.id for slot in slots])

@@ -11,6 +11,7 @@ from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.machines import Offering, UnsoldOffering
 from scheduler.model.market import Price, StoredMarket
 from scheduler.model.pools import Pool, has_price, offering_key
+from scheduler.model.quota_classes import quota_subject
 from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Market, Slot
@@ -21,6 +22,7 @@ from scheduler.policy.scaling.market_mix import count_mix, describe_turn, find_t
 from scheduler.policy.scaling.offerings import (
     Choice,
     find_end,
+    find_rest,
     list_choices,
     list_configured,
     list_eligible,
@@ -203,9 +205,17 @@ class _Listing:
         return found
 
     def _list_holds(self, name: str, pool: Pool, choice: Choice) -> Iterator[Hold]:
-        kinds: list[tuple[Kind, str]] = [("capacity", choice.key or ""), ("misconfigured", choice.key or "")]
-        kinds += [("quota", choice.market), ("throttled", "")]
-        ids = [*(hold_id(name, kind, subject) for kind, subject in kinds), hold_id("*", "auth")]
+        def lasts(hold: Hold) -> bool:
+            return find_end(pool, choice.market, hold) > self._now
+
+        own = choice.key or ""
+        rests: tuple[Kind, ...] = ("capacity", "misconfigured")
+        rest = find_rest(name, pool, choice, self._holds, rests, lasts)
+        quotas = (quota_subject(pool, choice.key, choice.market), choice.market, "")
+        ids = [hold_id(name, kind, own) for kind in rests] + ([] if rest is None else [rest.id])
+        ids += [*(hold_id(name, "quota", each) for each in quotas), hold_id(name, "throttled")]
+        ids += [hold_id(name, "auth", own), hold_id(name, "auth")]
+        ids = list(dict.fromkeys([*ids, hold_id("*", "auth", choice.market), hold_id("*", "auth")]))
         for hold in (self._holds[each] for each in ids if each in self._holds):
             until = find_end(pool, choice.market, hold)
             if until > self._now:

@@ -4,6 +4,7 @@ Each step takes the cycle's state with the type that the step before it returned
 mypy reports a step that is called before the step that it depends on.
 """
 
+from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NewType
@@ -119,3 +120,5 @@ class Headroom:
     """
     beyond: Mapping[str, int]
     """Pool -> how many of the launches in `launches` are withheld by `max_slots`. EC2's quota withholds the others."""
+    by_quota: Mapping[str, Counter[str]]
+    """Pool -> subject of the back-off for EC2's quota -> how many launches it withholds."""

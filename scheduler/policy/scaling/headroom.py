@@ -8,7 +8,7 @@ Source: Arvados' "at quota". Arvados stops at the first reservation over quota a
 Leasehold ends only unneeded slots, and only as many as launches are withheld.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -17,6 +17,7 @@ from typing import Final
 
 from scheduler.model.decisions import Drain, Terminate
 from scheduler.model.pools import Pool
+from scheduler.model.quota_classes import is_limited_by, quota_subject
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import UNPAID
 from scheduler.policy.capacity.gang import fill
@@ -47,15 +48,16 @@ def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> 
     Call this function before the warm pools are filled, because a pool with withheld launches gets no warm slot.
     """
     if not shortfall.demands or not any(_could_matter(slot_infos, limits) for slot_infos in cycle.pools.values()):
-        return Headroom({}, frozenset(), {})
+        return Headroom({}, frozenset(), {}, {})
     wanted = {slot_info.slot.id for slot_info in cycle.slot_infos.values() if slot_info.wanted}
-    launches, beyond = _imagine_launches(cycle, shortfall, limits)
+    by_quota, beyond = _imagine_launches(cycle, shortfall, limits)
     spared = set()
     for slot_info in cycle.slot_infos.values():
         if slot_info.wanted and slot_info.slot.id not in wanted:
             slot_info.wanted = False
             spared.add(slot_info.slot.id)
-    return Headroom(launches, spared, beyond)
+    launches = {name: by_quota[name].total() + count for name, count in beyond.items()}
+    return Headroom(launches, spared, beyond, by_quota)
 
 
 def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
@@ -67,22 +69,53 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
     Stopped slots end first, but not for EC2's quota, because they do not use it. Then slots in flight end, then the
     slots that were idle longest; of equal ones the first in slot order. `idle_scale_down`, `min_slots` and
     `target_warm_slots` protect no slot. Slots that drain or terminate already count as ended.
+
+    For a launch that a quota withholds, only a slot ends that uses this quota: one of the same class and market, or one
+    without an offering.
     """
-    for name in cycle.rules.pools:
-        if not (count := headroom.launches.get(name, 0)):
+    for name, pool in cycle.rules.pools.items():
+        if not headroom.launches.get(name, 0):
             continue
-        slot_infos = cycle.pools[name]
-        under_way = sum(slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
+        slot_infos, lacking = cycle.pools[name], _Lacking(pool, Counter(headroom.by_quota[name]), headroom.beyond[name])
+        for slot_info in slot_infos:
+            if slot_info.state in {"draining", "terminating"}:
+                lacking.take(slot_info)
         unneeded = [each for each in slot_infos if _is_unneeded(each) and each.slot.id not in headroom.spared]
         unneeded.sort(key=lambda each: (not each.is_coming, 0.0 if each.is_coming else each.idle_since, each.order))
-        stopped = [each for each in unneeded if each.state == "stopped"][: headroom.beyond.get(name, 0)]
-        unneeded = stopped + [each for each in unneeded if each.state != "stopped"]
-        for slot_info in unneeded[: max(0, count - under_way)]:
+        unneeded.sort(key=lambda each: each.state != "stopped")
+        for slot_info in unneeded:
+            if not lacking.take(slot_info):
+                continue
             if slot_info.is_coming or slot_info.state == "stopped":
                 cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="at_quota"))
             else:
                 cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="at_quota"))
     return WithHeadroom(cycle)
+
+
+@dataclass
+class _Lacking:
+    """The withheld launches of a pool for which no slot ends yet. `by_quota`: the subject of the quota's back-off ->
+    the launches that it withholds; `beyond`: the launches that `max_slots` withholds.
+    """
+
+    pool: Pool
+    by_quota: Counter[str]
+    beyond: int
+
+    def take(self, slot_info: SlotInfo) -> bool:
+        """Count the end of this slot for one launch. Return whether there is a launch that the end of the slot
+        helps.
+        """
+        slot = slot_info.slot
+        own = quota_subject(self.pool, slot.offering, slot.market or "")
+        if slot_info.state != "stopped":
+            limits = (limit for limit in +self.by_quota if not own or is_limited_by(own, limit))
+            if (limit := next(limits, None)) is not None:
+                self.by_quota[limit] -= 1
+                return True
+        self.beyond -= 1
+        return self.beyond >= 0
 
 
 def _is_unneeded(slot_info: SlotInfo) -> bool:
@@ -113,9 +146,9 @@ def _could_matter(slot_infos: list[SlotInfo], limits: LaunchLimits) -> bool:
 
 def _imagine_launches(
     cycle: CycleState, shortfall: Shortfall, limits: LaunchLimits
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Return two tables: (1) pool -> how many launches for the demands in `shortfall` are withheld; (2) pool -> how
-    many of these launches `max_slots` withholds.
+) -> tuple[dict[str, Counter[str]], dict[str, int]]:
+    """Return two tables about the launches that are withheld from the demands in `shortfall`: (1) pool -> subject of
+    the quota's back-off that withholds them -> their number; (2) pool -> how many `max_slots` withholds.
 
     The launches are imagined for one demand after the other. If they do not serve all instances of a demand, they are
     undone, and equal demands are not tried again. No launch is imagined whose slot could serve a protected gang that
@@ -133,7 +166,7 @@ def _imagine_launches(
         trial.awaited += shortfall.awaited.get(index, ())
         if demand in done:
             continue
-        if all(trial.by_quota[name] + trial.by_limit[name] >= most[name] for name in demand.pools):
+        if all(trial.by_quota[name].total() + trial.by_limit[name].total() >= most[name] for name in demand.pools):
             done.add(demand)
             continue
         trial.begin(demand)
@@ -154,8 +187,8 @@ def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> 
 
 @dataclass
 class _ImaginedLaunches:
-    """The launches that would be made without `max_slots` and EC2's quota. They are only counted. `by_quota`: pool ->
-    the number of launches that EC2's quota prevents; `by_limit`: pool -> the number of all other launches.
+    """The launches that would be made without `max_slots` and EC2's quota. They are only counted, by pool. `by_quota`:
+    subject of the quota's back-off that prevents them -> their number; `by_limit`: all other launches, under "".
     """
 
     limits: LaunchLimits
@@ -167,12 +200,13 @@ class _ImaginedLaunches:
     most_launches: dict[str, int]
     """Pool -> how many launches the pool could make if all its unneeded slots ended."""
     slot_index: SlotIndex = field(default_factory=lambda: SlotIndex([]))
-    by_quota: Counter[str] = field(default_factory=Counter)
-    by_limit: Counter[str] = field(default_factory=Counter)
+    by_quota: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    by_limit: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     awaited: list[InstanceRequest] = field(default_factory=list)
     """Requests of the protected gangs that come before the present demand in the queue, see `Shortfall.awaited`."""
     demand: Demand | None = None
-    made: list[tuple[SlotInfo, Counter[str]]] = field(default_factory=list)
+    made: list[tuple[SlotInfo, Counter[str], str]] = field(default_factory=list)
+    """The imagined slots of the present demand, each with the counter and the key under which it is counted."""
     made_in: Counter[str] = field(default_factory=Counter)
     """Pool -> the number of imagined launches of the present demand there."""
     markets: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -198,16 +232,17 @@ class _ImaginedLaunches:
                 continue
             if self.made_in[name] >= self.most_launches.get(name, 0) or could_serve(name, choice, self.awaited):
                 continue
-            counter = self.by_quota if self.limits.is_at_quota(name, choice.market) else self.by_limit
+            quota = self.limits.refusals.find_quota(name, choice)
+            counter, limit = (self.by_limit[name], "") if quota is None else (self.by_quota[name], quota.subject)
             number = next(self.numbers)
             slot = Slot(id=f"{name}+{number}", pool=name, state="launching")
             slot_info = make_slot_info(slot, self.pools[name], self.orders[name] + number)
             slot_info.capacity = slot_info.free = choice.capacity
             slot_info.labels, slot_info.idle_since = choice.labels, inf
-            counter[name] += 1
+            counter[limit] += 1
             slot_info.market = choice.market
             self._count_market(slot_info, 1)
-            self.made.append((slot_info, counter))
+            self.made.append((slot_info, counter, limit))
             self.made_in[name] += 1
             self.slot_index.add(slot_info)
             return slot_info
@@ -220,14 +255,14 @@ class _ImaginedLaunches:
         `slot_infos`: the slots, imagined and existing, that the instances of the demand would use. An existing one
         cannot end to make place for a launch, even if no reservation has needed it before.
         """
-        imagined = {slot_info for slot_info, _ in self.made}
+        imagined = {slot_info for slot_info, _, _ in self.made}
         stay = Counter(each.slot.pool for each in slot_infos if each not in imagined and _is_unneeded(each))
         return all(count + stay[name] <= self.most_launches[name] for name, count in self.made_in.items())
 
     def undo(self) -> None:
         """Undo the imagined launches of the present demand, because they do not serve all of its instances."""
-        for slot_info, counter in self.made:
-            counter[slot_info.slot.pool] -= 1
+        for slot_info, counter, limit in self.made:
+            counter[limit] -= 1
             self._count_market(slot_info, -1)
             self.slot_index.remove(slot_info)
 
@@ -235,9 +270,9 @@ class _ImaginedLaunches:
         self.markets[slot_info.slot.pool, slot_info.market] += count
         self.limits.imagine(slot_info.slot.pool, slot_info.market, count)
 
-    def count(self) -> tuple[dict[str, int], dict[str, int]]:
-        """End the imagining and return two tables: (1) pool -> how many imagined launches EC2's quota or `max_slots`
-        withholds; (2) pool -> how many of them `max_slots` withholds.
+    def count(self) -> tuple[dict[str, Counter[str]], dict[str, int]]:
+        """End the imagining and return two tables: (1) pool -> subject of the quota's back-off -> how many imagined
+        launches it withholds; (2) pool -> how many `max_slots` withholds.
 
         This call also takes the imagined slots out of the pools' mixes in `limits`. So they no longer have a part in
         the turn of the market for real launches.
@@ -245,5 +280,5 @@ class _ImaginedLaunches:
         for (name, market), number in self.markets.items():
             self.limits.imagine(name, market, -number)
         names = {**self.by_quota, **self.by_limit}
-        beyond = {name: max(0, self.by_limit[name] - self.limits.count_left(name)) for name in names}
-        return {name: self.by_quota[name] + beyond[name] for name in names}, beyond
+        beyond = {name: max(0, self.by_limit[name].total() - self.limits.count_left(name)) for name in names}
+        return {name: self.by_quota[name] for name in names}, beyond

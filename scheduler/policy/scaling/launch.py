@@ -101,7 +101,7 @@ class TrialLaunch:
         if self.held != "at_quota" or not self.launched:
             return
         name, choice, slot_info = self.launched[0]
-        if slot_info.state == "empty" and self.limits.may_probe(name, choice.market):
+        if slot_info.state == "empty" and self.limits.refusals.may_probe(name, choice):
             self.limits.launch(name, choice, "demand", self.account).wanted = True
 
     def find_code(self) -> str:

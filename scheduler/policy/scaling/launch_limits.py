@@ -5,12 +5,11 @@ Sources: the autoscaler, a project that Leasehold follows (how slots are counted
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from math import inf
 from types import MappingProxyType
 from typing import Final
 
 from scheduler.model.decisions import Launch, Start
-from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.launch_backoff import hold_id
 from scheduler.model.slots import Market
 from scheduler.policy.capacity.gang import has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
@@ -20,12 +19,12 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
 from scheduler.policy.scaling.launch_codes import DETAILS, OF_A_MARKET, first_code
+from scheduler.policy.scaling.launch_refusals import LaunchRefusals
 from scheduler.policy.scaling.market_mix import describe_turn, find_turn
 from scheduler.policy.scaling.offerings import (
     Choice,
     PoolLaunches,
     could_serve,
-    find_end,
     find_own_choice,
     list_configured,
     list_eligible,
@@ -46,11 +45,8 @@ class LaunchLimits:
         self._cycle, self._failed_boots = cycle, failed_boots
         self.launches = 0
         """How many launches and starts this cycle has decided so far."""
-        self.next_end = inf
-        """The earliest end of a back-off or budget period that prevented a launch in this cycle; infinity: no launch
-        was prevented by something that ends at a known time.
-        """
         self.pools = {name: PoolLaunches(cycle, name) for name in cycle.rules.pools}
+        self.refusals = LaunchRefusals(cycle, self.pools)
         self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
         self._reserved: list[InstanceRequest] = []
         """Requests of protected gangs, from `reserve`. No launch that could hold one is made for other reservations."""
@@ -60,6 +56,13 @@ class LaunchLimits:
         """Whether anything except `max_slots` may prevent a launch."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.rules.pools}
+
+    @property
+    def next_end(self) -> float:
+        """The earliest end of a back-off or budget period that prevented a launch in this cycle; infinity: no launch
+        was prevented by something that ends at a known time.
+        """
+        return self.refusals.next_end
 
     @cached_property
     def _has_mix(self) -> bool:
@@ -84,27 +87,19 @@ class LaunchLimits:
             return "at_max_slots"
         if not self._knows_refusals:
             return None
-        if self.is_at_quota(name, choice.market) or self.is_probing(name, choice.market):
+        if self.refusals.find_quota(name, choice) is not None or self.refusals.is_probing(name, choice):
             return "at_quota"
         return self._find_refusal(name, choice, account)
 
     def lacks_only_slot(self, name: str, choice: Choice, account: str = "") -> bool:
         """Return whether nothing but `max_slots` or EC2's quota can prevent a launch of this choice in the pool."""
-        return not self.is_probing(name, choice.market) and self._find_refusal(name, choice, account) is None
+        return not self.refusals.is_probing(name, choice) and self._find_refusal(name, choice, account) is None
 
     def _find_refusal(self, name: str, choice: Choice, account: str) -> str | None:
         if self.budgets.is_over(name, choice.price, account):
-            self.next_end = min(self.next_end, self.budgets.find_end(name, account))
+            self.refusals.goes_on(self.budgets.find_end(name, account))
             return "over_budget"
-        short = self._cycle.view.holds.get(hold_id(name, "capacity", choice.key or ""))
-        pool = self._cycle.rules.pools[name]
-        if short is not None and self._lasts(find_end(pool, choice.market, short)):
-            return "capacity"
-        if self._is_held(hold_id(name, "throttled")):
-            return "throttled"
-        wrong = self._is_held(hold_id(name, "misconfigured", choice.key or ""))
-        wrong = wrong or self._is_held(hold_id("*", "auth")) or self._is_unhealthy(name)
-        return "misconfigured" if wrong else None
+        return self.refusals.find_code(name, choice) or ("misconfigured" if self._is_unhealthy(name) else None)
 
     def describe(self, code: str, pools: Sequence[str], account: str = "") -> str:
         """Return the sentence that explains a waiting code, with details of these pools and the budgets of this
@@ -119,7 +114,7 @@ class LaunchLimits:
         if code == "at_max_slots" and (count := sum(map(self._count_strangers, self._strangers))):
             return f"{DETAILS[code]}; machines of ours that no slot knows: {count}"
         turns = [self.describe_turn(name) for name in pools] if self._has_mix and code in OF_A_MARKET else []
-        return "; ".join([DETAILS[code], *filter(None, turns)])
+        return "; ".join([DETAILS[code], *filter(None, [*turns, self.refusals.describe(code, pools)])])
 
     def describe_turn(self, name: str) -> str | None:
         """Return a text about the market that the next launch of a pool is to have; None if the price decides."""
@@ -220,6 +215,7 @@ class LaunchLimits:
         there.launches += 1
         slot = slot_info.slot.id
         launched = Launch(slot=slot, pool=name, offering=choice.key, reason=reason, account=account, gang=gang)  # type: ignore[arg-type]
+        self.refusals.note_launch(name, choice.key, choice.market)
         self._decide(launched, name, slot_info, choice)
         return slot_info
 
@@ -257,7 +253,9 @@ class LaunchLimits:
             return "no_capacity"
         if need is not None and could_serve(name, choice, self._reserved):
             return "behind_queue"
-        return "at_quota" if self.is_at_quota(name, choice.market) else self._find_refusal(name, choice, account)
+        if self.refusals.find_quota(name, choice) is not None:
+            return "at_quota"
+        return self._find_refusal(name, choice, account)
 
     def start(self, name: str, slot_info: SlotInfo, choice: Choice, reason: str, account: str | None = None) -> None:
         """Decide to start a stopped slot with an offering, as `find_start` returned both. The slot is in flight now."""
@@ -286,6 +284,7 @@ class LaunchLimits:
             slot_info.capacity = slot_info.free = own.capacity
             vars(there).pop("startable", None)  # it is listed again when it is needed
             return
+        self.refusals.note_launch(name, launched.offering, slot_info.market, -1)  # type: ignore[union-attr]
         there.active -= 1
         there.launches -= 1
         there.empty.append(slot_info)
@@ -344,7 +343,7 @@ class LaunchLimits:
     def _count_strangers(self, name: str) -> int:
         """Return how many machines with this pool's tags belonged to no slot at the last comparison with EC2."""
         hold = self._strangers.get(name)
-        return hold.active if hold is not None and self._lasts(hold.until) else 0
+        return hold.active if hold is not None and self.refusals.goes_on(hold.until) else 0
 
     def _is_unhealthy(self, name: str) -> bool:
         """Return whether launches in a pool are paused because `unhealthy_after` boots in a row failed. The pause lasts
@@ -356,44 +355,10 @@ class LaunchLimits:
         if not pool.unhealthy_after or streak < pool.unhealthy_after:
             return False
         until = self._cycle.now + pool.error_cooldown if failed_now or hold is None else hold.until
-        return self._lasts(until) or any(slot_info.is_coming for slot_info in self._cycle.pools[name])
+        return self.refusals.goes_on(until) or any(slot_info.is_coming for slot_info in self._cycle.pools[name])
 
     def _describe_boots(self, name: str) -> str:
         hold, failed_now = self._cycle.view.holds.get(hold_id(name, "unhealthy")), self._failed_boots.get(name)
         count = (hold.streak if hold else 0) + len(failed_now or ())
         last = f"{failed_now[-1]} timed out" if failed_now else hold.subject if hold else ""
         return f"{count} boots in a row failed (the last one: {last}); launches of {name} rest, then one is tried alone"
-
-    def _is_held(self, name: str) -> bool:
-        hold = self._cycle.view.holds.get(name)
-        return hold is not None and self._lasts(hold.until)
-
-    def _lasts(self, until: float) -> bool:
-        """Return whether a launch back-off that ends at `until` still lasts. If so, schedule a cycle for its end."""
-        if self._cycle.is_due(until):
-            return False
-        self.next_end = min(self.next_end, until)
-        return True
-
-    def is_at_quota(self, name: str, market: str) -> bool:
-        """Return whether a back-off for EC2's quota prevents launches of this market in a pool."""
-        hold = self._cycle.view.holds.get(hold_id(name, "quota", market))
-        return hold is not None and not self._is_quota_over(name, hold)
-
-    def is_probing(self, name: str, market: str) -> bool:
-        """Return whether the test launch after a back-off for EC2's quota is under way."""
-        return self.may_probe(name, market) and any(
-            each.state == "launching" and each.market == market for each in self._cycle.pools[name]
-        )
-
-    def may_probe(self, name: str, market: str) -> bool:
-        """Return whether a back-off for EC2's quota is over and no launch has succeeded since. Then one launch may test
-        whether the quota still refuses launches.
-        """
-        hold = self._cycle.view.holds.get(hold_id(name, "quota", market))
-        return hold is not None and self._is_quota_over(name, hold)
-
-    def _is_quota_over(self, name: str, hold: Hold) -> bool:
-        there = self.pools[name]
-        fewer = hold.active > 0 and there.active - there.launches < hold.active
-        return fewer or not self._lasts(hold.until)

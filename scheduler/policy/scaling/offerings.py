@@ -4,12 +4,13 @@
 Arvados (choice of an instance type); `market_mix.py` decides the market of a launch.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.pools import Pool
+from scheduler.model.quota_classes import quota_subject
 from scheduler.model.resources import SLACK, Labels, Resources
 from scheduler.model.slots import Market
 from scheduler.model.transitions import INACTIVE
@@ -90,32 +91,80 @@ def list_fallback(
     """Return the on-demand offerings that may be chosen after the `eligible` ones, whatever they cost; [] if none may.
 
     The pool must have `on_demand_after`, and a spot offering must be eligible or it must be spot's turn. Then they may
-    be chosen if one of these is true: (1) each eligible spot offering had `on_demand_after` capacity errors in a row or
-    more; (2) it is spot's turn and no spot offering is eligible; (3) `is_impatient`: the reservation was interrupted
-    `on_demand_after` times or more. When it is on-demand's turn, only the eligible ones may be launched.
+    be chosen if one of these is true: (1) each eligible spot offering had `on_demand_after` refusals in a row or more
+    that on-demand avoids (`count_refusals`); (2) it is spot's turn and no spot offering is eligible; (3)
+    `is_impatient`: the reservation was interrupted `on_demand_after` times or more. When it is on-demand's turn, only
+    the eligible ones may be launched.
     """
     most, spot = pool.on_demand_after, [choice for choice in eligible if choice.market == "spot"]
     if not most or not (spot or turn == "spot"):
         return []
-    refused = [holds.get(hold_id(name, "capacity", choice.key or "")) for choice in spot]
-    if not is_impatient and any(hold is None or hold.streak < most for hold in refused):
+    if not is_impatient and any(count_refusals(name, pool, choice, holds) < most for choice in spot):
         return []
     return [choice for choice in fitting if choice.market == "on-demand" and choice not in eligible]
+
+
+def count_refusals(name: str, pool: Pool, choice: Choice, holds: Mapping[str, Hold]) -> int:
+    """Return how many refusals in a row of a spot offering an on-demand offering would avoid: for capacity (in each of
+    its places), for the vCPU quota of the spot market, for the missing service-linked role of this market, or for a
+    permission that concerns this offering alone.
+    """
+    rest = find_rest(name, pool, choice, holds, ("capacity",), lambda hold: bool(hold.streak), fewest=True)
+    own = (
+        hold_id(name, "quota", quota_subject(pool, choice.key, choice.market)),
+        hold_id(name, "quota", choice.market),
+        hold_id("*", "auth", choice.market),
+        hold_id(name, "auth", choice.key or "-"),
+    )
+    return max(rest.streak if rest else 0, *(hold.streak for each in own if (hold := holds.get(each)) is not None), 0)
+
+
+def find_rest(
+    name: str, pool: Pool, choice: Choice, holds: Mapping[str, Hold], kinds: tuple[Kind, ...],
+    counts: Callable[[Hold], bool], *, fewest: bool = False,
+) -> Hold | None:  # fmt: skip
+    """Return a back-off of one of these kinds because of which the pool `name` cannot launch a choice: one of the
+    offering, or, if each of its places rests, the one of them that ends first (`fewest`: that has the fewest refusals).
+    None: there is none. `counts`: whether a back-off counts, for example because it lasts.
+    """
+    whole, *places = list_rest_ids(name, pool, choice, kinds)
+    found = [
+        next((hold for each in ids if (hold := holds.get(each)) and counts(hold)), None) for ids in (whole, *places)
+    ]
+    if found[0] is not None or not places:
+        return found[0]
+    resting = [hold for hold in found[1:] if hold is not None]
+    if len(resting) < len(places):
+        return None
+    return min(resting, key=lambda hold: hold.streak if fewest else hold.until)
+
+
+def list_rest_ids(name: str, pool: Pool, choice: Choice, kinds: tuple[Kind, ...]) -> list[list[str]]:
+    """Return the ids of the back-offs of these kinds that may concern a choice: first those of the offering wherever it
+    is launched, then a list for each of its places.
+    """
+    key = choice.key or ""
+    offering = pool.offering_by_key.get(key)
+    groups = [[hold_id(name, kind, key) for kind in kinds]]
+    for place in pool.ec2.list_places(offering.zone if offering else None):
+        subjects = [f"{own}@{each}" for each in place for own in dict.fromkeys((key, ""))]
+        groups.append([hold_id(name, kind, subject) for kind in kinds for subject in subjects])
+    return groups
 
 
 def find_end(pool: Pool, market: str, hold: Hold) -> float:
     """Return until when a launch back-off (`hold`) pauses an offering of this market (seconds since the epoch).
 
-    This is the end of the back-off, with one exception. After `on_demand_after` refusals in a row for lack of capacity,
-    a spot offering stays paused until `spot_again_after` has passed since the last refusal, if that is later. Without
-    this exception, launches would return to the spot market at the end of each back-off, which is short
-    (`capacity_hold`), to be refused again.
+    This is the end of the back-off, with one exception. After `on_demand_after` refusals in a row for lack of capacity
+    or of the permission for spot, a spot offering stays paused until `spot_again_after` has passed since the last
+    refusal, if that is later. Without this exception, launches would return to the spot market at the end of each
+    back-off, which is short (`capacity_hold`), to be refused again.
     """
-    has_fallen_back = hold.kind == "capacity" and market == "spot" and 0 < pool.on_demand_after <= hold.streak
+    has_fallen_back = hold.kind in {"capacity", "auth"} and market == "spot" and 0 < pool.on_demand_after <= hold.streak
     return max(hold.until, hold.refused_at + pool.market.spot_again_after) if has_fallen_back else hold.until
 
 
-def list_alternatives(pool: Pool, chosen: Choice, held: Collection[str]) -> list[Choice]:
+def list_alternatives(pool: Pool, chosen: Choice, held: Collection[str | None]) -> list[Choice]:
     """Return `chosen` and the other offerings of its market that a launch may use in its place, best first.
 
     An alternative has at least the resources and the labels of `chosen`, so that it serves all reservations for which

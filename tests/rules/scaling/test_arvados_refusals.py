@@ -83,14 +83,14 @@ CASES: Cases = {
         ),
         [["launch linux-2 t3 demand", "c3 waits booting"], ["assign c2 linux-1", "c3 waits at_quota"]],
     ),
-    "quota: no minimum is launched while a launch for a reservation is withheld": (
+    "quota: the minimum is launched in a market that has no back-off while a launch in the other one is withheld": (
         a_case(
             an_outage("quota", 5, offering="large"),
             c(3, 8),
             *ticks(0, 1),
             pool={"offerings": TWO_MARKETS, "min_slots": 1},
         ),
-        [["launch linux-1 large demand", "c3 waits booting"], ["c3 waits at_quota"]],
+        [["launch linux-1 large demand", "c3 waits booting"], ["launch linux-1 small minimum", "c3 waits at_quota"]],
     ),
     "quota and full: at_max_slots": (
         a_case(

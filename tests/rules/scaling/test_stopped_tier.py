@@ -346,8 +346,8 @@ def test_the_minimum_starts_a_stopped_slot_that_could_serve_a_protected_gang() -
 
 
 def test_the_tier_waits_for_launches_that_quota_withholds() -> None:
-    big = SPOT | {"name": "big", "resources": {"cpus": 8}}
-    hold = {"pool": "linux", "kind": "quota", "subject": "spot", "until": 500}
+    big = SMALL | {"name": "big", "resources": {"cpus": 8}}
+    hold = {"pool": "linux", "kind": "quota", "subject": "on-demand:other", "until": 500}
     found = play(
         submit(0, "r1", resources={"cpus": 4}),
         tick(0),

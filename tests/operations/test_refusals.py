@@ -1,0 +1,229 @@
+"""What EC2's refusals hold back, for how long, and how many requests they let through in an hour."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from scheduler.model.launch_backoff import Hold
+from scheduler.model.slots import Machine
+from scheduler.operations.explain import explain
+from scheduler.ports import BatchAnswer, CloudError, Refusal
+from scheduler.ports.fleet import Category, Scope
+from tests.operations.harness import CountingFleet, Harness
+
+CPU = {"name": "m5.large", "market": "spot", "price": 0.03, "resources": {"cpus": 2}}
+CPU_ON_DEMAND = {"name": "m5.large", "market": "on-demand", "price": 0.1, "resources": {"cpus": 2}}
+GPU = {"name": "g5.xlarge", "market": "spot", "price": 1, "resources": {"cpus": 4, "accelerators": 1}}
+
+
+class RefusingFleet(CountingFleet):
+    """A cloud that refuses launches of some offerings, in a call or in the answer to a fleet request."""
+
+    def __init__(self, errors: Mapping[str, CloudError], *, in_answer: bool = False) -> None:
+        super().__init__()
+        self.requests: list[str] = []
+        """The offering of each launch request."""
+        self.refusing, self.in_answer = dict(errors), in_answer
+
+    def launch(self, request: Mapping[str, Any]) -> Machine:
+        self._judge(request["offering"])
+        return super().launch(request)
+
+    def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
+        key = request["offerings"][0] if request["offerings"] else ""
+        if self.in_answer and (error := self.refusing.get(key)) is not None:
+            self.requests.append(key)
+            refusal = Refusal(
+                offering=key, category=error.category, code=error.code, message=error.message, scope=error.scope
+            )
+            return BatchAnswer(machines=(), refusals=(refusal,))
+        self._judge(key)
+        return super().launch_batch(request)
+
+    def _judge(self, key: str | None) -> None:
+        self.requests.append(key or "")
+        if (error := self.refusing.get(key or "")) is not None:
+            raise error
+
+
+def a_harness(fleet: CountingFleet, *offerings: dict[str, Any], **pool: Any) -> Harness:
+    rules = {"system": "x86_64-linux", "max_slots": 8, "max_leases_per_slot": 1, "lease_ttl": 0, "idle_scale_down": 30}
+    pools = {"linux": rules | {"offerings": list(offerings)} | pool, "arm": rules | {"system": "aarch64-linux"}}
+    return Harness({"scheduler": {"queue": "fifo"}, "pools": pools}, fleet=fleet)
+
+
+def holds(harness: Harness) -> dict[str, Hold]:
+    return {row.id: row for row in harness.store.read_rows() if isinstance(row, Hold)}
+
+
+HOUR: list[tuple[Category, Scope, int]] = [
+    ("misconfigured", "offering", 30),
+    ("auth", "caller", 30),
+    ("auth", "market", 30),
+    ("auth", "pool", 30),
+    ("auth", "offering", 30),
+    ("capacity", "offering", 70),
+    ("quota", "class", 70),
+    ("quota", "pool", 70),
+    ("throttled", "pool", 70),
+]
+"""(category, scope, most launch requests in an hour for a pool with one offering in one place)."""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("category", "scope", "most"), HOUR)
+def test_a_refusal_lets_few_requests_through_in_an_hour(
+    category: Category, scope: Scope, most: int, count: int
+) -> None:
+    fleet = RefusingFleet({"m5.large": CloudError(category, "Code", "EC2's sentence", scope)})
+    harness = a_harness(fleet, CPU)
+    for number in range(count):
+        harness.submit(f"r{number}", resources={"cpus": 2})
+    harness.settle(3600, 2)
+    assert 3 <= len(fleet.requests) <= most
+
+
+def test_a_refusal_is_kept_with_its_code_and_its_sentence() -> None:
+    harness = a_harness(
+        RefusingFleet({"m5.large": CloudError("misconfigured", "InvalidKeyPair.NotFound", "no key")}), CPU
+    )
+    harness.submit("r1", resources={"cpus": 2})
+    harness.settle(4)
+    found = holds(harness)["linux/misconfigured/m5.large"]
+    assert (found.code, found.message) == ("InvalidKeyPair.NotFound", "no key")
+    waits = explain(harness.ports, "r1")
+    assert "InvalidKeyPair.NotFound: no key" in str(waits)
+
+
+def test_misconfigured_pauses_grow_and_start_again_after_a_success() -> None:
+    fleet = RefusingFleet({"m5.large": CloudError("misconfigured", "Code", "")})
+    harness = a_harness(fleet, CPU)
+    harness.submit("r1", resources={"cpus": 2})
+    pauses: list[float] = []
+    for _ in range(7):
+        asked = len(fleet.requests)
+        while len(fleet.requests) == asked:
+            harness.settle(10, 10)
+        found = holds(harness)["linux/misconfigured/m5.large"]
+        pauses.append(found.until - found.refused_at)
+    assert pauses == [60, 60, 120, 240, 480, 900, 900]
+    fleet.refusing.clear()
+    harness.settle(920, 10)
+    assert harness.phase("r1") == "leased"
+    assert holds(harness) == {}
+
+
+def test_a_quota_of_one_class_holds_only_this_class() -> None:
+    fleet = RefusingFleet({"g5.xlarge": CloudError("quota", "MaxSpotInstanceCountExceeded", "", "class")})
+    harness = a_harness(fleet, CPU, GPU)
+    harness.submit("gpu", resources={"accelerators": 1})
+    harness.settle(4)
+    assert list(holds(harness)) == ["linux/quota/spot:g"]
+    for number in range(4):
+        harness.submit(f"cpu-{number}", resources={"cpus": 2})
+    harness.settle(6)
+    assert [harness.phase(f"cpu-{number}") for number in range(4)] == ["leased"] * 4
+    assert harness.phase("gpu") == "pending"
+
+
+def test_idle_slots_of_another_class_do_not_go_for_a_launch_at_quota() -> None:
+    fleet = RefusingFleet({"g5.xlarge": CloudError("quota", "VcpuLimitExceeded", "", "class")})
+    harness = a_harness(fleet, CPU, GPU, idle_scale_down=300)
+    harness.submit("cpu", resources={"cpus": 2})
+    harness.settle(6)
+    harness.ask("release", reservation="cpu", token=harness.token("cpu"))
+    harness.submit("gpu", resources={"accelerators": 1})
+    harness.settle(60)
+    assert [slot.state for slot in harness.store.find_slots() if slot.state != "empty"] == ["ready"]
+
+
+@pytest.mark.parametrize(
+    ("category", "scope", "code"),
+    [
+        ("capacity", "offering", "InsufficientInstanceCapacity"),
+        ("quota", "class", "MaxSpotInstanceCountExceeded"),
+        ("auth", "market", "AuthFailure.ServiceLinkedRoleCreationNotPermitted"),
+        ("auth", "offering", "UnauthorizedOperation"),
+    ],
+)
+@pytest.mark.parametrize("in_answer", [False, True])
+def test_what_on_demand_avoids_counts_for_on_demand_after(
+    category: Category, scope: Scope, code: str, in_answer: bool
+) -> None:
+    fleet = RefusingFleet({"m5.large/spot": CloudError(category, code, "", scope)}, in_answer=in_answer)
+    harness = a_harness(fleet, CPU, CPU_ON_DEMAND, on_demand_after=1)
+    for name in ("r1", "r2"):
+        harness.submit(name, resources={"cpus": 2})
+    harness.settle(10)
+    assert [harness.phase(name) for name in ("r1", "r2")] == ["leased", "leased"]
+
+
+@pytest.mark.parametrize("category", ["misconfigured", "throttled", "auth"])
+def test_what_on_demand_would_not_avoid_buys_nothing_on_demand(category: Category) -> None:
+    scope: Scope = "caller" if category == "auth" else "pool" if category == "throttled" else "offering"
+    fleet = RefusingFleet({"m5.large/spot": CloudError(category, "Code", "", scope)})
+    harness = a_harness(fleet, CPU, CPU_ON_DEMAND, on_demand_after=1)
+    harness.submit("r1", resources={"cpus": 2})
+    harness.settle(50)
+    assert harness.phase("r1") == "pending"
+
+
+@pytest.mark.parametrize("scope", ["market", "pool", "offering"])
+def test_a_refusal_of_one_pool_does_not_delay_another_pool(scope: Scope) -> None:
+    harness = a_harness(RefusingFleet({"m5.large": CloudError("auth", "UnauthorizedOperation", "", scope)}), CPU)
+    harness.submit("r1", resources={"cpus": 2})
+    harness.settle(2)
+    harness.ask("submit", id="arm-1", system="aarch64-linux")
+    harness.settle(6)
+    assert (harness.phase("r1"), harness.phase("arm-1")) == ("pending", "leased")
+
+
+def test_a_refusal_of_the_caller_holds_every_pool() -> None:
+    harness = a_harness(RefusingFleet({"m5.large": CloudError("auth", "ExpiredToken", "", "caller")}), CPU)
+    harness.submit("r1", resources={"cpus": 2})
+    harness.settle(2)
+    harness.ask("submit", id="arm-1", system="aarch64-linux")
+    harness.settle(6)
+    assert harness.phase("arm-1") == "pending"
+    assert list(holds(harness)) == ["*/auth/"]
+
+
+def test_a_subnet_rests_alone_and_an_offering_when_all_its_places_rest() -> None:
+    class Full(CountingFleet):
+        """Every launch meets the next of these subnets, which has no addresses."""
+
+        places = ["subnet-a", "subnet-b"]
+
+        def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
+            if not self.places:
+                return super().launch_batch(request)
+            code, place = "InsufficientFreeAddressesInSubnet", self.places.pop(0)
+            refusal = Refusal(offering="m5.large", category="capacity", code=code, scope="place", place=place)
+            return BatchAnswer(machines=(), refusals=(refusal,))
+
+    fleet = Full()
+    harness = a_harness(fleet, CPU, ec2={"subnets": ["subnet-a", "subnet-b"]})
+    for name in ("r1", "r2"):
+        harness.submit(name, resources={"cpus": 2})
+    harness.settle(2)
+    assert list(holds(harness)) == ["linux/capacity/@subnet-a"]
+    harness.settle(2)
+    assert list(holds(harness)) == ["linux/capacity/@subnet-a", "linux/capacity/@subnet-b"]
+    harness.settle(20)
+    assert fleet.machines == {}, "both places rest"
+    harness.settle(60)
+    assert len(fleet.machines) == 2
+
+
+def test_a_back_off_of_an_earlier_version_holds_all_classes_of_its_market() -> None:
+    harness = a_harness(CountingFleet(), CPU, GPU)
+    now = harness.now
+    old = Hold(id="linux/quota/spot", pool="linux", kind="quota", subject="spot", refused_at=now, until=now + 60)
+    harness.put(old)
+    harness.submit("r1", resources={"cpus": 2})
+    harness.settle(30)
+    assert harness.phase("r1") == "pending"
+    harness.settle(40)
+    assert harness.phase("r1") == "leased"
+    assert holds(harness) == {}
