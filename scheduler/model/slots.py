@@ -36,7 +36,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     healthy: bool | None = None
     """Result of EC2's status checks; None while it is unknown."""
     interrupted: bool = False
-    """Whether the cloud is ending this spot machine to take its capacity back."""
+    """Whether the cloud is ending this spot machine, or has ended it, to take its capacity back."""
     slot: str | None = None
     pool: str | None = None
     launch_id: str | None = None

@@ -189,7 +189,7 @@ class Fleet(Protocol):
         """Return the machines that have the tag with this launch id, except terminated ones."""
 
     def sweep(self) -> Iterator[Machine]:
-        """Yield every machine with the cluster's tags, except terminated ones. The cloud is read page by page."""
+        """Yield every machine with the cluster's tags once, except terminated ones. The cloud is read page by page."""
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> None:
         """Tag these machines with the cluster's identity. Ids that the cloud does not know are ignored."""

@@ -250,6 +250,17 @@ def test_sweep_goes_page_by_page(launch: Launch, client: "EC2Client", emulator: 
     assert len(emulator.calls("DescribeInstances")) == 3
 
 
+def test_a_machine_that_two_pages_list_is_swept_once(
+    launch: Launch, client: "EC2Client", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 may list a machine again on the next page if the list changes in between."""
+    names = {launch(number).id for number in (1, 2)}
+    pages = list(client.get_paginator("describe_instances").paginate(PaginationConfig={"PageSize": 5}))
+    monkeypatch.setattr("workers.ec2.fleet.read_pages", lambda _pages: iter([*pages, *pages]))
+    swept = [machine.id for machine in Ec2Fleet(client, "blue", page_size=5).sweep()]
+    assert sorted(swept) == sorted(names)
+
+
 def test_a_machine_has_the_cluster_identity_and_the_highest_numbers(launch: Launch, fleet: Ec2Fleet) -> None:
     machine = launch(cluster_id="c1", highest="3.9007199254740991")
     for found in (machine, *fleet.sweep()):

@@ -84,8 +84,15 @@ def test_a_scheduled_change_is_a_notice_for_each_machine() -> None:
         )
         for machine in (MACHINE, "i-00000000000000001")
     )
-    (first, _) = read_notices(json.dumps(a_change(startTime="2025-12-05T06:00:00Z", endTime=None)))
-    assert (first.begins_at, first.ends_at) == (begins_at, None)
+    for text in ("2025-12-05T06:00:00Z", "2025-12-05T06:00:00", "Fri, 05 Dec 2025 06:00:00 -0000"):
+        (first, _) = read_notices(json.dumps(a_change(startTime=text)))
+        assert first.begins_at == begins_at
+
+
+@pytest.mark.parametrize("time", ["", " ", "soon", None, 7, {}, "Fri, 99 Dec 2025 06:00:00 GMT"])
+def test_a_scheduled_change_without_a_readable_time_is_a_notice(time: object) -> None:
+    notices = read_notices(json.dumps(a_change(startTime=time, endTime=time)))
+    assert [(each.kind, each.begins_at, each.ends_at) for each in notices] == [("maintenance", None, None)] * 2
 
 
 @pytest.mark.parametrize(
@@ -120,7 +127,6 @@ FOREIGN = {
         an_event(STATE_CHANGE, source="aws.health", detail={"instance-id": MACHINE, "state": "running"})
     ),
     "a scheduled change by EC2": json.dumps(an_event(HEALTH, detail=HEALTH_DETAIL)),
-    "a scheduled change at no time": json.dumps(a_change(startTime="soon")),
     "a scheduled change of no service": json.dumps(
         an_event(HEALTH, source="aws.health", detail={"eventTypeCode": RETIREMENT})
     ),

@@ -287,6 +287,106 @@ def test_a_machine_interrupted_without_a_notice_counts_as_interrupted(harness: H
     assert (row.phase, row.reason, row.interruptions) == ("pending", "slot_interrupted", 1)
 
 
+def let_ec2_end(harness: Harness, name: str = "i-1") -> None:
+    """Let EC2 take a spot machine back: it is terminated, and nothing reported it before."""
+    machine = harness.fleet.machines[name]
+    harness.fleet.machines[name] = msgspec.structs.replace(machine, state="terminated", interrupted=True)
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_machine_that_ec2_has_taken_back_already_counts_as_interrupted(
+    harness: Harness, feed: MemoryFeed, noticed: bool
+) -> None:
+    """The slot keeps its leases until a tick has requeued the reservation, also if a second check comes before it."""
+    if noticed:
+        feed.put(interruption())
+        handle_notices(harness.ports, feed)
+    let_ec2_end(harness)
+    for _ in range(3):
+        check(harness.ports, ["linux-1"])
+    assert (harness.slot().state, harness.slot().interrupted_by) == ("ready", NOW)
+    assert (harness.notifier.is_rung, interruptions(harness)[("linux", "interruption")]) == (True, 1 + noticed)
+    harness.tick()
+    row = harness.store.find_reservations(ids=["r1"])[0]
+    assert (row.phase, row.reason, row.interruptions) == ("pending", "slot_interrupted", 1)
+    assert check(harness.ports, ["linux-1"]) == 1
+    assert (harness.slot().state, harness.fleet.terminations) == ("empty", [])
+    harness.play_tasks()
+    harness.tick()
+    assert harness.phase() == "leased"
+
+
+def test_a_reservation_that_forbids_it_fails_with_a_machine_that_ec2_took_back() -> None:
+    harness = Harness()
+    harness.submit("r1", on_interruption="fail")
+    harness.settle(4)
+    let_ec2_end(harness)
+    check(harness.ports, ["linux-1"])
+    harness.tick()
+    assert harness.phase() == "failed"
+    assert harness.store.find_reservations(ids=["r1"])[0].reason == "slot_interrupted"
+
+
+def test_an_idle_or_draining_machine_that_ec2_took_back_is_gone_at_once(harness: Harness) -> None:
+    harness.leased("r2")
+    for name, token in (("r1", harness.token()), ("r2", harness.token("r2"))):
+        harness.ask("release", reservation=name, token=token)
+    harness.ask("drain", slot="linux-2")
+    for name in ("i-1", "i-2"):
+        let_ec2_end(harness, name)
+    check(harness.ports, ["linux-1", "linux-2"])
+    assert [harness.slot(name).state for name in ("linux-1", "linux-2")] == ["empty", "empty"]
+    assert interruptions(harness) == {("linux", "interruption"): 2}
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_boot_that_ec2_ended_to_take_the_capacity_back_is_no_failed_boot(runs: bool) -> None:
+    harness = Harness({"pools": {"linux": CONFIG["pools"]["linux"] | {"unhealthy_after": 1}}})
+    harness.fleet.is_ready = lambda slot, machine, rules: False  # type: ignore[method-assign]
+    harness.submit("r1")
+    harness.tick()
+    harness.play_tasks_of("launch")
+    if runs:
+        check(harness.ports, ["linux-1"])
+    assert harness.slot().state == ("binding" if runs else "booting")
+    let_ec2_end(harness)
+    check(harness.ports, ["linux-1"])
+    assert (harness.slot().state, harness.store.find_holds()) == ("empty", [])
+    harness.tick()
+    assert harness.slot().state == "launching"
+
+
+def test_a_terminating_slot_whose_machine_ec2_took_back_is_empty(harness: Harness) -> None:
+    harness.ask("release", reservation="r1", token=harness.token())
+    harness.ask("drain", slot="linux-1")
+    harness.tick()
+    let_ec2_end(harness)
+    check(harness.ports, ["linux-1"])
+    assert harness.slot().state == "empty"
+
+
+def test_a_change_of_the_state_to_terminated_has_the_slot_checked(harness: Harness, feed: MemoryFeed) -> None:
+    let_ec2_end(harness)
+    feed.put(Notice(machine="i-1", kind="state", at=NOW, state="terminated"))
+    assert handle_notices(harness.ports, feed).checked == 1
+    harness.play_tasks()
+    harness.tick()
+    assert (harness.phase(), harness.slot().interrupted_by) == ("pending", NOW)
+
+
+def test_every_lease_on_a_machine_that_ec2_took_back_ends() -> None:
+    """The instances of one reservation, and the reservations that share the machine, are requeued together."""
+    harness = Harness({"pools": {"linux": CONFIG["pools"]["linux"] | {"max_leases_per_slot": 2}}}).leased()
+    harness.leased("r2")
+    assert harness.slot("linux-2").state == "empty"
+    let_ec2_end(harness)
+    check(harness.ports, ["linux-1"])
+    harness.tick()
+    assert {harness.phase(name) for name in ("r1", "r2")} == {"pending"}
+    harness.settle(10)
+    assert {harness.phase(name) for name in ("r1", "r2")} == {"leased"}
+
+
 def test_every_sweep_checks_interrupted_slots(harness: Harness, feed: MemoryFeed) -> None:
     """So the slot is empty soon after its deadline. Other ready or draining slots are checked by the full sweep."""
     harness.leased("r2")

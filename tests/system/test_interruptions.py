@@ -115,6 +115,23 @@ def test_an_ignored_revocation_ends_with_the_machine(stack: Stack) -> None:
     assert interrupted.detail == {"epoch": slot.epoch, "gone_at": int(warned["deadline"])}
 
 
+@pytest.fixture
+def no_notices(stack: Stack) -> Iterator[None]:
+    """Let EventBridge lose every event about a machine."""
+    stack.control("settings", {"dropped_notices": 1}, "PUT")
+    yield
+    stack.control("settings", {"dropped_notices": 0}, "PUT")
+
+
+@pytest.mark.usefixtures("no_notices")
+def test_a_machine_that_ends_without_a_notice_requeues_its_reservation(stack: Stack) -> None:
+    row, slot = lease(stack)
+    stack.let_happen("interrupt", str(slot.instance_id), deadline=0.1)
+    again = wait_for(lambda: found if (found := stack.find(row.id)).token > row.token else None, "another lease")
+    assert slot_of(stack, again).instance_id != slot.instance_id
+    assert (again.created_at, again.interruptions, again.restarts) == (row.created_at, 1, 0)
+
+
 @pytest.mark.parametrize("grace", [0, SHORT])
 def test_a_grace_ends_the_lease_before_the_deadline(stack: Stack, grace: float) -> None:
     stack.apply(some_rules(interruption_grace=grace))

@@ -266,8 +266,13 @@ class Ec2Fleet:
             Filters=[{"Name": name, "Values": values} for name, values in wanted.items()],
             PaginationConfig={"PageSize": self._page_size},
         )
+        seen: set[str] = set()
         for page in read_pages(pages):
-            yield from read_machines(page["Reservations"])
+            for machine in read_machines(page["Reservations"]):
+                # EC2 may list a machine on two pages. The caller would end the second one as a copy.
+                if machine.id not in seen:
+                    seen.add(machine.id)
+                    yield machine
 
 
 def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None) -> Ec2Fleet:

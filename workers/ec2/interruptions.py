@@ -7,8 +7,9 @@ deliver it again for days.
 
 import datetime as dt
 from collections.abc import Sequence
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -55,15 +56,15 @@ class _Entity(msgspec.Struct, frozen=True):
 
 class _HealthDetail(msgspec.Struct, frozen=True, rename="camel"):
     """The field `detail` of an event of AWS Health, with only the fields that this module reads. Its times are written
-    as in an HTTP header, e.g. `Sat, 04 Jun 2016 05:01:10 GMT`.
+    as in an HTTP header, e.g. `Sat, 04 Jun 2016 05:01:10 GMT`. A time that is not known yet may be missing or "".
     """
 
     service: str
     event_type_code: str
     event_type_category: str
     status_code: str = "open"
-    start_time: str | None = None
-    end_time: str | None = None
+    start_time: Any = None
+    end_time: Any = None
     affected_entities: tuple[_Entity, ...] = ()
 
 
@@ -140,13 +141,17 @@ def _read_maintenance(detail: _HealthDetail, at: float) -> list[Notice]:
     ]
 
 
-def _read_time(text: str | None) -> float | None:
-    if text is None:
+def _read_time(text: object) -> float | None:
+    """Return an optional time in seconds since the epoch; None if it is missing or unreadable. The change is announced
+    also without it. A time without a zone is in UTC.
+    """
+    if not isinstance(text, str):
         return None
-    try:
-        return dt.datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return parsedate_to_datetime(text).timestamp()
+    for read in (dt.datetime.fromisoformat, parsedate_to_datetime):
+        with suppress(ValueError, OverflowError, TypeError, IndexError):
+            at = read(text)
+            return (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
+    return None
 
 
 class SqsFeed:

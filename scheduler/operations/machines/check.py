@@ -38,7 +38,8 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
 
     A booting slot becomes `binding` when its machine runs, and `ready` when the probe succeeds. A slot in any state
     becomes `empty` when its machine is gone; the next tick then fails the reservations that had leases there. A machine
-    that EC2 is taking back counts as interrupted, in case its interruption notice was lost.
+    that EC2 takes back, or has taken back, counts as interrupted, in case its interruption notice was lost: its slot
+    becomes `empty` only after a tick has requeued the reservations that had leases there.
     """
     rules = ports.rules()
     slots = [slot for slot in ports.store.find_slots(ids=slot_ids) if slot.instance_id]
@@ -125,11 +126,14 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
     if machine is None:
         _mirror_missing(work, rules, slot)
         return
+    if machine.interrupted and machine.state in {"stopping", "terminated"}:
+        slot = interrupt(work, slot.id, work.now)
+        # A tick finds the leases of an interrupted slot only while the slot has them: a slot that is empty has lost its
+        # machine, and their reservations would fail.
+        if machine.state == "stopping" or work.leases.list_on(slot):  # promise: taken-back-requeued
+            return
     if machine.state == "terminated":
         _mirror_gone(work, rules, slot)
-        return
-    if machine.state == "stopping" and machine.interrupted:
-        interrupt(work, slot.id, work.now)
         return
     if slot.state == "stopped" or (machine.state == "stopped" and slot.power is None):
         _mirror_power(work, slot, machine)
