@@ -3,32 +3,35 @@ launched or terminated.
 """
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+import msgspec
 
 from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
-from leasehold.doctor.rules import judge_permission
+from leasehold.doctor.remedies import Tried, find_remedy, judge_call, show_error
+from scheduler.model.images import is_source
 from scheduler.model.pools import Pool
+from scheduler.model.quota_classes import quota_subject
 from scheduler.model.rules import Rules
-from scheduler.model.slots import Slot
+from scheduler.model.slots import TRIAL, Slot
 from scheduler.model.transitions import SlotState
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.market.resolve import load_resolved, uses_market
-from scheduler.ports import CloudError, LaunchOrder, Place, StoreUnavailableError
+from scheduler.policy.scaling.offerings import Choice, list_choices
+from scheduler.ports import BatchOrder, CloudError, LaunchOrder, Place, StoreUnavailableError
 from scheduler.store.opening import open_store
 from workers.configuration import Configuration
 from workers.ec2.permissions import Permissions
 from workers.ec2.places import read_written
-from workers.ec2.requests import freeze_request
+from workers.ec2.requests import freeze_batch_request, freeze_request
 from workers.services import read_access
 from workers.settings import Settings
 
 Ability = Literal["launch", "look", "terminate"]
 ABILITIES: Final[tuple[Ability, ...]] = ("launch", "look", "terminate")
-MOST_SHOWN: Final = 300
-"""Most characters of EC2's message that a finding shows. EC2's refusals contain a long encoded text."""
 LATE: Final = "an interrupted machine is noticed when it is gone, a boot or an end by the next sweep"
 
 
@@ -44,26 +47,52 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
         return
     permissions = Permissions(read_access(settings), seconds)
     try:
-        identity = permissions.identify()
+        identity, region = permissions.identify(), permissions.find_region()
     except CloudError as error:
-        remedy = "Give this host a role, or name a profile of boto3's configuration (aws.profile)."
-        yield failure("aws identity", show_error(error), remedy)
-        yield from (skipped(f"aws {ability}", "AWS does not accept the credentials") for ability in abilities)
+        yield failure("aws identity", show_error(error), find_remedy(error, Tried(region=settings.aws.region or "")))
+        yield from (
+            skipped(f"aws {ability}", "AWS does not accept the credentials or the region") for ability in abilities
+        )
         return
     yield ok("aws identity", f"{identity.arn} in account {identity.account}")
+    judge = _Judge(permissions, region)
     if "look" in abilities:
-        yield judge_permission("aws look", _try(lambda: permissions.look(settings.aws.cluster)), "look")
+        yield judge.try_call(
+            "aws look", "ec2:DescribeInstances", "look", lambda: permissions.look(settings.aws.cluster)
+        )
         if is_bought_by_market:
-            yield judge_permission("aws market", _try(permissions.look_at_market), "look")
+            action = "ec2:DescribeInstanceTypes, DescribeInstanceTypeOfferings and DescribeSpotPriceHistory"
+            yield judge.try_call("aws market", action, "look", permissions.look_at_market)
         if is_bought_by_market and settings.market.on_demand_interval:
-            yield judge_permission("aws prices", _try(permissions.look_at_prices), "prices")
-        yield _look_at_interruptions(settings, permissions)
+            yield judge.try_call("aws prices", "pricing:GetProducts", "prices", permissions.look_at_prices)
+        yield _look_at_interruptions(settings, permissions, judge)
     if "launch" in abilities:
-        yield from _look_at_launches(pools, rules, settings, permissions)
-        yield from _look_at_starts(pools, settings, permissions)
+        yield from _look_at_launches(pools, rules, settings, permissions, judge)
+        yield from _look_at_starts(pools, settings, permissions, judge)
     if "terminate" in abilities:
-        yield _look_at_terminate(settings, permissions)
-        yield from _look_at_stops(pools, settings, permissions)
+        yield _look_at_terminate(settings, permissions, judge)
+        yield from _look_at_stops(pools, settings, permissions, judge)
+
+
+class _Judge:
+    """Makes findings on calls to AWS. If AWS permits it, the encoded text of a refusal is decoded."""
+
+    def __init__(self, permissions: Permissions, region: str) -> None:
+        self._permissions, self._region = permissions, region
+
+    def try_call(self, check: str, action: str, policy: str, call: Callable[[], object]) -> Finding:
+        """Make a call and return the finding on it. `action`, `policy`: see Tried."""
+        try:
+            call()
+        except CloudError as error:
+            return self.judge(check, error, Tried(action=action, policy=policy))
+        return judge_call(check, None, Tried())
+
+    def judge(self, check: str, error: CloudError, tried: Tried) -> Finding:
+        """Return the finding on a refusal."""
+        finding = judge_call(check, error, msgspec.structs.replace(tried, region=self._region))
+        decoded = self._permissions.decode(error)
+        return msgspec.structs.replace(finding, text=f"{finding.text} ({decoded})") if decoded else finding
 
 
 def _read_rules(configuration: Configuration) -> tuple[Rules, bool]:
@@ -83,33 +112,95 @@ def _read_rules(configuration: Configuration) -> tuple[Rules, bool]:
 
 
 def _look_at_launches(
-    pools: dict[str, Pool], rules: Rules, settings: Settings, permissions: Permissions
+    pools: dict[str, Pool], rules: Rules, settings: Settings, permissions: Permissions, judge: _Judge
 ) -> Iterator[Finding]:
-    """Yield for each pool the finding on whether EC2 permits to launch the pool's first offering that is for sale.
+    """Yield for each pool the finding on whether EC2 permits all calls that launch its machines: in each market that
+    the pool uses, those of one machine and those of a batch.
 
-    The request is complete, like a request of the launch worker, because a policy may depend on tags. DryRun prevents
-    the launch. If no offering of a pool is for sale, the check is skipped. If a pool names subnets, the first finding
-    is on whether EC2 permits to read their zones.
+    The requests are complete, like those of the launch worker, because a policy may depend on tags. DryRun prevents the
+    launch. If no offering of a pool is for sale, or its image was not looked up yet, the check is skipped. If the pool
+    names subnets, their zones are looked up first, as launches do.
     """
     known: dict[str, Place] = {}
     if subnets := [each.subnet or "" for pool in pools.values() for each in read_written(pool.ec2.subnets)]:
         finding, known = _look_at_subnets(subnets, permissions)
         yield finding
     for name, pool in pools.items():
-        sold = [key for key, offering in pool.offering_by_key.items() if offering.is_for_sale]
-        if pool.offerings and not sold:
-            yield skipped(f"aws launch {name}", "no offering has a known price within the limits: `leasehold offers`")
-            continue
+        check = f"aws launch {name}"
+        if not list_choices(pool):
+            yield skipped(check, "no offering has a known price within the limits: `leasehold offers`")
+        elif is_source(pool.ec2.image):
+            yield skipped(check, f"the image {pool.ec2.image} was not looked up yet; the health worker does it")
+        else:
+            places = tuple(known.get(each.subnet or "", each) for each in read_written(pool.ec2.subnets))
+            yield _try_pool(check, name, rules, places, settings, permissions, judge)
+
+
+class _Refused(msgspec.Struct):
+    """One refusal of calls that launch machines of a pool. `calls`: the calls, each with its market."""
+
+    error: CloudError
+    tried: Tried
+    calls: list[str] = []
+
+
+def _try_pool(
+    check: str,
+    name: str,
+    rules: Rules,
+    places: tuple[Place, ...],
+    settings: Settings,
+    permissions: Permissions,
+    judge: _Judge,
+) -> Finding:
+    """Return one finding on all calls that launch machines of a pool. Equal refusals are shown once."""
+    pool, tried, refused = rules.pools[name], set[str](), dict[str, _Refused]()
+    cluster, region = settings.aws.cluster, permissions.find_region()
+    try:
+        for request, choice in _list_requests(name, pool, rules, places, cluster, region):
+            for call, error in permissions.try_launch(request).items():
+                tried.add(call)
+                if error is not None:
+                    new = _Refused(error, _describe_try(call, name, pool, choice))
+                    refused.setdefault(show_error(error), new).calls.append(f"{call} ({choice.market or 'any market'})")
+    except CloudError as error:
+        return judge.judge(check, error, Tried(policy="launch", pool=name))
+    if not refused:
+        return ok(check, f"permitted: {', '.join(sorted(tried))}")
+    findings = [(each, judge.judge(check, each.error, each.tried)) for each in refused.values()]
+    text = "; ".join(f"{', '.join(dict.fromkeys(each.calls))}: {found.text}" for each, found in findings)
+    make = failure if any(found.outcome == "failure" for _, found in findings) else warning
+    return make(check, text, " ".join(dict.fromkeys(found.remedy for _, found in findings)))
+
+
+def _describe_try(call: str, name: str, pool: Pool, choice: Choice) -> Tried:
+    return Tried(
+        action=f"ec2:{call}",
+        policy="launch",
+        pool=name,
+        quota=quota_subject(pool, choice.key, choice.market),
+        has_template=pool.ec2.launch_template is not None,
+    )
+
+
+def _list_requests(
+    name: str, pool: Pool, rules: Rules, places: tuple[Place, ...], cluster: str, region: str
+) -> Iterator[tuple[Mapping[str, Any], Choice]]:
+    """Yield the launch requests that a pool sends, each with its first offering: for each market one for a machine and,
+    unless its user data differs from machine to machine, one for a batch with all offerings of the market.
+    """
+    first: dict[str, list[Choice]] = {}
+    for choice in list_choices(pool):
+        first.setdefault(choice.market, []).append(choice)
+    for choices in first.values():
+        mark, keys = f"{TRIAL}{secrets.token_hex(8)}", [each.key for each in choices if each.key is not None]
         order = LaunchOrder(
-            slot=f"{name}-1",
-            pool=name,
-            launch_id=f"doctor-{secrets.token_hex(8)}",
-            generation=1,
-            offering=sold[0] if sold else None,
-            places=tuple(known.get(each.subnet or "", each) for each in read_written(pool.ec2.subnets)),
+            slot=f"{name}-1", pool=name, launch_id=mark, generation=1, offering=choices[0].key, places=places
         )
-        error = _try(partial(_launch, order, rules, settings, permissions))
-        yield judge_permission(f"aws launch {name}", error, "launch")
+        yield freeze_request(order, rules, cluster, region), choices[0]
+        if not pool.ec2.names_slot:
+            batch = BatchOrder(batch=mark, pool=name, count=2, offerings=tuple(keys), places=places)
+            yield freeze_batch_request(batch, rules, cluster, region), choices[0]
 
 
 def _look_at_subnets(subnets: Sequence[str], permissions: Permissions) -> tuple[Finding, dict[str, Place]]:
@@ -123,15 +214,11 @@ def _look_at_subnets(subnets: Sequence[str], permissions: Permissions) -> tuple[
     return ok("aws subnets", f"{len(found)} subnets in {', '.join(zones)}"), found
 
 
-def _launch(order: LaunchOrder, rules: Rules, settings: Settings, permissions: Permissions) -> None:
-    permissions.try_launch(freeze_request(order, rules, settings.aws.cluster, permissions.find_region()))
-
-
-def _look_at_interruptions(settings: Settings, permissions: Permissions) -> Finding:
+def _look_at_interruptions(settings: Settings, permissions: Permissions, judge: _Judge) -> Finding:
     check, queue = "aws interruptions", settings.aws.interruption_queue
     if queue is None:
         return skipped(check, f"aws.interruption_queue is not set: {LATE}")
-    return judge_permission(check, _try(lambda: permissions.look_at_queue(queue)), "interruptions")
+    return judge.try_call(check, "sqs:GetQueueAttributes", "interruptions", lambda: permissions.look_at_queue(queue))
 
 
 def _find_machine(settings: Settings, states: Sequence[SlotState], pools: Collection[str] | None = None) -> Slot | None:
@@ -146,7 +233,9 @@ def _find_machine(settings: Settings, states: Sequence[SlotState], pools: Collec
     return next((slot for slot in slots if slot.instance_id and (pools is None or slot.pool in pools)), None)
 
 
-def _look_at_starts(pools: dict[str, Pool], settings: Settings, permissions: Permissions) -> Iterator[Finding]:
+def _look_at_starts(
+    pools: dict[str, Pool], settings: Settings, permissions: Permissions, judge: _Judge
+) -> Iterator[Finding]:
     """If a pool has a stopped tier (machines that are stopped and not terminated), yield the finding on whether EC2
     permits to start a stopped machine; else yield nothing. The call is made with DryRun, so that no machine starts.
     Without a machine to try, the check is skipped.
@@ -159,11 +248,13 @@ def _look_at_starts(pools: dict[str, Pool], settings: Settings, permissions: Per
         yield skipped("aws start", "there is no stopped machine of this cluster to try it on")
         return
     resized = slot.instance_type if pools[slot.pool].resize_stopped else None
-    error = _try(partial(permissions.try_start, slot.instance_id, resized))
-    yield judge_permission("aws start", error, "start")
+    call = partial(permissions.try_start, slot.instance_id, resized)
+    yield judge.try_call("aws start", "ec2:StartInstances", "start", call)
 
 
-def _look_at_stops(pools: dict[str, Pool], settings: Settings, permissions: Permissions) -> Iterator[Finding]:
+def _look_at_stops(
+    pools: dict[str, Pool], settings: Settings, permissions: Permissions, judge: _Judge
+) -> Iterator[Finding]:
     """If a pool has a stopped tier (machines that are stopped and not terminated), yield the finding on whether EC2
     permits to stop a machine; else yield nothing. The call is made with DryRun, so that no machine stops. Without a
     machine to try, the check is skipped.
@@ -175,10 +266,10 @@ def _look_at_stops(pools: dict[str, Pool], settings: Settings, permissions: Perm
     if slot is None or slot.instance_id is None:
         yield skipped("aws stop", "there is no machine of a pool with a stopped tier to try it on")
         return
-    yield judge_permission("aws stop", _try(partial(permissions.try_stop, slot.instance_id)), "stop")
+    yield judge.try_call("aws stop", "ec2:StopInstances", "stop", partial(permissions.try_stop, slot.instance_id))
 
 
-def _look_at_terminate(settings: Settings, permissions: Permissions) -> Finding:
+def _look_at_terminate(settings: Settings, permissions: Permissions, judge: _Judge) -> Finding:
     """Return the finding on whether EC2 permits to terminate one machine of this cluster. The call is made with DryRun,
     so that no machine ends. Without a machine to try, the check is skipped.
     """
@@ -186,18 +277,5 @@ def _look_at_terminate(settings: Settings, permissions: Permissions) -> Finding:
     instance = None if slot is None else slot.instance_id
     if instance is None:
         return skipped("aws terminate", "there is no machine of this cluster to try it on")
-    return judge_permission("aws terminate", _try(lambda: permissions.try_terminate(instance)), "terminate")
-
-
-def _try(call: Callable[[], object]) -> str | None:
-    try:
-        call()
-    except CloudError as error:
-        return show_error(error)
-    return None
-
-
-def show_error(error: CloudError) -> str:
-    """Return the message of an error in one line, cut after MOST_SHOWN characters."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+    call = partial(permissions.try_terminate, instance)
+    return judge.try_call("aws terminate", "ec2:TerminateInstances", "terminate", call)

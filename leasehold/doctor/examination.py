@@ -66,8 +66,8 @@ def _look_at_servers(configuration: Configuration, seconds: float) -> Iterator[F
 
 
 def run_bounded(name: str, look: Look, seconds: float) -> Iterator[Finding]:
-    """Run the check `look` in a thread and yield its findings. If the check has not ended after `seconds` +
-    GRACE_SECONDS, yield a failure with the name `name` and return. An error of the check is raised.
+    """Run the check `look` in a thread and yield its findings. If the check yields none and does not end within
+    `seconds` + GRACE_SECONDS, yield a failure with the name `name` and return. An error of the check is raised.
 
     A check that is late continues in its daemon thread, because a thread cannot be stopped.
     """
@@ -86,6 +86,7 @@ def run_bounded(name: str, look: Look, seconds: float) -> Iterator[Finding]:
         if isinstance(item, Exception):
             raise item
         yield item
+        until = time.monotonic() + seconds + GRACE_SECONDS
 
 
 def _run(look: Look, found: "SimpleQueue[Finding | Exception | None]") -> None:

@@ -276,16 +276,6 @@ def judge_console(*, refusal: str | None, has_way_in: bool, trusts_loopback: boo
     return ok("console", "serves only known callers")
 
 
-def judge_permission(check: str, error: str | None, policy: str) -> Finding:
-    """Return the finding on one permission at AWS: ok if EC2 permits the call, a failure if EC2 refuses it. `error`:
-    EC2's refusal of the call with DryRun; None: the call is permitted. `policy`: name of the file in docs/iam/ whose
-    policy permits the call.
-    """
-    if error is None:
-        return ok(check, "permitted")
-    return failure(check, error, f"Compare the role's policies with docs/iam/{policy}.json (docs/how-to/aws.md).")
-
-
 def list_outcomes(findings: Sequence[Finding]) -> dict[str, int]:
     """Return the number of findings of each outcome: ok, warning, failure, skipped."""
     found = {"ok": 0, "warning": 0, "failure": 0, "skipped": 0}

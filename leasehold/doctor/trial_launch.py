@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from leasehold.doctor.cloud import show_error
+from leasehold.doctor.remedies import show_error
 from scheduler.model.rules import Rules
 from scheduler.model.slots import TRIAL, Machine, Slot
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, NOTHING_MADE, REFUSALS, find_delay

@@ -12,6 +12,7 @@ from scheduler.model.accounts import FREE, NOTHING, PAID, Account, Levels, add, 
 from scheduler.model.launch_backoff import Hold, Kind
 from scheduler.model.lives import find_drift
 from scheduler.model.pools import Pool
+from scheduler.model.quota_classes import show_class
 from scheduler.model.rules import Rules
 from scheduler.model.schedules import OVERRIDES, find_window, show_instant
 from scheduler.model.slots import ADOPTED, Slot
@@ -113,7 +114,7 @@ def describe_subject(hold: Hold) -> str:
         return pool
     if hold.kind == "quota":
         market, _, quota_class = hold.subject.partition(":")
-        return f"{market} {quota_class} vCPUs of {pool}" if quota_class else f"{market} of {pool}"
+        return f"{market} vCPUs of {show_class(quota_class)} types of {pool}" if quota_class else f"{market} of {pool}"
     offering, place = split_subject(hold.subject)
     return f"{offering or 'every offering'} of {pool}" + (f" in {place}" if place else "")
 

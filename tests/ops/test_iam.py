@@ -36,6 +36,8 @@ ACTIONS: Final = {
     "sqs:DeleteMessageBatch": {"sqs:DeleteMessage"},
     # Every identity may call this.
     "sts:GetCallerIdentity": set(),
+    # The doctor decodes a refusal if it may, and shows it undecoded if not.
+    "sts:DecodeAuthorizationMessage": set(),
 }
 """Calls that need other permissions than that of their own name."""
 

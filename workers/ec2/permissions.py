@@ -4,6 +4,9 @@ with DryRun; calls that only read are made once.
 EC2 answers a call with DryRun by the error DryRunOperation if the call is permitted.
 """
 
+import base64
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 PERMITTED: Final = "DryRunOperation"
+_OF_FLEETS: Final = frozenset({"WeightedCapacity", "Priority", "MaxPrice"})
+"""Keys of an override that RunInstances does not have."""
 LEAST_RESULTS: Final = 5
 """The smallest value of MaxResults that DescribeInstances accepts."""
 
@@ -59,22 +64,43 @@ class Permissions:
         """
         return describe_subnets(self._ec2, subnets)
 
-    def try_launch(self, request: Mapping[str, Any]) -> None:
-        """Try with DryRun to send this launch request, with its tags, profile and template. Raises CloudError if EC2
-        refuses it.
+    def try_launch(self, request: Mapping[str, Any]) -> dict[str, CloudError | None]:
+        """Try with DryRun all calls by which this launch request launches machines, with its tags, profile and
+        template. Return call -> EC2's refusal; None: EC2 permits it.
 
-        If the request needs a launch template that Leasehold makes, try to make it, too. EC2 may then not find this
-        template for the request itself, which is no refusal.
+        A fleet launches its machines in the name of its caller, but EC2 tests only afterwards whether the caller may do
+        that. So `RunInstances` is tried with the parameters of each fleet, too. EC2 may not find a launch template that
+        Leasehold has not made yet, which is no refusal.
         """
+        found: dict[str, CloudError | None] = {}
         template = request.get("template")
         if template is not None:
-            _expect_refusal(lambda: self._ec2.create_launch_template(**template, DryRun=True))
-        call = self._ec2.create_fleet if request["api"] == "CreateFleet" else self._ec2.run_instances
+            found["CreateLaunchTemplate"] = _try(lambda: self._ec2.create_launch_template(**template, DryRun=True))
+        if request["api"] == "CreateFleet":
+            error = _try(lambda: self._ec2.create_fleet(**request["parameters"], DryRun=True))
+            is_new = error is not None and template is not None and error.code == NOT_FOUND
+            found["CreateFleet"] = None if is_new else error
+        single = make_single(request)
+        found["RunInstances"] = _try(lambda: self._ec2.run_instances(**single, DryRun=True))
+        return found
+
+    def decode(self, error: CloudError) -> str:
+        """Return what AWS's encoded text in a refusal contains: the action, the resource, and whether a statement
+        denies it. Return "" if the refusal has no such text, or if AWS does not permit to decode it.
+        """
+        answer = getattr(error.__cause__, "response", {})
+        found = re.search(r"Encoded authorization failure message:\s*(\S+)", answer.get("Error", {}).get("Message", ""))
+        if found is None:
+            return ""
         try:
-            _expect_refusal(lambda: call(**request["parameters"], DryRun=True))
-        except CloudError as error:
-            if template is None or error.code != NOT_FOUND:
-                raise
+            with cloud_errors():
+                decoded = self._open("sts").decode_authorization_message(EncodedMessage=found[1])
+            document = json.loads(decoded["DecodedMessage"])
+            context = document["context"]
+            reason = "a statement denies it" if document.get("explicitDeny") else "no statement permits it"
+            return f"{context['action']} on {context['resource']}: {reason}"
+        except (CloudError, ValueError, KeyError, TypeError):
+            return ""
 
     def try_terminate(self, instance: str) -> None:
         """Try with DryRun to terminate this instance. Raises CloudError if EC2 refuses it.
@@ -150,3 +176,40 @@ def _expect_refusal(call: Callable[[], object]) -> None:
     except CloudError as error:
         if error.code != PERMITTED:
             raise
+
+
+def _try(call: Callable[[], object]) -> CloudError | None:
+    try:
+        _expect_refusal(call)
+    except CloudError as error:
+        return error
+    return None
+
+
+def make_single(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of RunInstances for one machine of a launch request: those of the request itself, or those
+    with which its fleet launches a machine at the first of its places.
+    """
+    parameters = request["parameters"]
+    if request["api"] == "RunInstances":
+        return {**parameters, "MinCount": 1, "MaxCount": 1}
+    (config,) = parameters["LaunchTemplateConfigs"]
+    named = dict(config["LaunchTemplateSpecification"])
+    user_data = named.pop("LaunchTemplateSpecificationUserData", None)
+    override = dict(next(iter(config["Overrides"]), {}))
+    zone = override.pop("AvailabilityZone", None)
+    single: dict[str, Any] = {
+        **({"LaunchTemplate": named} if request["template"] is None else request["template"]["LaunchTemplateData"]),
+        **{key: value for key, value in override.items() if key not in _OF_FLEETS},
+        "MinCount": 1,
+        "MaxCount": 1,
+        "TagSpecifications": [each for each in parameters["TagSpecifications"] if each["ResourceType"] != "fleet"],
+    }
+    if zone and "SubnetId" not in override:
+        single["Placement"] = {"AvailabilityZone": zone}
+    if parameters["TargetCapacitySpecification"]["DefaultTargetCapacityType"] == "spot":
+        single["InstanceMarketOptions"] = {"MarketType": "spot"}
+    if user_data is not None:
+        # The text is decoded here, because botocore encodes this parameter of this call.
+        single["UserData"] = base64.b64decode(user_data).decode()
+    return single

@@ -144,7 +144,7 @@ HOLDS: dict[str, tuple[Hold, list[str]]] = {
     ),
     "a quota of a class": (
         a_hold("quota", "on-demand:g"),
-        ["EC2's quota of on-demand g vCPUs of pool linux is reached: not launched for 40 s more"],
+        ["EC2's quota of on-demand vCPUs of G and VT types of pool linux is reached: not launched for 40 s more"],
     ),
     "a quota of the pool": (
         a_hold("quota"),
