@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from celery.signals import after_task_publish
 
 from leasehold.common.clock import read_monotonic
 from leasehold.common.names import QUEUE_NAMES
-from tasks.alive import AliveFile
+from leasehold.liveness import PROCESSES
+from tasks.alive import NEVER, WORKER_SECONDS, AliveFile
 from tasks.clock import record_sends
 from tests.cli.conftest import Outcome, Run, run
 from tests.servers import open_redis, redis_server, redis_url
@@ -221,3 +223,77 @@ def test_a_server_is_alive_when_its_page_answers(process: str, port: int, ask: A
         "emulator": {"AWS__ENDPOINT_URL": f"http://127.0.0.1:{port}"},
     }
     assert ask(process, **settings[process]).status == 0
+
+
+CHECK = Path(__file__).parents[2] / "compose" / "alive"
+
+
+def check(process: str, **settings: object) -> tuple[int, str]:
+    """Run the health check of the containers; return its status and its line."""
+    environment = {"PATH": os.defpath, **{f"LEASEHOLD_{name}": str(value) for name, value in settings.items()}}
+    done = subprocess.run(
+        ["/bin/bash", str(CHECK), process], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr.removeprefix("leasehold: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("age", "refusal", "status", "line"),
+    [
+        (0, "", 0, ""),
+        (59, "", 0, ""),
+        # Nothing is consumed, or the process hangs.
+        (70, "", 1, "ticks has shown no sign of life for (69|7.) s"),
+        (0, "the queue launch refuses", 1, "the queue launch refuses"),
+        # The file as it is written at the start.
+        (None, "", 1, "ticks has not answered a canary yet"),
+    ],
+)
+def test_the_check_in_a_container_reads_the_file_of_a_worker(
+    age: float | None, refusal: str, status: int, line: str, tmp_path: Path
+) -> None:
+    at = NEVER if age is None else read_monotonic() - age
+    AliveFile(tmp_path / "alive", "ticks", WORKER_SECONDS, at).note_refusal(refusal)
+    found = check("ticks", CELERY__ALIVE_FILE=tmp_path / "alive")
+    assert found[0] == status
+    assert re.fullmatch(line, found[1])
+    # Another process would read a file that is not its own.
+    assert check("launch", CELERY__ALIVE_FILE=tmp_path / "alive") == (1, f"{tmp_path}/alive is the file of ticks")
+
+
+def test_the_check_in_a_container_reads_the_file_of_beat(tmp_path: Path) -> None:
+    record_sends(tmp_path / "beat", TICK_SECONDS)
+    assert check("beat", CELERY__BEAT_FILE=tmp_path / "beat") == (0, "")
+    AliveFile(tmp_path / "beat", "beat", 3 * TICK_SECONDS, read_monotonic() - 20)
+    assert check("beat", CELERY__BEAT_FILE=tmp_path / "beat")[1].startswith("beat has shown no sign of life for 2")
+    missing = tmp_path / "nowhere"
+    assert check("beat", CELERY__BEAT_FILE=missing) == (1, f"beat has not started: {missing} cannot be read")
+    assert check("beat") == (1, "the environment names no file for the process beat")
+
+
+@pytest.mark.parametrize("process", ["flower", "console", "metrics"])
+def test_the_check_in_a_container_asks_a_server_for_its_page(process: str, port: int) -> None:
+    name = f"{process.upper()}__PORT"
+    assert check(process, **{name: port}) == (0, "")
+    status, lines = check(process, **{name: 1})
+    assert (status, lines.splitlines()[-1]) == (1, "leasehold: nothing listens on port 1")
+
+
+def test_the_check_in_a_container_refuses_an_answer_that_is_an_error(port: int) -> None:
+    text = CHECK.read_text(encoding="utf-8").replace("healthz", "other")
+    done = subprocess.run(
+        ["/bin/bash", "-c", text, "alive", "console"],
+        env={"PATH": os.defpath, "LEASEHOLD_CONSOLE__PORT": str(port)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, f"leasehold: port {port}, /other: expected the status 200, got 404\n")
+
+
+def test_the_check_in_a_container_knows_every_process_and_starts_no_other_program_than_cat() -> None:
+    for process in PROCESSES:
+        assert "expected a process" not in check(process)[1]
+    assert check("nonsense") == (1, "expected a process that runs in a container, got 'nonsense'")
+    assert not re.search(r"python|leasehold alive [a-z]", re.sub(r"(?m)^ *#.*$", "", CHECK.read_text(encoding="utf-8")))

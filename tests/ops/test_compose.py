@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from leasehold.common.names import QUEUE_NAMES
 from leasehold.liveness import PROCESSES
 from leasehold.stack.procfile import read_procfile
 from scheduler.model.validation import Document, parse_duration
@@ -26,6 +27,8 @@ from workers.settings import Settings, read_settings
 ROOT: Final = Path(__file__).parents[2]
 COMPOSE: Final = ROOT / "compose"
 CONSOLE_URLS: Final = ("VIEW__URL", "CONSOLE__QUEUES_URL")
+USERS: Final = {"flower": "monitor", "console": "producer", "prepare": "leasehold", "beat-2": "beat"}
+"""Services whose user of Redis has another name than the service."""
 DOCUMENT: Final[dict[str, Any]] = yaml.safe_load((COMPOSE / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES: Final[dict[str, dict[str, Any]]] = DOCUMENT["services"]
 PROGRAMS: Final = {program.name: program.command for program in read_procfile((ROOT / "Procfile").read_text())}
@@ -124,9 +127,9 @@ def test_every_service_that_keeps_running_has_a_health_check(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(ours()) - {"prepare"}))
 def test_the_health_check_of_a_process_checks_its_work(name: str) -> None:
-    """A worker by a canary on its queue, never by Celery's ping."""
+    """A worker by the canaries on its queue, never by Celery's ping; without a start of Python."""
     asked = SERVICES[name]["healthcheck"]["test"]
-    assert asked == ["CMD", "leasehold", "alive", name.removesuffix("-2")]
+    assert asked == ["CMD", "leasehold-alive", name.removesuffix("-2")]
     assert asked[-1] in PROCESSES
 
 
@@ -197,20 +200,20 @@ def test_the_upgrade_takes_every_service_that_runs_on_the_host() -> None:
 @pytest.mark.parametrize("name", sorted(set(ours()) - {"emulator"}))
 def test_every_service_is_its_own_user_of_redis(name: str) -> None:
     url = urlsplit(fill_in(environment_of(SERVICES[name])["LEASEHOLD_BROKER__URL"], read_example()))
-    assert url.username == {"flower": "monitor", "metrics": "metrics", "console": "producer"}.get(name, "leasehold")
+    assert url.username == USERS.get(name, name)
     users = (COMPOSE / "redis" / "users.acl").read_text(encoding="utf-8")
     assert f"user {url.username} on >{url.password} " in users
 
 
 def test_flower_counts_messages_as_the_user_that_may_read_queues() -> None:
     url = urlsplit(fill_in(environment_of(SERVICES["flower"])["LEASEHOLD_VIEW__URL"], read_example()))
-    assert url.username == "metrics"
+    assert url.username == "queues"
 
 
-def test_the_console_follows_the_view_as_its_own_user_and_reads_queues_as_that_of_the_metrics() -> None:
+def test_the_console_follows_the_view_as_its_own_user_and_counts_messages_as_another() -> None:
     environment, example = environment_of(SERVICES["console"]), read_example()
     view, queues = (urlsplit(fill_in(environment[f"LEASEHOLD_{name}"], example)) for name in CONSOLE_URLS)
-    assert (view.username, queues.username) == ("console", "metrics")
+    assert (view.username, queues.username) == ("console", "queues")
     users = (COMPOSE / "redis" / "users.acl").read_text(encoding="utf-8")
     assert f"user {view.username} on >{view.password} " in users
 
@@ -218,10 +221,9 @@ def test_the_console_follows_the_view_as_its_own_user_and_reads_queues_as_that_o
 def test_secrets_are_required_and_have_no_default() -> None:
     kinds = {name: kind for name, kind, _ in variables()}
     guards = {
-        "BROKER_URL",
-        "FLOWER_BROKER_URL",
-        "METRICS_BROKER_URL",
-        "CONSOLE_BROKER_URL",
+        *(f"{name}BROKER_URL" for name in ("", "FLOWER_", "METRICS_", "CONSOLE_", "BEAT_")),
+        *(f"{name.upper()}_BROKER_URL" for name in QUEUE_NAMES),
+        "QUEUES_URL",
         "CONSOLE_VIEW_URL",
         "DATABASE_URL",
         "POSTGRES_PASSWORD",

@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError
@@ -22,6 +23,7 @@ from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import Unavailable
 from leasehold.web.token_file import TOKEN_FILE, read_token, write_token
 from scheduler.view.connection import make_redis
+from tasks.alive import read_sign
 from tests.cli.conftest import Run, run
 from tests.redis_roles import RedisWithRoles, read_rules
 from tests.system.conftest import RULES
@@ -32,12 +34,22 @@ from workers.embedded_redis import RedisServer
 __all__ = ["run"]
 
 FLOWER_AUTH: Final = "operator:flower-password"
-ROLES: Final = ("leasehold", "producer", "reader", "monitor", "metrics", "host", "console")
+ROLES: Final = ("leasehold", "producer", "reader", "monitor", "metrics", "host", "console", "queues")
+"""Each user of its own kind, but beat: its rights are tried apart, because it sends to all queues."""
 
+ADMINISTRATION: Final = (
+    *("FLUSHALL", "FLUSHDB", "KEYS *", "SCAN 0", "CONFIG GET bind", "ACL LIST", "SHUTDOWN", "CLIENT KILL TYPE normal"),
+    *("MONITOR", "SCRIPT FLUSH", "SLOWLOG GET", "REPLICAOF NO ONE", "SORT ticks"),
+)
 FOREIGN: Final = [
-    *((role, words) for role in ROLES for words in ("FLUSHALL", "FLUSHDB", "KEYS *", "SCAN 0", "CONFIG GET bind")),
-    *((role, words) for role in ROLES for words in ("ACL LIST", "SHUTDOWN", "CLIENT KILL TYPE normal", "MONITOR")),
-    *((role, words) for role in ROLES for words in ("SCRIPT FLUSH", "SLOWLOG GET", "REPLICAOF NO ONE", "SORT ticks")),
+    *((role, words) for role in (*ROLES, "beat") for words in ADMINISTRATION),
+    # Beat sends tasks and takes the answers of its canaries; it runs no operation.
+    *(("beat", f"GET leasehold:{key}") for key in ("leader", "metrics", "view:generation", "queue:taken")),
+    *(("beat", words) for words in ("HSET leasehold:view:slots warm-1 {}", "LPUSH leasehold:view:gone x")),
+    *(("beat", words) for words in ("SET leasehold:leader x", "SET leasehold:clock 0", "LPUSH shop x", "INFO")),
+    *(("beat", f"{command} ticks") for command in ("RPOP", "LPOP", "DEL", "LLEN")),
+    *(("beat", words) for words in ("RPUSH ticks x", "LRANGE ticks 0 -1", "HGET unacked x", "EVAL return(1) 0")),
+    *(("beat", words) for words in ("PUBLISH /0.celery.pidbox {}", "PUBLISH leasehold:notice:x {}", "PSUBSCRIBE *")),
     # The view and the leadership, which all processes rely on.
     *((role, "HSET leasehold:view:slots warm-1 {}") for role in ROLES[1:]),
     *((role, "SET leasehold:view:generation x") for role in ROLES[1:]),
@@ -48,15 +60,15 @@ FOREIGN: Final = [
     *((role, "HINCRBYFLOAT leasehold:metrics x 1") for role in ROLES[1:]),
     # Clients compare deadlines with it.
     *((role, "SET leasehold:clock 0") for role in ROLES[1:]),
-    *((role, "GET leasehold:clock") for role in ("producer", "monitor")),
+    *((role, "GET leasehold:clock") for role in ("producer", "monitor", "queues")),
     # Messages: producers may add them to one queue; only workers may take them or return them.
     *((role, f"RPUSH {queue} x") for role in ROLES[1:] for queue in ("reservations", "terminate")),
     *((role, f"LPUSH {queue} x") for role in ROLES[1:] for queue in ("ticks", "launch", "health", "terminate")),
-    *((role, "LPUSH reservations x") for role in ("reader", "monitor", "metrics", "host", "console")),
+    *((role, "LPUSH reservations x") for role in ("reader", "monitor", "metrics", "host", "console", "queues")),
     *((role, "LPUSH shop x") for role in ROLES[1:]),
     *(
         (role, f"{command} reservations 0")
-        for role in ("producer", "reader", "metrics", "host", "console")
+        for role in ("producer", "reader", "metrics", "host", "console", "queues")
         for command in ("BRPOP", "BLPOP")
     ),
     *((role, f"{command} reservations") for role in ROLES[1:] for command in ("RPOP", "LPOP")),
@@ -77,7 +89,7 @@ FOREIGN: Final = [
     ),
     # Only workers may write answers and notices; only their receivers may read them.
     *((role, "LPUSH leasehold:reply:x {}") for role in ROLES[1:]),
-    *((role, "BLPOP leasehold:reply:x 0") for role in ("producer", "monitor", "metrics")),
+    *((role, "BLPOP leasehold:reply:x 0") for role in ("producer", "monitor", "metrics", "queues")),
     *((role, "PUBLISH leasehold:notice:x {}") for role in ROLES[1:]),
     *((role, "SUBSCRIBE leasehold:notice:x") for role in ("producer", "monitor", "metrics", "host")),
     *((role, "PSUBSCRIBE *") for role in ("reader", "console")),
@@ -87,9 +99,10 @@ FOREIGN: Final = [
     # Workers execute the commands of this channel.
     *((role, "PUBLISH /0.celery.pidbox {}") for role in ("producer", "reader", "metrics", "host")),
     *((role, "PSUBSCRIBE /0.celeryev/*") for role in ("producer", "reader", "metrics", "host")),
-    *((role, "EVAL return(1) 0") for role in ("producer", "reader", "metrics", "host")),
-    *((role, "HGETALL leasehold:metrics") for role in ("producer", "reader", "monitor", "host")),
-    *((role, "HMGET leasehold:view:slots x") for role in ("producer", "monitor", "host")),
+    *((role, "EVAL return(1) 0") for role in ("producer", "reader", "metrics", "host", "queues")),
+    *((role, "HGETALL leasehold:metrics") for role in ("producer", "reader", "monitor", "host", "queues")),
+    *((role, "HMGET leasehold:view:slots x") for role in ("producer", "monitor", "host", "queues")),
+    *(("queues", words) for words in ("INFO", "TIME", "LLEN unacked", "LLEN leasehold:reply:x", "GET ticks")),
     # Hosts write heartbeats, workers write the hints for hosts.
     *((role, "SET leasehold:heartbeat:lab-1 x") for role in ("producer", "reader", "monitor", "metrics")),
     *((role, "SUBSCRIBE leasehold:host:lab-1") for role in ("producer", "reader", "monitor", "metrics")),
@@ -112,10 +125,19 @@ class StackWithRoles(Stack):
     def redis_url(self, role: str) -> str:
         return self.roles.url(role)
 
-    def start_as(self, role: str, name: str, module: str, view: str | None = None) -> None:
+    def start_as(self, role: str, name: str, *words: str, view: str | None = None) -> None:
         urls = {"LEASEHOLD_BROKER__URL": self.redis_url(role), "LEASEHOLD_VIEW__URL": self.redis_url(view or role)}
-        environment = {**self.environment, **urls}
-        self.processes[name] = Process(name, [module], environment, self.folder)
+        environment = {**self.environment, **urls, "LEASEHOLD_CONSOLE__QUEUES_URL": self.redis_url("queues")}
+        environment |= {f"LEASEHOLD_CELERY__{key}_FILE": str(self.file(name)) for key in ("BEAT", "ALIVE")}
+        self.processes[name] = Process(name, words, environment, self.folder)
+
+    def _start_workers(self) -> None:
+        for queue in QUEUE_NAMES:
+            self.start_as(queue, queue, "tasks.worker", queue)
+        self.start_as("beat", "beat", "tasks.clock")
+
+    def file(self, name: str) -> Path:
+        return self.folder / f"alive-{name}"
 
 
 def find_free_port() -> int:
@@ -134,7 +156,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackWithRoles]:
     write_token(folder / TOKEN_FILE)
     ports["CONSOLE__TOKEN_FILE"] = str(folder / TOKEN_FILE)
     with StackWithRoles(folder, rules, FLOWER__BASIC_AUTH=FLOWER_AUTH, **ports) as running:
-        running.start_as("monitor", "flower", "tasks.monitor", view="metrics")
+        running.start_as("monitor", "flower", "tasks.monitor", view="queues")
         running.start_as("metrics", "metrics", "workers.exporter")
         running.start_as("producer", "console", "leasehold.console", view="console")
         yield running
@@ -149,6 +171,12 @@ def roles(stack: StackWithRoles) -> RedisWithRoles:
 def client(roles: RedisWithRoles) -> Iterator[Client]:
     with Client(roles.url("producer"), view_url=roles.url("reader")) as opened:
         yield opened
+
+
+def is_well(path: Path) -> bool:
+    """Return whether the process of this file answers its canaries, and no worker refuses them."""
+    found = read_sign(path)
+    return found.refusal == "" and found.seconds is not None and found.age < found.seconds
 
 
 def fetch(port: int, page: str) -> str | None:
@@ -194,6 +222,9 @@ def test_every_role_has_the_rights_for_its_work(stack: StackWithRoles, client: C
     wait_for(lambda: fetch_json(flower, "api/tasks"), "Flower to list tasks")
     assert {each["name"] for each in fetch_json(flower, "api/queues/length")["active_queues"]} >= {"ticks"}
     wait_for(lambda: "local token" in (fetch_console(stack, "about") or ""), "the console")
+    assert "ticks" in (fetch_console(stack, "queues") or "")
+    for name in ("beat", *QUEUE_NAMES):
+        wait_for(partial(is_well, stack.file(name)), f"the sign of life of {name}")
 
     assert stack.roles.read_refusals() == []
 
@@ -349,11 +380,19 @@ def test_a_command_names_the_user_that_redis_refuses_and_what_it_may_not_do(
 
 
 def test_every_role_of_the_file_is_tried() -> None:
-    assert read_rules().keys() == {"default", *ROLES}
+    assert read_rules().keys() == {"default", *ROLES, *QUEUE_NAMES, "beat"}
     assert read_rules()["default"] == ["off", "resetpass", "~*", "&*", "+@all"]
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("queue", QUEUE_NAMES)
+def test_each_worker_is_a_user_of_its_own_with_the_rights_of_all(queue: str) -> None:
+    """Kombu's records of messages that are not acknowledged belong to all workers together: each may return those of
+    every queue.
+    """
+    assert read_rules()[queue] == read_rules()["leasehold"]
+
+
+@pytest.mark.parametrize("role", [*ROLES, "beat"])
 def test_a_role_gets_each_right_by_name_and_in_the_syntax_of_redis_6_2(role: str) -> None:
     words = read_rules()[role]
     # In 6.2 a new user has all channels, after which "&" is an error; in 7 it has none.
