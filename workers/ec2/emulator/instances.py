@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from itertools import count
+from typing import Any, ClassVar, Final
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
@@ -26,6 +27,9 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
     """
 
     lives: ClassVar[Lives] = Lives(EmulatorSettings())
+    _numbers: ClassVar[Iterator[int]] = count(1)
+    _hidden_until: ClassVar[float] = 0.0
+    """Time of the monotonic clock from which Describe calls include all instances."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         now, settings = time.monotonic(), self.lives.settings
@@ -37,6 +41,12 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
         self.fate = Fate()
         """How the boot of the instance fails and when the instance is interrupted, as drawn at its launch."""
         super().__init__(*args, **kwargs)
+        self.number = next(self._numbers)
+        """Number of the instance in the order of the launches."""
+        # moto records the launch (a "reservation") before it makes the instances.
+        self.launch: str = next(reversed(self.ec2_backend.reservations))
+        EmulatedInstance._hidden_until = max(self._hidden_until, now + settings.describe_lag_seconds)
+        _KNOWN[self.id] = self
         spot = kwargs.get("lifecycle") == "spot" or kwargs.get("instance_market_options") == "spot"
         self.life = Life(
             id=self.id,
@@ -79,6 +89,11 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
     def is_ending(self) -> bool:
         """Whether the instance is shutting down or terminated."""
         return self._ends_at is not None
+
+    @classmethod
+    def may_hide(cls) -> bool:
+        """Whether any instance may be hidden (`is_hidden`)."""
+        return time.monotonic() < cls._hidden_until
 
     @property
     def is_hidden(self) -> bool:
@@ -156,6 +171,7 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
         now = time.time()
         self.life.cause, self.life.end_asked_at, self.life.terminated_at = cause, now, now + seconds
         self._ends_at = time.monotonic() + seconds
+        self.lives.moving[self.id] = None
         # The boot and a stop no longer count: the state follows moto's record and the end.
         self.runs_at = self._stopped_at = 0.0
         # moto would refuse a repeated call to end a protected instance that has ended.
@@ -188,10 +204,30 @@ def know_no_images() -> None:
     os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
 
 
+_KNOWN: Final[dict[str, EmulatedInstance]] = {}
+"""Id → instance, for all instances that EC2 describes. moto has no index of them."""
+
+
 def install_instances(lives: Lives) -> None:
-    """Let moto's EC2 in this process launch instances of the class EmulatedInstance, and record them in `lives`."""
+    """Let moto's EC2 in this process launch instances of the class EmulatedInstance, and record them in `lives`. Let
+    moto find an instance without looking at all others, as it does for each volume that it attaches or detaches.
+    """
     EmulatedInstance.lives = lives
     moto_instances.Instance = EmulatedInstance  # type: ignore[misc]
+
+    def get_instance(backend: Any, instance_id: str) -> moto_instances.Instance:
+        found = _KNOWN.get(instance_id)
+        return found if found is not None and found.ec2_backend is backend else _search(backend, instance_id)
+
+    moto_instances.InstanceBackend.get_instance = get_instance  # type: ignore[assignment,method-assign]
+
+
+_search: Final = moto_instances.InstanceBackend.get_instance
+
+
+def forget_all() -> None:
+    """Forget all instances, after moto was reset."""
+    _KNOWN.clear()
 
 
 def warm_up(region: str) -> None:
@@ -215,16 +251,8 @@ def find_instance(name: str) -> EmulatedInstance | None:
 
 
 def find_all(names: Iterable[str]) -> dict[str, EmulatedInstance]:
-    """Return id -> emulated instance for these ids, in their order. An id that EC2 does not describe is omitted. All
-    instances are looked at once, because moto has no index of them.
-    """
-    wanted = dict.fromkeys(names)
-    found = {
-        instance.id: instance
-        for _, instance in (each_instance() if wanted else ())
-        if instance.id in wanted and isinstance(instance, EmulatedInstance)
-    }
-    return {name: found[name] for name in wanted if name in found}
+    """Return id -> emulated instance for these ids, in their order. An id that EC2 does not describe is omitted."""
+    return {name: _KNOWN[name] for name in dict.fromkeys(names) if name in _KNOWN}
 
 
 @contextmanager
@@ -236,6 +264,9 @@ def without_hidden(region: str) -> Iterator[None]:
     """
     backend = ec2_backends[DEFAULT_ACCOUNT_ID][region]
     everything = backend.reservations
+    if not EmulatedInstance.may_hide():
+        yield
+        return
     backend.reservations = {
         key: reservation
         for key, reservation in everything.items()
@@ -259,6 +290,7 @@ def forget_terminated(seconds: float) -> None:
                 del backend.reservations[key]
                 for instance in reservation.instances:
                     backend.tags.pop(instance.id, None)
+                    _KNOWN.pop(instance.id, None)
 
 
 def zone_of(place: Place, region: str) -> str | None:

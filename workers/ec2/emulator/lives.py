@@ -65,6 +65,8 @@ class Lives:
 
     def __init__(self, settings: EmulatorSettings) -> None:
         self.all: dict[str, Life] = {}
+        self.moving: dict[str, None] = {}
+        """Ids of the instances that boot, stop, start or end."""
         self.change(settings, restart=True)
 
     def change(self, settings: EmulatorSettings, *, restart: bool) -> None:
@@ -92,6 +94,7 @@ class Lives:
         )
         life.boot_failure = fate.failure
         self.all[life.id] = life
+        self.moving[life.id] = None
         return fate
 
     def count_notices(self, kind: Literal["notice", "state"] = "notice") -> int:

@@ -30,10 +30,12 @@ from workers.ec2.emulator.calls import Call, Place, credential_scope, read_call,
 from workers.ec2.emulator.control import Control
 from workers.ec2.emulator.error_codes import describe_reason
 from workers.ec2.emulator.faults import Throttle
+from workers.ec2.emulator.instance_pages import INSTANCES, STATUSES, InstancePages
 from workers.ec2.emulator.instances import (
     EmulatedInstance,
     find_all,
     find_subnet,
+    forget_all,
     forget_terminated,
     install_instances,
     know_no_images,
@@ -99,6 +101,7 @@ class Middleware:
         self._moto = Dispatcher(_create_app)
         self._tokens: dict[tuple[str, str, str], _Remembered] = {}
         self._throttle, self._young_templates = Throttle(), YoungTemplates()
+        self._pages = InstancePages()
         self._lock = Lock()
         self._forgotten_at = 0.0
         self._queue: str | None = None
@@ -187,6 +190,8 @@ class Middleware:
         settings stay, and the numbering of records continues.
         """
         moto_api_backend.reset()
+        forget_all()
+        self._pages.clear()
         self._tokens.clear()
         self._throttle.clear()
         self._young_templates.clear()
@@ -225,8 +230,11 @@ class Middleware:
         if is_paged(call):
             patterns = self.control.settings.instance_types
             return _Reply(answer_page(call, patterns, lambda part: self._forward(part, environ)))
+        if call.action in {INSTANCES, STATUSES}:
+            return _Reply(self._pages.answer(call, lambda part: self._forward(part, environ)))
         if call.is_launch:
             return self._launch(call, environ)
+        self._pages.note(call)
         answer = self._forward(call, environ)
         if call.action == CREATE and answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK
             found_at = time.monotonic() + self.control.settings.template_lag_seconds

@@ -2,7 +2,7 @@
 
 import copy
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from moto.core.utils import utcnow
 from moto.ec2.models import instances as moto_instances
@@ -10,7 +10,7 @@ from moto.ec2.models import instances as moto_instances
 from workers.ec2.emulator.error_codes import describe_reason
 
 if TYPE_CHECKING:
-    from workers.ec2.emulator.lives import Life
+    from workers.ec2.emulator.lives import Life, Lives
     from workers.ec2.emulator.settings import EmulatorSettings
 
 RUNNING: Final = 16
@@ -30,6 +30,7 @@ class PowerSwitch:
     _state: moto_instances.InstanceState
     _stopped_at = 0.0
     """The time at which the instance is stopped, by the monotonic clock."""
+    lives: "ClassVar[Lives]"
     life: "Life"
     runs_at: float
 
@@ -48,6 +49,7 @@ class PowerSwitch:
         before = copy.copy(self._state)
         if self._held.code == RUNNING:
             seconds = self._settings.stop_seconds
+            self.lives.moving[self.life.id] = None
             self._held = moto_instances.InstanceState("stopped", STOPPED)
             self._stopped_at, self.life.stopped_at = time.monotonic() + seconds, time.time() + seconds
             self.note_user()
@@ -63,6 +65,7 @@ class PowerSwitch:
         before = copy.copy(self._state)
         if self.real_state.code == STOPPED:
             self._held = moto_instances.InstanceState("running", RUNNING)
+            self.lives.moving[self.life.id] = None
             self.runs_at = time.monotonic() + self._settings.start_seconds
             self.life.stopped_at, self.life.starts = None, self.life.starts + 1
             self._reason, self.state_reason = "", moto_instances.StateReason()

@@ -67,7 +67,7 @@ def _answer_types(
     shown = tuple(names[first : first + most])
     following = first + most if len(names) > first + most else None
     if (shown, following) not in _WRITTEN:
-        answer = _add_next(forward(_naming(call, shown)), call.action, following)
+        answer = add_next(forward(_naming(call, shown)), call.action, following)
         if answer.status_code != 200:  # noqa: PLR2004 - HTTP status OK
             return answer
         _WRITTEN[shown, following] = answer.get_data()
@@ -92,7 +92,7 @@ def write_page(action: str, body: str, following: int | None) -> Response:
         f"<requestId>00000000-0000-0000-0000-000000000000</requestId>{body}</{action}Response>"
     )
     answer = Response(text, content_type="text/xml;charset=UTF-8")
-    return _add_next(answer, action, following)
+    return add_next(answer, action, following)
 
 
 def _naming(call: Call, names: Sequence[str]) -> Call:
@@ -101,7 +101,8 @@ def _naming(call: Call, names: Sequence[str]) -> Call:
     return msgspec.structs.replace(call, parameters={**kept, **numbered})
 
 
-def _add_next(answer: Response, action: str, following: int | None) -> Response:
+def add_next(answer: Response, action: str, following: int | None) -> Response:
+    """Return the answer to a call, with the token of the next page if `following` is not None (see `write_page`)."""
     end = f"</{action}Response>"
     if following is not None:
         answer.set_data(answer.get_data(as_text=True).replace(end, f"<nextToken>{following}</nextToken>{end}"))
