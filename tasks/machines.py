@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from scheduler.model.rules import Rules
+from scheduler.model.rules import Rules, list_unfound
 from scheduler.operations.images import refresh_images
 from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.check import check, record_refused, recover, sweep
@@ -71,7 +71,8 @@ def hear() -> str:
 @app.task(name=RECOVER)
 def recover_lost() -> str:
     """Send messages again for launches, terminations and callbacks (messages to producers) that are decided, not done,
-    and were not sent lately. Write the events about refused messages into the database.
+    and were not sent lately. Write the events about refused messages into the database. Look up the images that were
+    not found yet.
     """
     count = recover(services.ports, services.settings.recover_interval)
     if count:
@@ -81,6 +82,9 @@ def recover_lost() -> str:
             count=count,
         )
     record_refused(services.ports)
+    if any(list_unfound(services.ports.rules())):
+        # The pools of these images launch nothing meanwhile.
+        _look_images_up()
     return f"sent: {count}"
 
 
@@ -113,17 +117,21 @@ def read_interruptions() -> str:
     return f"heeded: {handled.changed}, left: {handled.left}"
 
 
-@app.task(name=IMAGES)
-def find_images() -> str:
-    """Look up the images that the rules name by a source (`ssm:…`, `newest:…`) and not by an id, and store their ids
-    with the rules.
-    """
+def _look_images_up() -> str:
     found = refresh_images(services.ports, services.images)
     if found.changed:
         log.info("The images of pools have changed.", action="images.found", images=found.changed)
     if found.failed:
         log.warning("Images could not be looked up; the known ones stay.", action="images.failed", errors=found.failed)
     return f"changed: {len(found.changed)}, failed: {len(found.failed)}"
+
+
+@app.task(name=IMAGES)
+def find_images() -> str:
+    """Look up the images that the rules name by a source (`ssm:…`, `newest:…`) and not by an id, and store their ids
+    with the rules.
+    """
+    return _look_images_up()
 
 
 @app.task(name=MARKET)

@@ -41,7 +41,7 @@ from leasehold.stack.programs import Program, Reaper
 from leasehold.stack.readiness import Check, answers_ping, listens, serves
 from leasehold.stack.supervisor import Supervisor
 from leasehold.web.token_file import write_token
-from scheduler.model.rules import read_rules
+from scheduler.model.rules import list_image_sources, read_rules
 from scheduler.operations.market.resolve import has_requirements
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.store.migrating import migrate
@@ -233,9 +233,9 @@ class Stack:
             self._launch(replace(program, command=(*program.command, "--local")) if is_local else program)
         self._write()
         with contextlib.closing(open_wire(found.settings)) as wire:
-            self._await({REDIS: lambda: answers_ping(wire), **self._list_market_checks()}, until)
+            self._await({REDIS: lambda: answers_ping(wire), **self._list_cloud_checks()}, until)
             are_gone = found.emulator_url is not None
-            self._prepare("the rules", lambda: prepare_rules(found.settings, found.rules, machines_are_gone=are_gone))
+            self._prepare("the rules", lambda: self._prepare_rules(machines_are_gone=are_gone))
             self._await(self._list_checks(wire), until)
         self._phase = "running"
         self._write()
@@ -260,6 +260,12 @@ class Stack:
             raise StackError(f"{what} cannot be prepared: {error}") from None
         self._on_progress(what, "ready")
 
+    def _prepare_rules(self, *, machines_are_gone: bool) -> None:
+        found = self.configuration
+        failed = prepare_rules(found.settings, found.rules, machines_are_gone=machines_are_gone)
+        for source, error in failed.items():
+            self._on_progress(f"image {source}", f"not found yet ({error.category}: {error.code})")
+
     def _list_checks(self, wire: RequestTransport) -> dict[str, Check]:
         """Return the checks that must succeed before the stack counts as running, by the name of the checked part."""
         canaries = Canaries(wire)
@@ -279,10 +285,11 @@ class Stack:
             checks[EMULATOR] = lambda: serves(f"{emulator}/_leasehold/health")
         return checks
 
-    def _list_market_checks(self) -> dict[str, Check]:
-        """Return the check of the emulator, if rules with requirements need its types and prices; else none."""
+    def _list_cloud_checks(self) -> dict[str, Check]:
+        """Return the check of the emulator, if the rules need its types and prices, or its images; else none."""
         emulator, rules = self.emulator_url, self.configuration.rules
-        if emulator is None or rules is None or not has_requirements(read_rules(dict(rules))):
+        read = read_rules(dict(rules or {}))
+        if emulator is None or not (has_requirements(read) or list_image_sources(read)):
             return {}
         return {EMULATOR: lambda: serves(f"{emulator}/_leasehold/health")}
 

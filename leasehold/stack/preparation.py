@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from scheduler.model.rules import read_rules
+from scheduler.model.rules import list_image_sources, read_rules
 from scheduler.model.slots import Slot
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.slot_commands import lose
+from scheduler.operations.images import look_up
 from scheduler.operations.market.refresh import refresh_market
 from scheduler.operations.market.resolve import has_requirements
 from scheduler.operations.ports import Ports, announce
@@ -75,9 +76,12 @@ EXAMPLE_RULES: Final[dict[str, Any]] = {
 """The rules that a stack without a leasehold.toml gets at its first start. The emulator accepts any image."""
 
 
-def prepare_rules(settings: Settings, rules: Mapping[str, Any] | None, *, machines_are_gone: bool) -> None:
+def prepare_rules(
+    settings: Settings, rules: Mapping[str, Any] | None, *, machines_are_gone: bool
+) -> dict[str, CloudError]:
     """Apply `rules` to the database. If `rules` is None, the rules in force stay; if there are none, EXAMPLE_RULES are
-    applied.
+    applied. Return the images that the rules name by a source and that could not be looked up: source -> error. Their
+    pools launch nothing until the health worker finds them.
 
     `machines_are_gone`: the emulator of the last run has ended with its machines, so their slots are recorded as empty.
     Raises StoreUnavailableError if the database cannot be reached, ViewUnavailableError if Redis fails, and
@@ -87,15 +91,18 @@ def prepare_rules(settings: Settings, rules: Mapping[str, Any] | None, *, machin
     ports = services.ports
     if rules is None and not ports.store.rules_version():
         rules = EXAMPLE_RULES
+    failed: dict[str, CloudError] = {}
     if rules is not None:
         read = read_rules(dict(rules), "")
         if has_requirements(read):
             # Without an answer of EC2, the types and prices of the database count.
             with suppress(CloudError):
                 refresh_market(ports.store, services.market, read, catalogue_age=settings.market.catalogue_age)
-        apply_rules(ports, rules, source="the start of a local stack")
+        images, failed = look_up(services.images, list_image_sources(read))
+        apply_rules(ports, rules, source="the start of a local stack", images=images)
     if machines_are_gone:
         forget_machines(ports)
+    return failed
 
 
 def forget_machines(ports: Ports) -> None:

@@ -5,7 +5,7 @@ Default values are defined only here. The text below a key is its documentation:
 docs/reference/configuration.md quotes it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -370,6 +370,15 @@ def list_image_sources(rules: Rules) -> dict[str, str]:
         if pool.ec2.image is not None and is_source(pool.ec2.image):
             found.setdefault(pool.ec2.image, f"pools.{name}.ec2.image")
     return found
+
+
+def list_unfound(rules: Rules) -> Iterator[tuple[str, str]]:
+    """Yield (pool, source) for each pool whose image was not found yet. `rules`: the rules in force, with the ids of
+    the images that were found.
+    """
+    for name, pool in rules.pools.items():
+        if pool.is_elastic and pool.ec2.image is not None and is_source(pool.ec2.image):
+            yield name, pool.ec2.image
 
 
 def with_images(rules: Rules, images: Mapping[str, str]) -> Rules:

@@ -2,7 +2,7 @@
 rules.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from scheduler.model.rules import Rules, list_image_sources, read_rules
@@ -24,21 +24,34 @@ class Found(NamedTuple):
     errors: dict[str, CloudError]
 
 
+def look_up(images: Images, sources: Iterable[str]) -> Found:
+    """Look up these sources of images. Errors of the cloud are in the result."""
+    found = Found({}, {})
+    for source in sources:
+        try:
+            found.images[source] = images.find(source)
+        except CloudError as error:
+            found.errors[source] = error
+    return found
+
+
 def find_images(images: Images, rules: Rules, prefix: str = "") -> Found:
     """Look up each source of an image that the rules name, and return the ids. `prefix`: the path of the rules, for the
     messages about faults.
 
     Raises InvalidInputError with a line for each source that has no image. Other errors of the cloud are in the result.
     """
-    found, faults = Found({}, {}), []
-    for source, key in list_image_sources(rules).items():
-        try:
-            found.images[source] = images.find(source)
-        except CloudError as error:
-            if error.category == "not_found":
-                path = f"{prefix}.{key}" if prefix else key
-                faults.append(Fault(path, f"a source that names an existing image ({error.code})", show(source)))
-            found.errors[source] = error
+    keys = list_image_sources(rules)
+    found = look_up(images, keys)
+    faults = [
+        Fault(
+            f"{prefix}.{keys[source]}" if prefix else keys[source],
+            f"a source that names an existing image ({error.code})",
+            show(source),
+        )
+        for source, error in found.errors.items()
+        if error.category == "not_found"
+    ]
     if faults:
         raise InvalidInputError(faults)
     return found
@@ -62,16 +75,11 @@ def refresh_images(ports: Ports, images: Images) -> Refreshed:
     """
     stored = ports.store.load_rules()
     rules = read_rules(stored.document)
-    found, failed = dict[str, str](), dict[str, str]()
-    for source in list_image_sources(rules):
-        try:
-            found[source] = images.find(source)
-        except CloudError as error:
-            failed[source] = str(error)
+    found, errors = look_up(images, list_image_sources(rules))
     changed = {source: image for source, image in found.items() if stored.images.get(source) != image}
     if changed and not _store(ports, stored.document, rules, found, stored.version):
         changed = {}
-    return Refreshed(changed, failed)
+    return Refreshed(changed, {source: str(error) for source, error in errors.items()})
 
 
 def _store(

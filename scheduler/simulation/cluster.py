@@ -14,7 +14,7 @@ from scheduler.model.events import Event
 from scheduler.model.pools import find_pool_of_number
 from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.resources import merge
-from scheduler.model.rules import expiry_of_lease, read_rules
+from scheduler.model.rules import expiry_of_lease, list_image_sources, read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
 from scheduler.operations.apply import apply_rules
@@ -104,9 +104,15 @@ def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedClu
     cluster = SimulatedCluster(event_queue, cloud, dispatcher, store, notifier, ports, leader)
     if delays.market.is_on:
         _open_market(cluster, config)
-    apply_rules(ports, config)
+    apply_simulated(ports, config)
     notifier.hear()
     return cluster
+
+
+def apply_simulated(ports: Ports, config: dict[str, Any], prefix: str = "") -> None:
+    """Apply rules to a simulated cluster, whose cloud has every image. `prefix`: as in `apply_rules`."""
+    images = {source: f"image-of-{source}" for source in list_image_sources(read_rules(config, prefix))}
+    apply_rules(ports, config, prefix=prefix, images=images)
 
 
 def _open_market(cluster: SimulatedCluster, config: dict[str, Any]) -> None:

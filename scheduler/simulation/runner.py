@@ -15,7 +15,6 @@ from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.validation import Document
-from scheduler.operations.apply import apply_rules
 from scheduler.operations.change_set import STOP_DONE
 from scheduler.operations.commands import slot_commands
 from scheduler.operations.commands.hosts import register
@@ -31,6 +30,7 @@ from scheduler.simulation.bill import Bill
 from scheduler.simulation.cloud_documents import FoundDocument
 from scheduler.simulation.cluster import (
     SimulatedCluster,
+    apply_simulated,
     build_cluster,
     put_absent_host,
     put_reservations,
@@ -207,7 +207,7 @@ class Runner:
                 put_absent_host(cluster, value)
                 self._command(step.action, make_document(step.action, value))
             case "rules":
-                apply_rules(cluster.ports, value, prefix=step.path)
+                apply_simulated(cluster.ports, value, prefix=step.path)
             case "outage":
                 cluster.cloud.outages.append(value)
             case "register":

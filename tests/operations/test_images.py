@@ -10,6 +10,7 @@ from scheduler.model.lives import find_drift
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.apply import apply_rules
+from scheduler.operations.explain import explain
 from scheduler.operations.images import find_images, refresh_images
 from scheduler.operations.preview import preview_rules
 from scheduler.operations.rules_history import describe_history
@@ -120,3 +121,20 @@ def test_a_machine_does_not_drift_while_the_image_of_its_pool_is_not_known() -> 
 def test_a_source_that_is_not_well_formed_is_refused(image: str) -> None:
     with pytest.raises(InvalidInputError, match=r"pools\.linux\.ec2\.image: expected"):
         some_rules({"pools": {"linux": {"ec2": {"image": image}}}})
+
+
+def test_a_pool_whose_image_is_not_found_yet_launches_nothing_and_its_slots_stay_empty() -> None:
+    harness = Harness(with_image("ami-0"))
+    apply_rules(harness.ports, with_image())
+    harness.submit("r1")
+    harness.settle()
+    assert {slot.state for slot in harness.store.find_slots()} == {"empty"}
+    assert harness.fleet.machines == {}
+    found = explain(harness.ports, "r1")
+    assert found["waiting"] == {
+        "code": "misconfigured",
+        "detail": f"nothing is launched in linux until its image is found: {SOURCE}",
+    }
+    assert refresh_images(harness.ports, Shelf({SOURCE: "ami-1"})).changed == {SOURCE: "ami-1"}
+    harness.settle()
+    assert harness.phase() == "leased"

@@ -258,6 +258,8 @@ def find_refusal(picture: Picture, offer: Offer, account: str = "") -> str:
     if is_held(picture, offer.pool, "throttled"):
         return "throttled"
     is_wrong = is_held(picture, offer.pool, "misconfigured", offer.key) or is_held(picture, "*", "auth")
+    # Rule: "A pool whose image was not found yet launches nothing".
+    is_wrong = is_wrong or (picture.rules.pools[offer.pool].ec2.image or "").startswith(("ssm:", "newest:"))
     return "misconfigured" if is_wrong or is_unhealthy(picture, offer.pool) else ""
 
 

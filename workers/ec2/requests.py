@@ -219,7 +219,7 @@ def _look_up(name: str, key: str | None, rules: Rules) -> tuple[Pool, Offering |
     if key and offering is None:
         raise _refuse(name, "offerings", "the key of an offering of the pool", key)
     if is_source(pool.ec2.image):
-        wanted = "an image that was found (the next look-up is due within `image_interval`)"
+        wanted = "an image that was found (the next look-up is due within `recover_interval`)"
         raise _refuse(name, "ec2.image", wanted, pool.ec2.image)
     return pool, offering
 

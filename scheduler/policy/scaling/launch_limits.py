@@ -10,6 +10,7 @@ from typing import Final
 
 from scheduler.model.decisions import Launch, Start
 from scheduler.model.launch_backoff import hold_id
+from scheduler.model.rules import list_unfound
 from scheduler.model.slots import Market
 from scheduler.policy.capacity.gang import has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
@@ -52,7 +53,9 @@ class LaunchLimits:
         """Requests of protected gangs, from `reserve`. No launch that could hold one is made for other reservations."""
         self._cordoned_room: dict[Demand, bool] = {}
         self.budgets = BudgetLimits(cycle)
-        self._knows_refusals = bool(cycle.view.holds or failed_boots or self.budgets.limiting)
+        self._unfound = dict(list_unfound(cycle.rules))
+        """Pool -> the source of its image, if the image was not found yet, so that nothing can be launched."""
+        self._knows_refusals = bool(cycle.view.holds or failed_boots or self.budgets.limiting or self._unfound)
         """Whether anything except `max_slots` may prevent a launch."""
         self._strangers = {hold.pool: hold for hold in cycle.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in cycle.rules.pools}
@@ -99,7 +102,9 @@ class LaunchLimits:
         if self.budgets.is_over(name, choice.price, account):
             self.refusals.goes_on(self.budgets.find_end(name, account))
             return "over_budget"
-        return self.refusals.find_code(name, choice) or ("misconfigured" if self._is_unhealthy(name) else None)
+        if code := self.refusals.find_code(name, choice):
+            return code
+        return "misconfigured" if name in self._unfound or self._is_unhealthy(name) else None
 
     def describe(self, code: str, pools: Sequence[str], account: str = "") -> str:
         """Return the sentence that explains a waiting code, with details of these pools and the budgets of this
@@ -107,6 +112,8 @@ class LaunchLimits:
         """
         if code == "misconfigured":
             for name in pools:
+                if name in self._unfound:
+                    return f"nothing is launched in {name} until its image is found: {self._unfound[name]}"
                 if self._is_unhealthy(name):
                     return self._describe_boots(name)
         if code == "over_budget" and (names := self.budgets.list_tight(pools, account)):

@@ -358,3 +358,8 @@ CHOICES: Cases = {
 def test_the_offering_is_chosen_by_price_size_and_name(name: str) -> None:
     document, expected = CHOICES[name]
     assert play_out(document).ticks == expected
+
+
+def test_a_simulated_cloud_has_every_image_that_the_rules_name_by_a_source() -> None:
+    played = play_out(a_scenario(submit(0, "r1"), *ticks(0), pool={"ec2": {"image": "ssm:/images/linux"}}))
+    assert played.decisions == ["0 launch linux-1 demand"]
