@@ -18,6 +18,7 @@ from scheduler.ports.cluster import (
 from scheduler.ports.fleet import (
     INTERRUPTION_SECONDS,
     MOST_MESSAGE,
+    UNCLEAR,
     UNHEARD,
     BatchAnswer,
     BatchOrder,
@@ -75,6 +76,7 @@ from scheduler.ports.view import (
 __all__ = [
     "INTERRUPTION_SECONDS",
     "MOST_MESSAGE",
+    "UNCLEAR",
     "UNHEARD",
     "AppliedRules",
     "BatchAnswer",

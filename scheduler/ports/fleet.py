@@ -29,6 +29,8 @@ Scope = Literal["offering", "place", "class", "pool", "market", "caller", "machi
 place: a zone or subnet, for all offerings. class: a quota class of a market in the pool. pool: the pool. market: a
 market of the whole account. caller: every call with these credentials. machine: one machine.
 """
+UNCLEAR: Final[frozenset[Category]] = frozenset({"transient", "unknown"})
+"""The categories of errors after which the request may or may not have been carried out."""
 UNHEARD: Final[frozenset[Category]] = frozenset({"throttled", "auth"})
 """The categories of errors that EC2 returns before it looks at the request. If a request is sent again and gets such an
 error, it is still unknown whether EC2 carried out the first one.
@@ -43,11 +45,35 @@ class CloudError(Exception):
     request again. not_found: the machine does not exist. token: the client token was used for another request; search
     the machines of the request by their tag. gone: the machine of this request has ended. state: the cloud refused
     because of the state or a protection of one machine.
+
+    `place`: the subnet or zone that the refusal concerns; "": all places of the request. `is_after_unclear`: an earlier
+    attempt of the same call may have been carried out. Then a refusal does not show that the request had no effect.
     """
 
-    def __init__(self, category: Category, code: str, message: str, scope: Scope = "offering") -> None:
+    def __init__(
+        self,
+        category: Category,
+        code: str,
+        message: str,
+        scope: Scope = "offering",
+        *,
+        place: str = "",
+        is_after_unclear: bool = False,
+    ) -> None:
         self.category, self.code, self.message, self.scope = category, code, message, scope
+        self.place, self.is_after_unclear = place, is_after_unclear
         super().__init__(f"the call of the cloud failed ({category}: {code}): {message}")
+
+    def refuse(self, offering: str | None) -> "Refusal":
+        """Return this error as the refusal of an offering, given by its key."""
+        return Refusal(
+            offering=offering,
+            category=self.category,
+            code=self.code,
+            message=self.message[:MOST_MESSAGE],
+            scope=self.scope,
+            place=self.place,
+        )
 
 
 MOST_MESSAGE: Final = 500
@@ -139,6 +165,9 @@ class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     machines: tuple[Machine, ...]
     refusals: tuple[Refusal, ...] = ()
+    """The refusal to show comes last."""
+    is_after_unclear: bool = False
+    """As in CloudError: an answer without machines does not show then that the request launched none."""
 
 
 class Fleet(Protocol):

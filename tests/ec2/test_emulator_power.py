@@ -95,7 +95,7 @@ def test_a_stopped_machine_gets_another_type(fleet: Ec2Fleet, client: "EC2Client
 def test_the_type_of_a_running_machine_cannot_be_changed(fleet: Ec2Fleet, machine: str) -> None:
     with pytest.raises(CloudError) as raised:
         fleet.resize(machine, "c5.xlarge")
-    assert (raised.value.category, raised.value.code) == ("misconfigured", "IncorrectInstanceState")
+    assert (raised.value.category, raised.value.code) == ("state", "IncorrectInstanceState")
 
 
 def test_a_machine_that_is_stopping_cannot_be_started(emulator: Emulator, launch: Launch, fleet: Ec2Fleet) -> None:
@@ -110,7 +110,7 @@ def test_a_machine_that_is_stopping_cannot_be_started(emulator: Emulator, launch
 def test_a_spot_machine_cannot_be_stopped(launch: Launch, fleet: Ec2Fleet) -> None:
     with pytest.raises(CloudError) as raised:
         fleet.stop([launch().id])
-    assert (raised.value.category, raised.value.code) == ("misconfigured", "UnsupportedOperation")
+    assert (raised.value.category, raised.value.code) == ("state", "UnsupportedOperation")
 
 
 @pytest.mark.parametrize("zone", [None, "us-east-1a"])

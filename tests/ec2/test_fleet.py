@@ -53,7 +53,7 @@ def test_a_token_with_other_parameters_is_refused(fleet: Ec2Fleet, emulator: Emu
     changed = {**request, "parameters": {**request["parameters"], "InstanceType": "c5.xlarge"}}
     with pytest.raises(CloudError) as caught:
         fleet.launch(changed)
-    assert (caught.value.category, caught.value.code) == ("unknown", "IdempotentParameterMismatch")
+    assert (caught.value.category, caught.value.code) == ("token", "IdempotentParameterMismatch")
     assert len(emulator.instances()) == 1
 
 
@@ -132,7 +132,7 @@ def test_a_fleet_goes_where_there_is_room(launch: Launch, client: "EC2Client", e
         ("AuthFailure", None, "auth"),
         ("UnauthorizedOperation", None, "auth"),
         ("InvalidAMIID.NotFound", None, "misconfigured"),
-        ("SomethingNew", None, "unknown"),
+        ("SomethingNew", None, "misconfigured"),
     ],
 )
 def test_a_refusal_launches_nothing(
@@ -160,7 +160,7 @@ def test_a_real_mistake_in_the_pool_is_misconfigured(launch: Launch) -> None:
     rules = some_rules({"image": IMAGE, "security_groups": ["sg-0123456789abcdef0"]})
     assert refused(launch, rules=rules) == ("misconfigured", "InvalidGroup.NotFound")
     rules = some_rules({"image": IMAGE, "subnets": ["subnet-0123456789abcdef0"]})
-    assert refused(launch, rules=rules) == ("misconfigured", "InvalidSubnetID.NotFound")
+    assert refused(launch, number=2, rules=rules) == ("misconfigured", "InvalidSubnetID.NotFound")
 
 
 def test_parameters_that_boto3_refuses_are_misconfigured(fleet: Ec2Fleet) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from botocore.config import Config
 from botocore.loaders import Loader
 
-from workers.ec2.errors import cloud_errors, remember_unclear_attempts
+from workers.ec2.errors import cloud_errors, refuse_foreign_answers, remember_unclear_attempts
 from workers.ec2.signing_time import AwsClock
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def open_client(
         )
     AwsClock().guard(client)
     remember_unclear_attempts(client)
+    refuse_foreign_answers(client)
     return client
 
 

@@ -7,6 +7,7 @@ paging.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -14,11 +15,11 @@ import msgspec
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Market
-from scheduler.ports import BatchAnswer, BatchOrder, CloudError, LaunchOrder, Place, Refusal
+from scheduler.ports import UNCLEAR, BatchAnswer, BatchOrder, CloudError, LaunchOrder, Place, Refusal
 from workers.ec2.batches import MOST_IDS, each_batch, read_pages
 from workers.ec2.budget import CallBudget
 from workers.ec2.clients import LAUNCH_READ_SECONDS, Ec2Access, make_client
-from workers.ec2.errors import cloud_errors, describe_shortfall, power_errors
+from workers.ec2.errors import ABOUT_ZONES, RANKS, choose_error, cloud_errors, read_error, was_unclear
 from workers.ec2.places import Places
 from workers.ec2.requests import (
     TAG_BATCH,
@@ -64,6 +65,14 @@ MOST_DIGITS: Final = 16
 INTERRUPTIONS: Final = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
 """Codes in EC2's state reason of an instance whose spot capacity EC2 has taken back."""
 
+SHORT: Final = Refusal(
+    offering=None,
+    category="capacity",
+    code="UnfulfillableCapacity",
+    message="EC2 launched fewer machines than requested, and named no error",
+)
+"""The reason for missing machines if EC2 names no error."""
+
 Answer = TypeVar("Answer")
 Page = TypeVar("Page")
 
@@ -107,7 +116,7 @@ class Ec2Fleet:
         """
         match request["api"]:
             case "RunInstances":
-                return self._run_instances(request["parameters"])
+                return self._run_instances(request)
             case "CreateFleet":
                 return self._create_fleet(request)
             case unknown:
@@ -128,13 +137,12 @@ class Ec2Fleet:
         refused. If the same request is sent again, its client token makes EC2 give the same answer.
         """
         if request["api"] == "RunInstances":
-            with cloud_errors():
-                machines = tuple(read_machines([self._launcher.run_instances(**request["parameters"])]))
-            missing = [] if len(machines) == request["parameters"]["MaxCount"] else [describe_shortfall([])]
-            return BatchAnswer(
-                machines=machines,
-                refusals=tuple(Refusal(offering=None, category=each.category, code=each.code) for each in missing),
-            )
+            with launch_errors(request):
+                answer = self._launcher.run_instances(**request["parameters"])
+            machines = tuple(read_machines([answer]))
+            is_short = len(machines) < request["parameters"]["MaxCount"]
+            refusals = (SHORT,) if is_short else ()
+            return BatchAnswer(machines=machines, refusals=refusals, is_after_unclear=was_unclear(answer))
         return read_batch(self._send_fleet(request), request)
 
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
@@ -174,6 +182,10 @@ class Ec2Fleet:
         """Return the machines of this cluster that are tagged with this launch id, except terminated ones."""
         return list(self._find({f"tag:{TAG_LAUNCH}": [launch_id]}))
 
+    def find_batch(self, batch: str) -> list[Machine]:
+        """Return the machines of this cluster that are tagged with this batch, except terminated ones."""
+        return list(self._find({f"tag:{TAG_BATCH}": [batch]}))
+
     def sweep(self) -> Iterator[Machine]:
         """Yield all machines of this cluster except terminated ones, as EC2 returns them page by page. They have no
         result of status checks (`healthy` is None).
@@ -211,27 +223,27 @@ class Ec2Fleet:
 
     def resize(self, machine: str, instance_type: str) -> None:
         """Change the instance type of a stopped machine."""
-        with power_errors():
+        with cloud_errors():
             self._client.modify_instance_attribute(InstanceId=machine, InstanceType={"Value": instance_type})
 
     def _power(self, call: Callable[..., object], machines: Sequence[str]) -> None:
-        with power_errors():
-            for _ in each_batch(machines, lambda ids: [call(InstanceIds=ids)], MOST_ENDED):
-                pass
+        for _ in each_batch(machines, lambda ids: [call(InstanceIds=ids)], MOST_ENDED):
+            pass
 
-    def _run_instances(self, parameters: Mapping[str, Any]) -> Machine:
-        with cloud_errors():
-            answer = self._launcher.run_instances(**parameters)
+    def _run_instances(self, request: Mapping[str, Any]) -> Machine:
+        with launch_errors(request):
+            answer = self._launcher.run_instances(**request["parameters"])
         machine = next(read_machines([answer]), None)
         if machine is None:
-            raise describe_shortfall([])
+            raise _describe_refusal(SHORT, answer)
         return machine
 
     def _create_fleet(self, request: Mapping[str, Any]) -> Machine:
         answer, parameters = self._send_fleet(request), request["parameters"]
         instances = [found for found in answer.get("Instances", ()) if found.get("InstanceIds")]
         if not instances:
-            raise describe_shortfall(answer.get("Errors", ()))
+            refusals = read_refusals(answer.get("Errors", ()), _find_offerings(request), is_short=True)
+            raise _describe_refusal(refusals[-1] if refusals else SHORT, answer)
         tags = {tag["Key"]: tag["Value"] for tag in parameters["TagSpecifications"][0]["Tags"]}
         return read_fleet(instances[0], tags)
 
@@ -248,17 +260,17 @@ class Ec2Fleet:
             steps += [partial(self._pause, seconds) for seconds in TEMPLATE_PAUSES]
         for step in steps:
             try:
-                return self._call_fleet(request["parameters"])
+                return self._call_fleet(request)
             except CloudError as error:
                 if error.code != NOT_FOUND:
                     raise
             step()
-        return self._call_fleet(request["parameters"])
+        return self._call_fleet(request)
 
-    def _call_fleet(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        with cloud_errors():
-            answer: Any = self._launcher.create_fleet(**parameters)
-        return name_zones(answer, parameters)
+    def _call_fleet(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        with launch_errors(request):
+            answer: Any = self._launcher.create_fleet(**request["parameters"])
+        return name_zones(answer, request["parameters"])
 
     def _find(self, filters: Mapping[str, list[str]]) -> Iterator[Machine]:
         wanted = {f"tag:{TAG_CLUSTER}": [self._cluster], "instance-state-name": list(ALIVE), **filters}
@@ -341,13 +353,42 @@ def name_zones(answer: dict[str, Any], parameters: Mapping[str, Any]) -> dict[st
     return answer
 
 
+@contextmanager
+def launch_errors(request: Mapping[str, Any]) -> Iterator[None]:
+    """Within this context, turn each exception of boto3 into a CloudError about this launch request. An error that
+    concerns a place has the only place of the request, or the one that its message names. If there is none, the error
+    concerns the offering.
+    """
+    try:
+        with cloud_errors(is_of_one=len(request.get("offerings", ())) <= 1):
+            yield
+    except CloudError as error:
+        if error.scope == "place":
+            places = [place for each in _find_offerings(request).values() for place in each]
+            names = {name for place in places if (name := _name(place, error.code))}
+            named = [name for name in names if name in error.message] or list(names)
+            error.place = named[0] if len(named) == 1 else ""
+            error.scope = "place" if error.place else "offering"
+        raise
+
+
+def _find_offerings(request: Mapping[str, Any]) -> Mapping[str, Sequence[Mapping[str, str]]]:
+    """Return the offerings of a launch request with their places. Older versions stored requests without them."""
+    return request.get("offerings") or {"": [{}]}
+
+
+def _name(place: Mapping[str, str], code: str) -> str:
+    """Return what an error with this code concerns of a place: its zone, or its subnet, as far as it has them."""
+    zone, subnet = place.get("AvailabilityZone", ""), place.get("SubnetId", "")
+    return (zone or subnet) if code in ABOUT_ZONES else (subnet or zone)
+
+
 def read_batch(answer: Mapping[str, Any], request: Mapping[str, Any]) -> BatchAnswer:
     """Return the machines and the refused offerings in the answer to the CreateFleet of a batch. `request`: as
     `freeze_batch` made it.
 
-    An offering is refused in two cases: (1) EC2 names an error for each place of the offering; (2) EC2 names an error
-    for one of its places, and fewer machines were launched than requested. Without any machine and any error, all
-    offerings lack capacity. Source: EC2's CreateFleet, which may launch fewer machines without an error.
+    Without any machine and any error, all offerings lack capacity. Source: EC2's CreateFleet, which may launch fewer
+    machines without an error. Raises CloudError if there is no machine and no error of the answer is a clear refusal.
     """
     parameters, offerings = request["parameters"], request["offerings"]
     tags = {tag["Key"]: tag["Value"] for tag in parameters["TagSpecifications"][0]["Tags"]}
@@ -358,17 +399,52 @@ def read_batch(answer: Mapping[str, Any], request: Mapping[str, Any]) -> BatchAn
         for key in [_find_offering(offerings, entry)]
     ]
     is_short = len(machines) < parameters["TargetCapacitySpecification"]["TotalTargetCapacity"]
+    refusals = read_refusals(answer.get("Errors", ()), offerings, is_short=is_short)
+    if not machines and not refusals:
+        refusals = [msgspec.structs.replace(SHORT, offering=key or None) for key in offerings]
+    if not machines and all(each.category in UNCLEAR for each in refusals):
+        raise _describe_refusal(refusals[-1], answer)
+    return BatchAnswer(machines=tuple(machines), refusals=tuple(refusals), is_after_unclear=was_unclear(answer))
+
+
+def read_refusals(
+    errors: Sequence[Mapping[str, Any]], offerings: Mapping[str, Sequence[Mapping[str, str]]], *, is_short: bool
+) -> list[Refusal]:
+    """Return the refused offerings in the errors of a fleet, the one to show last. `offerings`: offering -> the places
+    where EC2 might launch it. `is_short`: EC2 launched fewer machines than requested.
+
+    An offering is refused in two cases: (1) EC2 names an error for each place of the offering; (2) EC2 names an error
+    for one of its places, and machines are missing. If only some of its places were refused, or the errors concern
+    places, there is a refusal for each of these places.
+    """
     refusals: list[Refusal] = []
     for key, places in offerings.items():
-        errors = [each for each in answer.get("Errors", ()) if any(_is_at(each, place) for place in places)]
-        named = sum(any(_is_at(each, place) for each in errors) for place in places)
-        if errors and (is_short or named == len(places)):
-            found = describe_shortfall(errors)
-            refusals.append(Refusal(offering=key or None, category=found.category, code=found.code))
-    if not machines and not refusals:
-        none = describe_shortfall(answer.get("Errors", ()))
-        refusals = [Refusal(offering=key or None, category=none.category, code=none.code) for key in offerings]
-    return BatchAnswer(machines=tuple(machines), refusals=tuple(refusals))
+        by_place = [(place, [read_error(each) for each in errors if _is_at(each, place)]) for place in places]
+        found = [(place, choose_error(named)) for place, named in by_place if named]
+        is_everywhere = len(found) == len(places)
+        if not found or not (is_short or is_everywhere):
+            continue
+        if is_everywhere and all(error.scope != "place" for _, error in found):
+            refusals.append(choose_error(error for _, error in found).refuse(key or None))
+            continue
+        for place, error in found:
+            error.place = _name(place, error.code)
+            if error.scope == "place" and not error.place:
+                error.scope = "offering"
+            refusals.append(error.refuse(key or None))
+    return sorted(refusals, key=lambda each: RANKS.get(each.category, 0))
+
+
+def _describe_refusal(refusal: Refusal, answer: Mapping[str, Any]) -> CloudError:
+    """Return the refusal in the answer to a launch request as CloudError."""
+    return CloudError(
+        refusal.category,
+        refusal.code,
+        refusal.message,
+        refusal.scope,
+        place=refusal.place,
+        is_after_unclear=was_unclear(answer),
+    )
 
 
 def _find_offering(offerings: Mapping[str, Sequence[Mapping[str, str]]], entry: Mapping[str, Any]) -> str | None:

@@ -279,9 +279,7 @@ def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, category: Category, erro
 
 def read_refusal(slot: Slot, error: CloudError) -> Refusal:
     """Return the error of a slot's launch as the refusal of the slot's offering."""
-    return Refusal(
-        offering=slot.offering, category=error.category, code=error.code, message=error.message, scope=error.scope
-    )
+    return error.refuse(slot.offering)
 
 
 def note_refusal(

@@ -30,7 +30,9 @@ from scheduler.ports import UNHEARD, Category, CloudError
 
 Refused = dict[str, CloudError]
 """The errors with which the cloud refused machines: slot id -> error."""
-_OF_ONE: Final[frozenset[Category]] = frozenset({"capacity", "quota", "misconfigured"})
+_OF_MACHINE: Final[frozenset[Category]] = frozenset({"misconfigured", "state"})
+"""Categories of errors whose reason is the machine itself."""
+_OF_ONE: Final[frozenset[Category]] = frozenset({"capacity", "quota", *_OF_MACHINE})
 """Categories of errors of a call that may concern only some of its machines, so that smaller calls are tried."""
 _SHARED: Final[frozenset[Category]] = frozenset({"capacity", "quota"})
 """Categories of errors that hold for all machines of one offering and zone, so that no smaller calls are tried."""
@@ -90,7 +92,7 @@ def _find_place(slot: Slot) -> tuple[str, str, str]:
 
 
 def _is_pause(error: CloudError) -> bool:
-    return error.category != "misconfigured"
+    return error.category not in _OF_MACHINE
 
 
 def _start(ports: Ports, rules: Rules, slots: Sequence[Slot]) -> tuple[list[Slot], Refused]:
@@ -106,7 +108,7 @@ def _start(ports: Ports, rules: Rules, slots: Sequence[Slot]) -> tuple[list[Slot
             try:
                 ports.fleet.resize(slot.instance_id, offering.instance_type)
             except CloudError as error:
-                if error.category != "misconfigured":
+                if error.category not in _OF_MACHINE:
                     raise
                 refused[slot.id] = error
     done, more = _call_cloud(ports.fleet.start, [slot for slot in slots if slot.id not in refused])
