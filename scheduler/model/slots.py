@@ -37,6 +37,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Result of EC2's status checks; None while it is unknown."""
     interrupted: bool = False
     """Whether the cloud is ending this spot machine, or has ended it, to take its capacity back."""
+    reason: str = ""
+    """Why the machine was stopped or ended, as `CODE: message` with the cloud's own words; "": it was not, or the cloud
+    gives no reason.
+    """
+    category: str | None = None
+    scope: str | None = None
+    """`Category` and `Scope` of `reason` as of a refused launch; None: the reason concerns this machine only."""
     slot: str | None = None
     pool: str | None = None
     launch_id: str | None = None

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from scheduler.ports import CloudError, Place
+from scheduler.ports import MOST_MESSAGE, CloudError, Place
 from tests.ec2.conftest import IMAGE, Emulator, Launch, an_order, some_rules
 from workers.ec2.clients import Ec2Access, make_client
-from workers.ec2.fleet import Ec2Fleet, make_fleet, name_zones
+from workers.ec2.fleet import Ec2Fleet, make_fleet, name_zones, read_machine
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -259,6 +259,43 @@ def test_a_machine_that_two_pages_list_is_swept_once(
     monkeypatch.setattr("workers.ec2.fleet.read_pages", lambda _pages: iter([*pages, *pages]))
     swept = [machine.id for machine in Ec2Fleet(client, "blue", page_size=5).sweep()]
     assert sorted(swept) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (
+            {"Code": "Client.VolumeLimitExceeded", "Message": "Client.VolumeLimitExceeded: Volume limit exceeded"},
+            ("Client.VolumeLimitExceeded: Volume limit exceeded", "quota", "pool"),
+        ),
+        (
+            {"Code": "Client.InternalError", "Message": "Client error on launch"},
+            ("Client.InternalError: Client error on launch", None, None),
+        ),
+        (
+            {"Code": "Client.UserInitiatedShutdown", "Message": ""},
+            ("Client.UserInitiatedShutdown: ", None, None),
+        ),
+        ({"Code": "", "Message": ""}, ("", None, None)),
+        (None, ("", None, None)),
+    ],
+)
+def test_a_machine_that_ended_has_its_state_reason(
+    reason: dict[str, str] | None, expected: tuple[str, str | None, str | None]
+) -> None:
+    more = {} if reason is None else {"StateReason": reason}
+    ended = read_machine({"InstanceId": GONE, "State": {"Code": 48, "Name": "terminated"}, **more})  # type: ignore[typeddict-item]
+    assert (ended.reason, ended.category, ended.scope) == expected
+    running = read_machine({"InstanceId": GONE, "State": {"Code": 16, "Name": "running"}, **more})  # type: ignore[typeddict-item]
+    assert (running.reason, running.category, running.scope) == ("", None, None)
+
+
+def test_a_long_state_reason_is_bounded_and_one_line() -> None:
+    instance: Any = {"InstanceId": GONE, "State": {"Code": 48, "Name": "terminated"}}
+    instance["StateReason"] = {"Code": "Client.InternalError", "Message": "a\nb " * 50_000}
+    machine = read_machine(instance)
+    assert machine.reason.startswith("Client.InternalError: a b a b")
+    assert len(machine.reason) <= 2 * MOST_MESSAGE
 
 
 def test_a_machine_has_the_cluster_identity_and_the_highest_numbers(launch: Launch, fleet: Ec2Fleet) -> None:

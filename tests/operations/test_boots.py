@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from scheduler.model.launch_backoff import Hold
@@ -25,6 +26,90 @@ def boot_and_lose(harness: Harness) -> None:
     name = next(slot.id for slot in harness.store.find_slots(states=["booting"]))
     harness.fleet.terminate(harness.fleet.running)
     check(harness.ports, [name])
+
+
+def die(harness: Harness, names: list[str], reason: str, category: str | None = None, scope: str = "") -> None:
+    """Let EC2 end these machines with a state reason, and check their slots."""
+    for name in names:
+        harness.fleet.machines[name] = msgspec.structs.replace(
+            harness.fleet.machines[name], state="terminated", reason=reason, category=category, scope=scope or None
+        )
+    check(harness.ports, [slot.id for slot in harness.store.find_slots() if slot.instance_id in names])
+
+
+def holds(harness: Harness) -> dict[str, Hold]:
+    return {row.id: row for row in harness.store.read_rows() if isinstance(row, Hold)}
+
+
+def boot(harness: Harness, count: int) -> list[str]:
+    """Launch the machines of `count` slots, which do not become ready. Return the ids of the machines."""
+    harness.fleet.is_ready = lambda slot, machine, rules: False  # type: ignore[method-assign]
+    for number in range(1, count):
+        harness.submit(f"r{number + 1}")
+    harness.tick()
+    harness.play_tasks()
+    machines = [str(slot.instance_id) for slot in harness.store.find_slots(states=["booting", "binding"])]
+    assert len(machines) == count
+    return machines
+
+
+def test_a_machine_that_dies_leaves_the_reason_on_its_slot_in_the_event_and_in_the_log() -> None:
+    harness = a_harness()
+    [machine] = boot(harness, 1)
+    die(harness, [machine], "Client.InternalError: the key of the volume is disabled")
+    reason = "Client.InternalError: the key of the volume is disabled"
+    assert (harness.slot().state, harness.slot().refusal) == ("empty", reason)
+    event = next(each for each in reversed(harness.events) if each.name == "slot_empty")
+    assert (event.detail["reason"], event.detail["refusal"]) == ("gone", reason)
+    assert unhealthy(harness) == (1, 0, "linux-1 lost its machine while binding")
+    harness.tick()
+    assert (harness.slot().state, harness.slot().refusal) == ("launching", None)
+
+
+def test_a_machine_whose_end_was_decided_here_leaves_no_reason() -> None:
+    harness = Harness(CONFIG).leased()
+    harness.ask("release", reservation="r1", token=harness.token())
+    harness.ask("drain", slot="linux-1")
+    harness.tick()
+    die(harness, ["i-1"], "Client.UserInitiatedShutdown: User initiated shutdown")
+    assert (harness.slot().state, harness.slot().refusal) == ("empty", None)
+
+
+def test_a_boot_that_ends_for_the_reason_of_a_refused_launch_pauses_launches_like_one() -> None:
+    """The pause of a quota ends when fewer slots are active than after the refusal, so all slots that died count."""
+    harness = a_harness(max_leases_per_slot=1)
+    machines = boot(harness, 3)
+    die(harness, machines[:2], "Client.VolumeLimitExceeded: too many volumes", "quota", "pool")
+    [hold] = holds(harness).values()
+    assert (hold.id, hold.code, hold.message) == (
+        "linux/quota/",
+        "Client.VolumeLimitExceeded",
+        "too many volumes",
+    )
+    assert (hold.active, hold.streak, hold.at_boot, hold.until) == (1, 1, True, NOW + 60)
+    assert unhealthy(harness) is None
+    assert [waiting.code for waiting in harness.tick().plan.waiting] == ["booting", "at_quota", "at_quota"]
+
+
+def test_a_machine_that_becomes_ready_ends_the_pause_of_refused_boots() -> None:
+    harness = a_harness()
+    [machine] = boot(harness, 1)
+    die(harness, [machine], "Client.VolumeLimitExceeded: too many volumes", "quota", "pool")
+    del harness.fleet.is_ready
+    harness.now += 60
+    harness.settle(10)
+    assert (harness.phase(), holds(harness)) == ("leased", {})
+
+
+@pytest.mark.parametrize(("zone", "subject"), [("a", "@a"), ("c", ""), (None, "")])
+def test_a_boot_that_ends_for_lack_of_capacity_rests_the_zone_of_the_machine_if_the_rules_name_it(
+    zone: str | None, subject: str
+) -> None:
+    harness = a_harness(ec2={"subnets": ["a:subnet-1", "b:subnet-2"]})
+    [machine] = boot(harness, 1)
+    harness.fleet.machines[machine] = msgspec.structs.replace(harness.fleet.machines[machine], zone=zone)
+    die(harness, [machine], "Server.InsufficientInstanceCapacity: none left", "capacity", "offering")
+    assert list(holds(harness)) == [f"linux/capacity/{subject}"]
 
 
 def unhealthy(harness: Harness) -> tuple[int, float, str] | None:

@@ -19,7 +19,16 @@ from scheduler.ports import UNCLEAR, BatchAnswer, BatchOrder, CloudError, Launch
 from workers.ec2.batches import MOST_IDS, each_batch, read_pages
 from workers.ec2.budget import CallBudget
 from workers.ec2.clients import LAUNCH_READ_SECONDS, Ec2Access, make_client
-from workers.ec2.errors import ABOUT_ZONES, RANKS, choose_error, cloud_errors, read_error, was_unclear
+from workers.ec2.errors import (
+    ABOUT_ZONES,
+    RANKS,
+    choose_error,
+    classify_reason,
+    cloud_errors,
+    read_error,
+    read_message,
+    was_unclear,
+)
 from workers.ec2.places import Places
 from workers.ec2.requests import (
     TAG_BATCH,
@@ -62,6 +71,8 @@ of its Machine is `stopping`.
 
 MOST_DIGITS: Final = 16
 """Most digits of a number in a tag of a machine: as many as 2**53 has, because the numbers are smaller."""
+ENDING: Final = frozenset({"stopping", "stopped", "terminated"})
+"""The states of a Machine in which EC2's state reason is why the machine ends. In others it may be `pending`."""
 INTERRUPTIONS: Final = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
 """Codes in EC2's state reason of an instance whose spot capacity EC2 has taken back."""
 
@@ -305,15 +316,23 @@ def read_machine(instance: "InstanceTypeDef") -> Machine:
     """
     tags = {tag.get("Key"): tag.get("Value") for tag in instance.get("Tags", ())}
     launched = instance.get("LaunchTime")
+    state = STATES[instance["State"]["Name"]]
+    reason = instance.get("StateReason", {}) if state in ENDING else {}
+    code, message = read_message(reason.get("Code", "")), read_message(reason.get("Message", ""))
+    meaning = classify_reason(code, message)
     return Machine(
         id=instance["InstanceId"],
-        state=STATES[instance["State"]["Name"]],
+        state=state,
         address=instance.get("PrivateIpAddress") or instance.get("PublicIpAddress"),
         type=instance.get("InstanceType"),
         zone=instance.get("Placement", {}).get("AvailabilityZone"),
         market=_market(instance.get("InstanceLifecycle")),
         launched_at=launched.timestamp() if launched else None,
-        interrupted=instance.get("StateReason", {}).get("Code") in INTERRUPTIONS,
+        interrupted=code in INTERRUPTIONS,
+        # EC2's message mostly begins with the code.
+        reason=f"{code}: {message.removeprefix(f'{code}: ')}" if code else "",
+        category=meaning.category if meaning else None,
+        scope=meaning.scope if meaning else None,
         **_read_tags(tags),
     )
 

@@ -2,10 +2,11 @@
 checks.
 """
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -15,11 +16,11 @@ from scheduler.model.slots import Machine, Slot
 from scheduler.model.transitions import WITH_MACHINE
 from scheduler.operations.change_set import STOP_DONE
 from scheduler.operations.commands.slot_commands import INTERRUPTED, interrupt
-from scheduler.operations.machines.launch import is_put_off
+from scheduler.operations.machines.launch import forget_holds, is_put_off, note_refusal
 from scheduler.operations.ports import Ports, announce, send_callbacks
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_good_boot
-from scheduler.ports import RefusedMessage, StoreUnavailableError
+from scheduler.ports import Category, Refusal, RefusedMessage, Scope, StoreUnavailableError
 
 BATCH = 500
 """The most slots whose machines one task checks."""
@@ -64,12 +65,14 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
         work.slots = transaction.load_slots([slot.id for slot in slots])
+        before = dict(work.slots)
         for seen in slots:
-            current = work.slots.get(seen.id)
+            current = before.get(seen.id)
             if current is not None and current.instance_id == seen.instance_id:
                 mirror(work, rules, current, machines.get(seen.instance_id or ""), serves=seen.id in serving)
                 if seen.state == "ready":
                     _note_probe(work, seen.id, failed=seen.id in failing)
+        _note_boots(work, rules, [slot for slot in before.values() if slot.state in BOOTING], machines)
         change_set = work.flush()
     interrupted = [
         change_set.slots[event.slot] for event in change_set.events if event.slot and event.name == INTERRUPTED
@@ -133,7 +136,7 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
         if machine.state == "stopping" or work.leases.list_on(slot):  # promise: taken-back-requeued
             return
     if machine.state == "terminated":
-        _mirror_gone(work, rules, slot)
+        _mirror_gone(work, rules, slot, machine)
         return
     if slot.state == "stopped" or (machine.state == "stopped" and slot.power is None):
         _mirror_power(work, slot, machine)
@@ -148,6 +151,43 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
         note_good_boot(work, slot)
     elif slot.missed:
         work.put(msgspec.structs.replace(slot, missed=0))
+
+
+def _note_boots(work: UnitOfWork, rules: Rules, booting: Sequence[Slot], machines: Mapping[str, Machine]) -> None:
+    """Stage the launch back-offs of machines that ended while they booted, for a reason with which EC2 also refuses
+    launches, like a quota of volumes. End such back-offs if a machine has become ready. `booting`: the slots as they
+    were before.
+    """
+    ready = [slot for slot in booting if work.slots[slot.id].state == "ready"]
+    if ready:
+        forget_holds(work, rules, ready, at_boot=True)
+    refused: dict[tuple[str, str | None, Refusal], list[Slot]] = defaultdict(list)
+    for slot in booting:
+        machine = machines.get(slot.instance_id or "")
+        if machine is not None and machine.category and work.slots[slot.id].state == "empty":
+            refused[slot.pool, slot.market, _read_reason(rules, slot, machine)].append(slot)
+    gone = Counter(slot.pool for slots in refused.values() for slot in slots)
+    for (name, _, refusal), slots in refused.items():
+        if pool := rules.pools.get(name):
+            # A booting slot has the time of its launch only in `launched_at`.
+            first = msgspec.structs.replace(slots[0], since=slots[0].launched_at or slots[0].since)
+            note_refusal(work, pool, first, refusal, refused=gone[name], at_boot=True)
+
+
+def _read_reason(rules: Rules, slot: Slot, machine: Machine) -> Refusal:
+    """Return the reason for which a machine ended while it booted as a refusal of the launch of its slot."""
+    code, _, message = machine.reason.partition(": ")
+    pool = rules.pools.get(slot.pool)
+    places = pool.ec2.list_places(None) if pool else []
+    is_placed = machine.category == "capacity" and any(machine.zone in place for place in places)
+    return Refusal(
+        offering=slot.offering,
+        category=cast("Category", machine.category),
+        scope=cast("Scope", machine.scope or "offering"),
+        code=code,
+        message=message,
+        place=(machine.zone or "") if is_placed else "",
+    )
 
 
 def _mirror_power(work: UnitOfWork, slot: Slot, machine: Machine) -> None:
@@ -174,7 +214,7 @@ def _mirror_power(work: UnitOfWork, slot: Slot, machine: Machine) -> None:
     if missed < MOST_MISSES:
         work.put(msgspec.structs.replace(slot, missed=missed))
     elif is_stopped:
-        interrupt(work, slot.id, work.now)  # promise: stopped-elsewhere
+        interrupt(work, slot.id, work.now, machine.reason)  # promise: stopped-elsewhere
     else:
         work.put(msgspec.structs.replace(slot, power="stop", attempts=0, not_before=0.0, sent_at=0.0, missed=0))
 
@@ -183,13 +223,16 @@ def _whereabouts(machine: Machine) -> dict[str, Any]:
     return {"address": machine.address, "instance_type": machine.type, "zone": machine.zone}
 
 
-def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
-    """Make a slot empty because its machine is gone. If the machine had not become ready, count a failed boot of the
-    slot's pool.
+def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None = None) -> None:
+    """Make a slot empty because its machine is gone. Store why EC2 ended the machine, unless its end was decided here.
+    If the machine had not become ready, count a failed boot of the slot's pool, except for a reason with which EC2 also
+    refuses launches. `machine`: as EC2 still describes it.
     """
-    if slot.state in BOOTING:
+    reason = "" if machine is None or slot.state == "terminating" else machine.reason
+    if slot.state in BOOTING and not (machine and machine.category):
         note_failed_boot(work, rules.pools.get(slot.pool), slot, f"lost its machine while {slot.state}")
-    work.move_slot(slot, "empty", reason="gone")  # promise: empty-confirmed
+    changes: dict[str, Any] = {"refusal": reason} if reason else {}
+    work.move_slot(slot, "empty", reason="gone", **changes)  # promise: empty-confirmed
 
 
 def _mirror_missing(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
