@@ -10,14 +10,20 @@ from itertools import count
 from typing import Any, ClassVar, Final
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.core.utils import utcnow
 from moto.ec2.models import ec2_backends
 from moto.ec2.models import instances as moto_instances
+from moto.ec2.models.block_device import BlockDeviceType
+from moto.ec2.models.elastic_block_store import VolumeAttachment
 
 from workers.ec2.emulator.calls import Place
+from workers.ec2.emulator.images import AMAZON_LINUX_ROOT
 from workers.ec2.emulator.lives import Cause, Fate, Life, Lives
 from workers.ec2.emulator.power_switch import PowerSwitch
 from workers.ec2.emulator.settings import EmulatorSettings
 
+ROOT_GIB: Final = 8
+"""Size of the root volume of an image, in GiB."""
 PENDING, RUNNING, SHUTTING_DOWN, TERMINATED = 0, 16, 32, 48
 
 
@@ -47,6 +53,8 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
         self.launch: str = next(reversed(self.ec2_backend.reservations))
         EmulatedInstance._hidden_until = max(self._hidden_until, now + settings.describe_lag_seconds)
         _KNOWN[self.id] = self
+        if self.image_id not in self.ec2_backend.amis:
+            self.root_device_name = AMAZON_LINUX_ROOT
         spot = kwargs.get("lifecycle") == "spot" or kwargs.get("instance_market_options") == "spot"
         self.life = Life(
             id=self.id,
@@ -138,6 +146,29 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
     @property
     def _has_no_address(self) -> bool:
         return time.monotonic() < self._began_at + self._settings.address_lag_seconds
+
+    def setup_defaults(self) -> None:
+        """Add the root volume of the image."""
+        volume = self.ec2_backend.create_volume(size=ROOT_GIB, zone_name=self._placement.zone)
+        # moto's attach_volume looks at each instance to find this one.
+        device = self.root_device_name
+        volume.attachment = VolumeAttachment(volume, self, device, "attached")  # type: ignore[abstract]
+        self.block_device_mapping[device] = BlockDeviceType(
+            volume_id=volume.id, status=volume.status, size=ROOT_GIB, attach_time=utcnow(), delete_on_termination=True
+        )
+
+    def add_block_device(self, size: int | None, device_path: str, *details: Any, **more: Any) -> None:
+        """Add a volume beside the root volume of the image. A volume at the root device replaces the root volume."""
+        root = self.block_device_mapping.get(self.root_device_name)
+        if device_path == self.root_device_name:
+            size = size or ROOT_GIB
+            if root is not None:
+                self.ec2_backend.detach_volume(root.volume_id, self.id, device_path)
+                self.ec2_backend.delete_volume(root.volume_id)
+        elif root is None:
+            self.setup_defaults()
+        # A volume without a size has that of its snapshot.
+        super().add_block_device(size, device_path, *details, **more)  # type: ignore[arg-type]
 
     def get_tags(self) -> list[dict[str, str]]:
         """Return the tags of this instance. This method replaces moto's, which searches the tags of all resources for

@@ -30,6 +30,7 @@ from workers.ec2.emulator.calls import Call, Place, credential_scope, read_call,
 from workers.ec2.emulator.control import Control
 from workers.ec2.emulator.error_codes import describe_reason
 from workers.ec2.emulator.faults import Throttle
+from workers.ec2.emulator.images import DESCRIBE, REGISTER, complete_registration, know_public_images
 from workers.ec2.emulator.instance_pages import INSTANCES, STATUSES, InstancePages
 from workers.ec2.emulator.instances import (
     EmulatedInstance,
@@ -55,6 +56,7 @@ from workers.ec2.emulator.script import Script, ScriptPlayer
 from workers.ec2.emulator.settings import FaultRule
 from workers.ec2.emulator.spot_prices import ACTION as SPOT_PRICES
 from workers.ec2.emulator.spot_prices import find_on_demand_price
+from workers.ec2.emulator.templates import complete_launch
 from workers.ec2.emulator.type_pages import answer_page, is_paged
 from workers.ec2.emulator.young_templates import CREATE, YoungTemplates
 
@@ -232,14 +234,20 @@ class Middleware:
             return _Reply(answer_page(call, patterns, lambda part: self._forward(part, environ)))
         if call.action in {INSTANCES, STATUSES}:
             return _Reply(self._pages.answer(call, lambda part: self._forward(part, environ)))
-        if call.is_launch:
-            return self._launch(call, environ)
+        return self._launch(call, environ) if call.is_launch else _Reply(self._carry_out(call, environ))
+
+    def _carry_out(self, call: Call, environ: "WSGIEnvironment") -> Response:
+        """Let moto carry out a call that launches nothing, and do what moto leaves out."""
         self._pages.note(call)
+        if call.action == DESCRIBE:
+            know_public_images(call)
         answer = self._forward(call, environ)
+        if call.action == REGISTER:
+            complete_registration(call, answer.get_data(as_text=True))
         if call.action == CREATE and answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK
             found_at = time.monotonic() + self.control.settings.template_lag_seconds
             self._young_templates.add(call, answer.get_data(as_text=True), found_at)
-        return _Reply(answer)
+        return answer
 
     def _refuse(self, call: Call) -> _Reply | None:
         """Return the refusal of a call that is not carried out at all, because of its signing time, throttling, an
@@ -276,9 +284,10 @@ class Middleware:
             answer = self._create_fleet(call, grant, environ)
         elif grant.counts:
             answer = self._forward(call.asking_for(sum(grant.counts.values())), environ)
+            complete_launch(call, find_launched(answer))
         else:
             answer = answer_fault(grant.errors[0][1])
-        given = list(find_all(find_instances(answer.get_data(as_text=True))).values())
+        given = find_launched(answer)
         self.background_events.add(given, call.token)
         if key and answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK
             self._tokens[key] = _Remembered(call.parameters, answer.get_data(), answer.content_type or "")
@@ -306,6 +315,7 @@ class Middleware:
             part = call.only(place, find_subnet(place, call.region)).asking_for(count)
             answer = self._forward(part, environ)
             if answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK
+                complete_launch(part, find_launched(answer))
                 given.append(answer.get_data(as_text=True))
             else:
                 refused.append((place, answer))
@@ -333,6 +343,11 @@ class Middleware:
         changed = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         with without_hidden(call.region) if call.action.startswith("Describe") else nullcontext():
             return Response.from_app(self._moto, changed, buffered=True)
+
+
+def find_launched(answer: Response) -> list[EmulatedInstance]:
+    """Return the instances in the answer to a launch."""
+    return list(find_all(find_instances(answer.get_data(as_text=True))).values())
 
 
 def _create_app(service: SERVICE_NAMES) -> Flask:

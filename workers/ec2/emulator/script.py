@@ -33,6 +33,7 @@ from scheduler.model.validation import (
 )
 from workers.ec2.emulator.background_events import LONG_BEFORE, RETIREMENT, BackgroundEvents
 from workers.ec2.emulator.control import Control
+from workers.ec2.emulator.images import find_root_device
 from workers.ec2.emulator.instances import EmulatedInstance, each_instance
 from workers.ec2.emulator.settings import EmulatorSettings, Share
 
@@ -259,6 +260,7 @@ def _register(image: NewImage, region: str) -> None:
     the image.
     """
     ami = ec2_backends[DEFAULT_ACCOUNT_ID][region].register_image(image.name)
+    ami.root_device_name = find_root_device(image.name)
     if image.parameter is not None:
         ssm_backends[DEFAULT_ACCOUNT_ID][region].put_parameter(
             name=image.parameter,
