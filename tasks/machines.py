@@ -239,17 +239,33 @@ def stop_slots(slots: list[tuple[str, int]]) -> str:
     return _log_outcomes("stop", outcomes, "The stops of machines were requested.", "Machines were not stopped.")
 
 
+_ENDS: Final = {
+    "asked": "The end of machines was requested.",
+    "not_due": "The end of machines is put off: EC2 did not accept it before.",
+    "empty": "No machine had to be ended.",
+    "not_wanted": "No machine had to be ended.",
+}
+"""Outcome of the termination of a slot's machine -> sentence. Any other outcome is the category of an error of EC2."""
+
+
+def _log_ends(outcomes: Mapping[str, str], **fields: object) -> str:
+    """Log one line for each different outcome of terminations, with the number of slots that had it, and as a warning
+    if EC2 did not accept them. Return the different outcomes as one text. `outcomes`: slot -> outcome.
+    """
+    for result, count in Counter(outcomes.values()).items():
+        sentence = _ENDS.get(result, "EC2 did not accept the end of machines; it is requested again.")
+        write = log.info if result in _ENDS else log.warning
+        write(sentence, action=f"terminate.{result}", slots=count, **fields)
+    return ", ".join(sorted(set(outcomes.values())))
+
+
 @app.task(name=TERMINATE_SLOTS)
 def terminate_slots(slots: list[tuple[str, int]]) -> str:
     """End the machines that these slots have in these epochs, given as pairs (slot, epoch)."""
-    outcomes = terminate_all(services.ports, [(slot, epoch) for slot, epoch in slots])
-    return _log_outcomes("terminate", outcomes, "The ends of machines were requested.", "No machine had to be ended.")
+    return _log_ends(terminate_all(services.ports, [(slot, epoch) for slot, epoch in slots]))
 
 
 @app.task(name=TERMINATE_SLOT)
 def terminate_slot(slot_id: str, epoch: int) -> str:
     """End the machine that this slot has in the epoch `epoch`; a machine of another epoch of the slot is not ended."""
-    result = terminate(services.ports, slot_id, epoch)
-    sentence = "The end of a machine was requested." if result == "asked" else "No machine had to be ended."
-    log.info(sentence, action=f"terminate.{result}", slot=slot_id, epoch=epoch)
-    return result
+    return _log_ends({slot_id: terminate(services.ports, slot_id, epoch)}, slot=slot_id, epoch=epoch)

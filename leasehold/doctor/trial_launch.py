@@ -245,12 +245,14 @@ class TrialLaunch:
     def _terminate(self) -> None:
         for attempt in count(1):
             try:
-                self._fleet.terminate([self._known.id])
+                error = self._fleet.terminate([self._known.id]).get(self._known.id)
+            except CloudError as whole:
+                error = whole
+            if error is None:
                 return
-            except CloudError:
-                if attempt == MOST_ATTEMPTS:
-                    raise
-                time.sleep(find_delay(attempt))
+            if attempt == MOST_ATTEMPTS:
+                raise error
+            time.sleep(find_delay(attempt))
 
     def _await_end(self) -> None:
         began = time.monotonic()

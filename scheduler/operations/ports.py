@@ -177,7 +177,7 @@ def _warn_of_refusals(ports: Ports, change_set: ChangeSet) -> None:
     begins, however many slots it concerned, and one for all slots with the same words that were refused anything else.
     """
     for row in change_set.rows:
-        if isinstance(row, Hold) and row.code and row.refused_at == change_set.at:
+        if isinstance(row, Hold) and row.kind != "strangers" and row.code and row.refused_at == change_set.at:
             ports.warn(
                 "EC2 refused launches.",
                 action="launch.refused",

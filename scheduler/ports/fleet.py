@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from scheduler.model.launch_backoff import describe_error
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 
@@ -74,6 +75,18 @@ class CloudError(Exception):
             scope=self.scope,
             place=self.place,
         )
+
+    @property
+    def may_concern_one(self) -> bool:
+        """Whether a call about several machines may be refused because of only one of them. A throttled call, an
+        unclear answer and refused credentials concern every machine of the call.
+        """
+        return self.category not in {"throttled", *UNCLEAR} and self.scope != "caller"
+
+    @property
+    def answer(self) -> str:
+        """The cloud's answer as one text: `CODE: message`. The message is cut after MOST_MESSAGE characters."""
+        return describe_error(self.code, self.message[:MOST_MESSAGE])
 
 
 MOST_MESSAGE: Final = 500
@@ -220,20 +233,25 @@ class Fleet(Protocol):
     def sweep(self) -> Iterator[Machine]:
         """Yield every machine with the cluster's tags once, except terminated ones. The cloud is read page by page."""
 
-    def claim(self, machines: Sequence[str], cluster_id: str) -> None:
-        """Tag these machines with the cluster's identity. Ids that the cloud does not know are ignored."""
+    def claim(self, machines: Sequence[str], cluster_id: str) -> dict[str, CloudError]:
+        """Tag these machines with the cluster's identity. Result and errors: as of `terminate`."""
 
-    def terminate(self, machines: Sequence[str]) -> None:
-        """Terminate the machines with these ids. Repeating the call is harmless; unknown ids are ignored."""
+    def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
+        """Terminate the machines with these ids. Return machine id -> error for each machine that the cloud did not
+        accept; all others are accepted. Repeating the call is harmless; unknown ids are ignored.
 
-    def stop(self, machines: Sequence[str]) -> None:
-        """Stop the machines with these ids; their storage is kept. Repeating the call is harmless; unknown ids are
-        ignored. If the cloud refuses one of several machines, the call fails, and any of them may be stopping.
+        A refusal that may concern one machine (`CloudError.may_concern_one`) is in the result and does not prevent the
+        end of the other machines. If very many machines are refused in a row, the cloud is not called for the rest:
+        they are in the result with the same error. Any other error is raised as CloudError if nothing is known of any
+        machine yet; else the machines for which the cloud was not called are in the result with it.
         """
 
-    def start(self, machines: Sequence[str]) -> None:
-        """Start the stopped machines with these ids. Repeating the call is harmless; unknown ids are ignored. If the
-        cloud refuses one of several machines, the call fails, and any of them may be starting.
+    def stop(self, machines: Sequence[str]) -> dict[str, CloudError]:
+        """Stop the machines with these ids; their storage is kept. Result and errors: as of `terminate`."""
+
+    def start(self, machines: Sequence[str]) -> dict[str, CloudError]:
+        """Start the stopped machines with these ids. Result and errors: as of `terminate`. If the cloud lacks capacity
+        or quota for one machine, it is not called for the rest of the machines.
         """
 
     def resize(self, machine: str, instance_type: str) -> None:

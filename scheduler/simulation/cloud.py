@@ -215,38 +215,45 @@ class SimulatedCloud:
         """Yield every machine with the cluster's tags, except terminated ones. See Fleet."""
         return (found for name in self._machines if (found := self._describe(name)).state != "terminated")
 
-    def claim(self, machines: Sequence[str], cluster_id: str) -> None:
+    def claim(self, machines: Sequence[str], cluster_id: str) -> dict[str, CloudError]:  # noqa: ARG002 - of the port
         """Tag machines with the identity of the cluster. Here: do nothing, because a simulation has only one cluster.
         See Fleet.
         """
+        return {}
 
-    def terminate(self, machines: Sequence[str]) -> None:
+    def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
         """Terminate these machines after the simulated delay. Unknown ids are ignored. See Fleet."""
         for name in machines:
             if name in self._machines:
                 self.end(name, self._event_queue.now + self.delays.terminate)
+        return {}
 
-    def stop(self, machines: Sequence[str]) -> None:
+    def stop(self, machines: Sequence[str]) -> dict[str, CloudError]:
         """Stop these machines after the simulated delay. See Fleet."""
         for name in machines:
             if name in self._machines and self._machines[name].stopped_at == inf:
                 self._machines[name].stopped_at = self._event_queue.now + self.delays.stop
+        return {}
 
     def put_stopped(self, name: str) -> None:
         """Mark the machine `name` as stopped from now on."""
         self._machines[name].stopped_at = self._event_queue.now
 
-    def start(self, machines: Sequence[str]) -> None:
-        """Start these machines; raise CloudError if one of them is refused. See Fleet."""
+    def start(self, machines: Sequence[str]) -> dict[str, CloudError]:
+        """Start these machines, except those that are refused. See Fleet."""
         self.calls += 1
-        refused = next((name for name in machines if name in self.verdicts), None)
-        if refused is not None:
-            verdict = self.verdicts[refused] if len(machines) > 1 else self.verdicts.pop(refused)
-            raise CloudError(verdict, verdict, "the simulated cloud refuses this start: outage, shortage or quota")
-        for machine in (self._machines[name] for name in machines if name in self._machines):
-            if machine.stopped_at <= self._event_queue.now:
+        refused: dict[str, CloudError] = {}
+        for name in machines:
+            if (verdict := self.verdicts.pop(name, None)) is not None:
+                reason = "the simulated cloud refuses this start: outage, shortage or quota"
+                refused[name] = CloudError(verdict, verdict, reason)
+            elif name in self._machines and self._machines[name].stopped_at <= self._event_queue.now:
+                machine = self._machines[name]
                 machine.stopped_at, machine.runs_at = inf, self._event_queue.now + self.delays.start
                 machine.serves_at = machine.runs_at + self.delays.bind
+        if error := next((each for each in refused.values() if not each.may_concern_one), None):
+            raise error
+        return refused
 
     def resize(self, machine: str, instance_type: str) -> None:
         """Change the instance type of a stopped machine. Here: do nothing, because simulated machines have no instance

@@ -68,6 +68,8 @@ class CountingFleet:
         """The calls that stopped, started or resized machines: the name of the call, then its arguments."""
         self.refused: dict[str, CloudError] = {}
         """Machine -> the error with which the cloud refuses to stop or start it."""
+        self.protected: dict[str, CloudError] = {}
+        """Machine -> the error with which the cloud refuses to terminate it."""
         self.answers: dict[str, BatchAnswer] = {}
         """Client token -> the answer to the request of a batch."""
         self.most: int | None = None
@@ -165,30 +167,34 @@ class CountingFleet:
         fields = {"state": "running", "pool": "linux", "launch_id": f"launch-of-{name}", **tags}
         self.machines[name] = Machine(id=name, slot=slot, **fields)
 
-    def claim(self, machines: Sequence[str], cluster_id: str) -> None:
+    def claim(self, machines: Sequence[str], cluster_id: str) -> dict[str, CloudError]:
         """See Fleet."""
         for name in machines:
             self.machines[name] = msgspec.structs.replace(self.machines[name], cluster_id=cluster_id)
+        return {}
 
-    def terminate(self, machines: Sequence[str]) -> None:
-        """See Fleet."""
-        for name in machines:
-            self.terminations.append(name)
-            if name in self.machines:
-                self.machines[name] = msgspec.structs.replace(self.machines[name], state="terminated")
+    def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
+        """See Fleet. A machine is gone at once."""
+        refused = find_refused(machines, self.protected)
+        self.terminations += [name for name in machines if name not in refused]
+        self._set_state([name for name in machines if name not in refused], "terminated")
+        return refused
 
-    def stop(self, machines: Sequence[str]) -> None:
+    def stop(self, machines: Sequence[str]) -> dict[str, CloudError]:
         """See Fleet. A machine is stopped at once."""
-        self._power("stop", machines, "stopped")
+        return self._power("stop", machines, "stopped")
 
-    def start(self, machines: Sequence[str]) -> None:
+    def start(self, machines: Sequence[str]) -> dict[str, CloudError]:
         """See Fleet."""
-        self._power("start", machines, "running")
+        return self._power("start", machines, "running")
 
-    def _power(self, call: str, machines: Sequence[str], state: Literal["stopped", "running"]) -> None:
+    def _power(self, call: str, machines: Sequence[str], state: Literal["stopped", "running"]) -> dict[str, CloudError]:
         self.powered.append((call, *machines))
-        if error := next((self.refused[name] for name in machines if name in self.refused), None):
-            raise error
+        refused = find_refused(machines, self.refused)
+        self._set_state([name for name in machines if name not in refused], state)
+        return refused
+
+    def _set_state(self, machines: Sequence[str], state: Literal["stopped", "running", "terminated"]) -> None:
         for name in machines:
             if name in self.machines and self.machines[name].state != "terminated":
                 self.machines[name] = msgspec.structs.replace(self.machines[name], state=state)
@@ -201,6 +207,16 @@ class CountingFleet:
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
         """See Probe."""
         return machine.state == "running"
+
+
+def find_refused(machines: Sequence[str], errors: Mapping[str, CloudError]) -> dict[str, CloudError]:
+    """Return the machines of a call that are refused, by the errors of single machines. Raises an error that concerns
+    the whole call.
+    """
+    refused = {name: errors[name] for name in machines if name in errors}
+    if whole := next((each for each in refused.values() if not each.may_concern_one), None):
+        raise whole
+    return refused
 
 
 @dataclass

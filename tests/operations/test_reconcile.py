@@ -9,8 +9,9 @@ from scheduler.model.rules import read_rules
 from scheduler.model.slots import Machine
 from scheduler.operations.machines.check import YOUNG_SECONDS, check, sweep
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, launch, order_of
-from scheduler.operations.machines.reconcile import ORPHAN_SECONDS, STRANGER_SECONDS, Reconciled, reconcile
+from scheduler.operations.machines.reconcile import ORPHAN_SECONDS, Reconciled, reconcile
 from scheduler.operations.machines.terminate import terminate
+from scheduler.operations.machines.unbound import STRANGER_SECONDS
 from scheduler.ports import CloudError
 from scheduler.store.memory import MemoryStore
 from tests.builders import a_slot
@@ -164,9 +165,9 @@ def test_a_second_machine_of_one_launch_is_terminated_at_once() -> None:
     """This must never happen. If it does, the second machine costs money and is not used."""
     harness = a_launch_whose_answer_was_lost()
     harness.fleet.appear("i-2", launch_id=harness.slot().launch_id, launched_at=harness.now)
-    assert reconcile(harness.ports) == Reconciled(settled=1, ended=1)
+    assert reconcile(harness.ports) == Reconciled(settled=1, ended=1, strangers=1)
     harness.fleet.appear("i-3", launch_id=harness.slot().launch_id, launched_at=harness.now)
-    assert reconcile(harness.ports) == Reconciled(ended=1)
+    assert reconcile(harness.ports) == Reconciled(ended=1, strangers=1)
     assert (harness.slot().instance_id, harness.fleet.running) == ("i-1", ["i-1"])
 
 
@@ -275,7 +276,7 @@ def test_a_refused_termination_is_repeated_by_the_sweep() -> None:
     harness.mailbox.tasks.clear()
     ends, name = harness.fleet.terminate, harness.slot().launch_id or ""
 
-    def refuse(machines: object) -> None:
+    def refuse(machines: object) -> dict[str, CloudError]:
         raise CloudError("throttled", "RequestLimitExceeded", str(machines))
 
     def meanwhile() -> None:

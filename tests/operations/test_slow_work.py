@@ -146,7 +146,7 @@ def test_a_slot_is_empty_only_when_the_cloud_reports_its_machine_gone() -> None:
     harness.now += 301
     harness.tick()
     harness.tick()
-    harness.fleet.terminate = lambda machines: None  # type: ignore[method-assign]
+    harness.fleet.terminate = lambda machines: {}  # type: ignore[method-assign]
     harness.play_tasks()
     assert check(harness.ports, ["linux-1"]) == 0
     assert harness.slot().state == "terminating"

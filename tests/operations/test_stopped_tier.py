@@ -128,20 +128,50 @@ def test_a_refused_start_leaves_the_slot_stopped_and_pauses_launches(category: s
     assert holds == [category]
 
 
-def test_a_machine_that_cannot_be_started_is_terminated() -> None:
+@pytest.mark.parametrize("category", ["misconfigured", "state"])
+def test_a_machine_that_cannot_be_started_is_terminated(category: Any) -> None:
     harness = to_start()
-    harness.fleet.refused["i-1"] = CloudError("misconfigured", "IncorrectInstanceState", "no")
-    assert start_all(harness.ports, [("linux-1", 1)]) == {"linux-1": "misconfigured"}
+    harness.fleet.refused["i-1"] = CloudError(category, "IncorrectInstanceState", "no")
+    assert start_all(harness.ports, [("linux-1", 1)]) == {"linux-1": category}
     assert harness.slot().state == "terminating"
     harness.play_tasks()
     assert harness.fleet.machines["i-1"].state == "terminated"
 
 
-def test_a_machine_that_cannot_be_stopped_is_terminated() -> None:
+@pytest.mark.parametrize("category", ["misconfigured", "state"])
+def test_a_machine_that_cannot_be_stopped_is_terminated(category: Any) -> None:
     harness = booted()
-    harness.fleet.refused["i-1"] = CloudError("misconfigured", "UnsupportedOperation", "no")
+    harness.fleet.refused["i-1"] = CloudError(category, "UnsupportedOperation", "no")
     harness.play_tasks()
     assert harness.fleet.machines["i-1"].state == "terminated"
+
+
+def test_a_machine_whose_stop_is_not_permitted_stays_in_the_tier_until_the_stop_succeeds() -> None:
+    harness = booted()
+    harness.fleet.refused["i-1"] = CloudError("auth", "UnauthorizedOperation", "You may not.")
+    delays = []
+    for _ in range(4):
+        harness.play_tasks()
+        slot = harness.slot()
+        assert (slot.state, slot.power, slot.refusal) == ("stopped", "stop", "UnauthorizedOperation: You may not.")
+        delays.append(slot.not_before - harness.now)
+        harness.now = slot.not_before + 0.01
+        recover(harness.ports)
+    assert delays == [1, 2, 4, 8]
+    (event,) = [each for each in harness.events if each.name == "slot_stop_refused"]
+    assert event.detail["refusal"] == "UnauthorizedOperation: You may not."
+    harness.fleet.refused.clear()
+    harness.play_tasks()
+    assert (harness.slot().state, harness.slot().power, harness.slot().refusal) == ("stopped", None, None)
+
+
+def test_a_stop_that_is_not_permitted_ends_at_its_timeout_like_one_without_effect() -> None:
+    harness = booted()
+    harness.fleet.refused["i-1"] = CloudError("auth", "UnauthorizedOperation", "You may not.")
+    harness.play_tasks()
+    harness.now += 301
+    harness.tick()
+    assert (harness.slot().state, harness.slot().refusal) == ("terminating", None)
 
 
 @pytest.mark.parametrize("category", ["transient", "unknown"])
@@ -181,25 +211,8 @@ def test_of_several_machines_of_one_call_only_the_refused_ones_stay_stopped() ->
     harness.fleet.refused[last] = CloudError("capacity", "InsufficientInstanceCapacity", "no")
     outcomes = start_all(harness.ports, [(name, 1) for name in names])
     assert outcomes == {"linux-1": "asked", "linux-2": "asked", "linux-3": "capacity"}
-    assert len(harness.fleet.powered[-4:]) == 4, "all, then the halves"
-
-
-def test_without_capacity_for_one_the_others_of_its_offering_are_not_tried() -> None:
-    harness = Harness(a_config(stopped_slots=3, max_slots=3))
-    harness.tick()
-    harness.play_tasks()
-    harness.tick()
-    harness.play_tasks()
-    names = ["linux-1", "linux-2", "linux-3"]
-    for name in names:
-        harness.submit(f"r-{name}", resources={"cpus": 2})
-    harness.tick()
-    for name in names:
-        machine = harness.slot(name).instance_id or ""
-        harness.fleet.refused[machine] = CloudError("capacity", "InsufficientInstanceCapacity", "no")
-    before = len(harness.fleet.powered)
-    assert set(start_all(harness.ports, [(name, 1) for name in names]).values()) == {"capacity"}
-    assert len(harness.fleet.powered) - before == 3, "all, the first two, the first one"
+    assert [harness.slot(name).state for name in names] == ["booting", "booting", "stopped"]
+    assert harness.slot("linux-3").refusal == "InsufficientInstanceCapacity: no"
 
 
 def test_a_start_as_another_offering_changes_the_type_before() -> None:

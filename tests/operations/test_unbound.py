@@ -12,7 +12,7 @@ from scheduler.operations.machines.batch import launch_batch
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.reconcile import ORPHAN_SECONDS, reconcile
 from scheduler.operations.machines.terminate import terminate
-from scheduler.ports import StaleWriteError, Store
+from scheduler.ports import CloudError, StaleWriteError, Store
 from tests.operations.harness import CONFIG, NOW, CountingFleet, Harness
 from tests.operations.saboteur import Killed, Saboteur
 from tests.operations.test_races import Rivals, open_one, race, rivals
@@ -32,11 +32,11 @@ class Recorded(CountingFleet):
         super().__init__()
         self.clock, self.ended = clock, dict[str, float]()
 
-    def terminate(self, machines: Any) -> None:
+    def terminate(self, machines: Any) -> dict[str, CloudError]:
         """See Fleet."""
         for name in machines:
             self.ended.setdefault(name, self.clock.now)
-        super().terminate(machines)
+        return super().terminate(machines)
 
 
 def a_harness(offerings: int = 1) -> Harness:

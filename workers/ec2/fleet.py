@@ -16,7 +16,7 @@ import msgspec
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Market
 from scheduler.ports import UNCLEAR, BatchAnswer, BatchOrder, CloudError, LaunchOrder, Place, Refusal
-from workers.ec2.batches import MOST_IDS, each_batch, read_pages
+from workers.ec2.batches import MOST_IDS, change_batches, each_batch, read_pages
 from workers.ec2.budget import CallBudget
 from workers.ec2.clients import LAUNCH_READ_SECONDS, Ec2Access, make_client
 from workers.ec2.errors import (
@@ -46,10 +46,10 @@ from workers.ec2.templates import NOT_FOUND, make_template
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import InstanceStatusTypeDef, InstanceTypeDef
+    from mypy_boto3_ec2.type_defs import InstanceStatusTypeDef, InstanceTypeDef, TagTypeDef
 
-MOST_ENDED: Final = 250
-"""The most instances in one call that terminates, stops or starts them. EC2 takes up to 1,000."""
+MOST_CHANGED: Final = 250
+"""The most instances in one call that terminates, stops, starts or tags them. EC2 takes up to 1,000."""
 MOST_STATUSES: Final = 1000
 """The most status checks on one page of EC2's list of all status checks."""
 PAGE_SIZE: Final = 500
@@ -203,43 +203,27 @@ class Ec2Fleet:
         """
         return self._find({})
 
-    def claim(self, machines: Sequence[str], cluster_id: str) -> None:
-        """Tag the machines with these ids as machines of the cluster `cluster_id`. An id that EC2 does not know is
-        skipped.
-        """
+    def claim(self, machines: Sequence[str], cluster_id: str) -> dict[str, CloudError]:
+        """Tag the machines with these ids as machines of the cluster `cluster_id`, 250 in one call. See Fleet."""
+        tags: list[TagTypeDef] = [{"Key": TAG_CLUSTER_ID, "Value": cluster_id}]
+        return change_batches(machines, lambda ids: self._client.create_tags(Resources=ids, Tags=tags), MOST_CHANGED)
 
-        def tag(ids: list[str]) -> list[str]:
-            self._client.create_tags(Resources=ids, Tags=[{"Key": TAG_CLUSTER_ID, "Value": cluster_id}])
-            return ids
+    def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
+        """Terminate the machines with these ids, 250 in one call. See Fleet."""
+        return change_batches(machines, lambda ids: self._client.terminate_instances(InstanceIds=ids), MOST_CHANGED)
 
-        for _ in each_batch(machines, tag):
-            pass
+    def stop(self, machines: Sequence[str]) -> dict[str, CloudError]:
+        """Stop the machines with these ids, 250 in one call. See Fleet."""
+        return change_batches(machines, lambda ids: self._client.stop_instances(InstanceIds=ids), MOST_CHANGED)
 
-    def terminate(self, machines: Sequence[str]) -> None:
-        """Terminate the machines with these ids, 250 in one call. If EC2 does not know an id, it refuses the whole
-        call. Each half of the ids is then sent in a call of its own, and so on, until only the unknown id is not
-        terminated.
-        """
-        ended = each_batch(machines, lambda ids: [self._client.terminate_instances(InstanceIds=ids)], MOST_ENDED)
-        for _ in ended:
-            pass
-
-    def stop(self, machines: Sequence[str]) -> None:
-        """Stop the machines with these ids, 250 in one call."""
-        self._power(self._client.stop_instances, machines)
-
-    def start(self, machines: Sequence[str]) -> None:
-        """Start the stopped machines with these ids, 250 in one call."""
-        self._power(self._client.start_instances, machines)
+    def start(self, machines: Sequence[str]) -> dict[str, CloudError]:
+        """Start the stopped machines with these ids, 250 in one call. See Fleet."""
+        return change_batches(machines, lambda ids: self._client.start_instances(InstanceIds=ids), MOST_CHANGED)
 
     def resize(self, machine: str, instance_type: str) -> None:
         """Change the instance type of a stopped machine."""
         with cloud_errors():
             self._client.modify_instance_attribute(InstanceId=machine, InstanceType={"Value": instance_type})
-
-    def _power(self, call: Callable[..., object], machines: Sequence[str]) -> None:
-        for _ in each_batch(machines, lambda ids: [call(InstanceIds=ids)], MOST_ENDED):
-            pass
 
     def _run_instances(self, request: Mapping[str, Any]) -> Machine:
         with launch_errors(request):

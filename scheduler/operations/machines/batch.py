@@ -34,7 +34,7 @@ from scheduler.operations.machines.launch import (
     note_refusal,
     read_refusal,
 )
-from scheduler.operations.machines.unbound import book_unbound, find_accounts, load_prices
+from scheduler.operations.machines.unbound import book_unbound, end_machines, find_accounts, load_prices
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -235,16 +235,16 @@ def settle_batch(ports: Ports, rules: Rules, batch: str, request: dict[str, Any]
 
     The machines of the answer are given, in its order, to the slots that want one. Slots for which there is no machine
     become empty, and each refusal pauses launches, as the refusal of a single launch does. Slots that were given up
-    meanwhile become empty. Machines that no slot wants are terminated. If EC2 refuses a termination, CloudError is
-    raised; the sweep for machines without a slot terminates these machines later. If a gang lacks a machine, the slots
-    of its other machines are terminated at once: the machines would cost money and serve nothing until the gang is
-    complete.
+    meanwhile become empty. Machines that no slot wants are terminated. If EC2 refuses some of them, that is recorded,
+    and the sweep for machines without a slot repeats it. If the call fails, CloudError is raised, and the sweep
+    terminates these machines. If a gang lacks a machine, the slots of its other machines are terminated at once: the
+    machines would cost money and serve nothing until the gang is complete.
     """
     bound, left, change_set = _record(ports, rules, batch, request, answer)
     if change_set is None:
         return REPEATED
     if left:
-        ports.fleet.terminate([machine.id for machine in left])  # promise: batch-rest-ended
+        end_machines(ports, left)  # promise: batch-rest-ended
     announce(ports, change_set, kick=change_set.turned_slots)
     is_complete = not is_partial(request, answer)
     if bound and is_complete:

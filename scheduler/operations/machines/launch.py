@@ -16,7 +16,7 @@ from scheduler.model.quota_classes import quota_subject
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.model.transitions import INACTIVE
-from scheduler.operations.machines.unbound import book_unbound, find_accounts, load_prices
+from scheduler.operations.machines.unbound import book_unbound, end_machines, find_accounts, load_prices
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -171,8 +171,8 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
     machine. Return the outcome as one word, for logs and metrics.
 
     If the slot has this machine already (from another copy of the task, or from the sweep for lost answers), nothing
-    changes. If EC2 refuses the termination, CloudError is raised; the sweep for machines without a slot terminates the
-    machine later.
+    changes. If EC2 refuses the termination, that is recorded; the sweep for machines without a slot repeats it. If the
+    call fails, CloudError is raised, and the sweep terminates the machine.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -189,7 +189,7 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
     if is_bound:
         return REPEATED
     if not wanted:
-        ports.fleet.terminate([machine.id])  # promise: unused-machine-ended
+        end_machines(ports, [machine])  # promise: unused-machine-ended
         return "aborted"
     announce(ports, change_set, kick=False)
     ports.dispatcher.send_checks([slot.id])

@@ -9,33 +9,23 @@ the machine by its instance id, and so may be repeated.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.operations.machines.launch import (
-    MOST_ATTEMPTS,
-    MOST_DELAY,
-    forget_holds,
-    is_put_off,
-    note_refusal,
-    read_refusal,
-)
+from scheduler.operations.machines.launch import MOST_DELAY, forget_holds, is_put_off, note_refusal, read_refusal
+from scheduler.operations.machines.refused import STOP_REFUSED, Refused, put_off
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import UNHEARD, Category, CloudError
 
-Refused = dict[str, CloudError]
-"""The errors with which the cloud refused machines: slot id -> error."""
-_OF_MACHINE: Final[frozenset[Category]] = frozenset({"misconfigured", "state"})
-"""Categories of errors whose reason is the machine itself."""
-_OF_ONE: Final[frozenset[Category]] = frozenset({"capacity", "quota", *_OF_MACHINE})
-"""Categories of errors of a call that may concern only some of its machines, so that smaller calls are tried."""
-_SHARED: Final[frozenset[Category]] = frozenset({"capacity", "quota"})
-"""Categories of errors that hold for all machines of one offering and zone, so that no smaller calls are tried."""
+_GIVEN_UP: Final[frozenset[Category]] = frozenset({"misconfigured", "state"})
+"""Categories of refusals after which a machine is terminated: it can be neither started nor stopped."""
+_PAUSES: Final[frozenset[Category]] = frozenset({"capacity", "quota", "throttled", "auth"})
+"""Categories of refusals of a start after which the machine stays stopped, and launches pause."""
 
 
 def start_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
@@ -52,19 +42,21 @@ def start_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]
     slots, outcomes = _list_due(ports, wanted, "start")
     for _, group in groupby(sorted(slots, key=_find_place), key=_find_place):
         alike = list(group)
-        try:
-            done, refused = _start(ports, rules, alike)
-        except CloudError as error:
-            # After an unclear attempt such an error does not show that the machines are still stopped.
-            if error.category not in UNHEARD or any(slot.attempts for slot in alike):
-                _put_off(ports, alike)
-                outcomes |= {slot.id: error.category for slot in alike}
-                continue
-            done, refused = [], {slot.id: error for slot in alike}
+        errors = _start(ports, rules, alike)
+        # After an unclear attempt such an error does not show that the machine is still stopped.
+        definite = {
+            slot.id: errors[slot.id]
+            for slot in alike
+            if slot.id in errors and not (errors[slot.id].category in UNHEARD and slot.attempts)
+        }
+        returned = {name: error for name, error in definite.items() if error.category in _PAUSES}
+        lost = {name: error for name, error in definite.items() if error.category in _GIVEN_UP}
+        done = [slot for slot in alike if slot.id not in errors]
         _note_called(ports, done)
-        _return(ports, rules, alike, {name: error for name, error in refused.items() if _is_pause(error)})
-        _give_up(ports, alike, {name: error for name, error in refused.items() if not _is_pause(error)}, "started")
-        outcomes |= {slot.id: "asked" for slot in done} | {name: error.category for name, error in refused.items()}
+        _return(ports, rules, alike, returned)
+        _give_up(ports, alike, lost, "started")
+        _put_off(ports, [slot for slot in alike if slot.id in errors.keys() - returned.keys() - lost.keys()])
+        outcomes |= {slot.id: "asked" for slot in done} | {name: error.category for name, error in errors.items()}
         _count(ports, alike, outcomes)
     return outcomes
 
@@ -73,46 +65,42 @@ def stop_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
     """Stop the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return for each slot the
     outcome as one word, for logs and metrics.
 
-    A machine that the cloud refuses to stop is terminated. After an unclear error the call is repeated with growing
-    delays; `terminating_timeout` limits the time.
+    A machine that cannot be stopped because of its state or kind is terminated. After any other refusal the slot keeps
+    its state, with the cloud's answer, and the call is repeated with growing delays, as after an unclear error;
+    `terminating_timeout` limits the time.
     """
     slots, outcomes = _list_due(ports, wanted, "stop")
-    try:
-        done, refused = _call_cloud(ports.fleet.stop, slots)
-    except CloudError as error:
-        _put_off(ports, slots)
-        return outcomes | {slot.id: error.category for slot in slots}
+    errors = _call_cloud(ports.fleet.stop, slots)
+    lost = {name: error for name, error in errors.items() if error.category in _GIVEN_UP}
+    refused = {name: error for name, error in errors.items() if error.may_concern_one}
+    done = [slot for slot in slots if slot.id not in errors]
     _note_called(ports, done)
-    _give_up(ports, slots, refused, "stopped")
-    return outcomes | {slot.id: "asked" for slot in done} | {name: error.category for name, error in refused.items()}
+    _give_up(ports, slots, lost, "stopped")
+    _put_off(ports, [slot for slot in slots if slot.id in errors and slot.id not in lost], refused)
+    return outcomes | {slot.id: "asked" for slot in done} | {name: error.category for name, error in errors.items()}
 
 
 def _find_place(slot: Slot) -> tuple[str, str, str]:
     return slot.pool, slot.offering or "", slot.zone or ""
 
 
-def _is_pause(error: CloudError) -> bool:
-    return error.category not in _OF_MACHINE
-
-
-def _start(ports: Ports, rules: Rules, slots: Sequence[Slot]) -> tuple[list[Slot], Refused]:
-    """Start the machines of these slots, which have the same offering. Return two things: the slots whose machines were
-    started, and the refusals by slot id.
+def _start(ports: Ports, rules: Rules, slots: Sequence[Slot]) -> dict[str, CloudError]:
+    """Start the machines of these slots, which have the same offering. Return slot id -> error for each slot whose
+    machine the cloud did not start.
     """
     pool = rules.pools.get(slots[0].pool)
     offering = pool.offering_by_key.get(slots[0].offering or "") if pool is not None else None
-    refused: Refused = {}
+    errors: dict[str, CloudError] = {}
     for slot in slots:
         known = slot.instance_type
         if offering is not None and slot.instance_id and known is not None and known != offering.instance_type:
             try:
                 ports.fleet.resize(slot.instance_id, offering.instance_type)
             except CloudError as error:
-                if error.category not in _OF_MACHINE:
-                    raise
-                refused[slot.id] = error
-    done, more = _call_cloud(ports.fleet.start, [slot for slot in slots if slot.id not in refused])
-    return done, refused | more
+                if error.category not in _GIVEN_UP:
+                    return {each.id: error for each in slots}
+                errors[slot.id] = error
+    return errors | _call_cloud(ports.fleet.start, [slot for slot in slots if slot.id not in errors])
 
 
 @repeated_if_overtaken
@@ -133,7 +121,8 @@ def _return(ports: Ports, rules: Rules, slots: Sequence[Slot], refused: Refused)
                 continue
             error, pool = refused[name], rules.pools.get(current.pool)
             reason = f"{error.category}: {error.code}"
-            work.move_slot(current, "stopped", reason=reason, power=None, launched_for=None, attempts=0)
+            changes: dict[str, Any] = {"power": None, "launched_for": None, "attempts": 0}
+            work.move_slot(current, "stopped", reason=reason, refusal=error.answer, **changes)
             if pool is not None:
                 note_refusal(work, pool, current, read_refusal(current, error), refused=0)
         change_set = work.flush()
@@ -166,30 +155,16 @@ def _list_due(ports: Ports, wanted: Sequence[tuple[str, int]], power: str) -> tu
     return due, outcomes
 
 
-def _call_cloud(call: Callable[[Sequence[str]], None], slots: Sequence[Slot]) -> tuple[list[Slot], Refused]:
-    """Call the cloud for the machines of these slots. If it refuses, call it for each half of them, and so on. Return
-    two things: the slots whose call succeeded, and the refusals by slot id.
-
-    If the first half is refused as a whole for capacity or quota, the other half is not tried: it would be refused too.
-    """
-    if not slots:
-        return [], {}
+def _call_cloud(call: Callable[[list[str]], dict[str, CloudError]], slots: Sequence[Slot]) -> dict[str, CloudError]:
+    """Call the cloud for the machines of these slots. Return slot id -> error for each that it did not accept."""
+    machines = {slot.id: slot.instance_id for slot in slots if slot.instance_id}
+    if not machines:
+        return {}
     try:
-        call([slot.instance_id for slot in slots if slot.instance_id])
+        refused = call(list(machines.values()))
     except CloudError as error:
-        if error.category not in _OF_ONE:
-            raise
-        if len(slots) == 1:
-            return [], {slots[0].id: error}
-    else:
-        return list(slots), {}
-    middle = (len(slots) + 1) // 2
-    done, refused = _call_cloud(call, slots[:middle])
-    last = next(reversed(refused.values()), None)
-    if not done and last is not None and last.category in _SHARED:
-        return [], {slot.id: last for slot in slots}
-    more, others = _call_cloud(call, slots[middle:])
-    return done + more, refused | others
+        return dict.fromkeys(machines, error)
+    return {name: refused[machine] for name, machine in machines.items() if machine in refused}
 
 
 def _is_meant(current: Slot | None, slot: Slot) -> bool:
@@ -212,7 +187,11 @@ def _note_called(ports: Ports, slots: Sequence[Slot]) -> None:
         for name, current in transaction.load_slots(meant).items():
             if _is_meant(current, meant[name]):
                 attempts = current.attempts + 1
-                work.mark(msgspec.structs.replace(current, not_before=work.now + MOST_DELAY, attempts=attempts))
+                called = msgspec.structs.replace(current, not_before=work.now + MOST_DELAY, attempts=attempts)
+                if current.refusal is None:
+                    work.mark(called)
+                else:
+                    work.put(msgspec.structs.replace(called, refusal=None))
                 if current.power == "start":
                     forget_holds(work, ports.rules(), [current])
         change_set = work.flush()
@@ -234,26 +213,11 @@ def _give_up(ports: Ports, slots: Sequence[Slot], refused: Refused, what: str) -
             if _is_meant(current, meant[name]):
                 ready = msgspec.structs.replace(current, attempts=0, not_before=work.now, sent_at=work.now)
                 reason = f"cannot be {what}: {refused[name].code}"
-                work.move_slot(ready, "terminating", reason=reason, drain_reason="unhealthy", power=None)
+                changes: dict[str, Any] = {"drain_reason": "unhealthy", "power": None, "refusal": None}
+                work.move_slot(ready, "terminating", reason=reason, **changes)
         change_set = work.flush()
     announce(ports, change_set, kick=True)
 
 
-def _put_off(ports: Ports, slots: Sequence[Slot]) -> None:
-    """Delay the next call for these slots by 1, 2, 4, … at most 60 s. The periodic task `recover` then sends the
-    call.
-    """
-    meant = {slot.id: slot for slot in slots}
-    with ports.store.transaction() as transaction:
-        transaction.mark(
-            [
-                msgspec.structs.replace(
-                    current,
-                    not_before=transaction.now() + min(MOST_DELAY, 2.0 ** min(current.attempts, MOST_ATTEMPTS + 1)),
-                    sent_at=0.0,
-                    attempts=current.attempts + 1,
-                )
-                for name, current in transaction.load_slots(meant).items()
-                if _is_meant(current, meant[name])
-            ]
-        )
+def _put_off(ports: Ports, slots: Sequence[Slot], refused: Refused | None = None) -> None:
+    put_off(ports, slots, _is_meant, refused or {}, STOP_REFUSED)

@@ -9,6 +9,7 @@ changes nothing. Source: Arvados (restart of the scheduler).
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 import msgspec
@@ -21,7 +22,16 @@ from scheduler.model.slots import ADOPTED, Machine, Slot, slot_order
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.machines.batch import is_of_batch
 from scheduler.operations.machines.launch import describe_machine, end_quota_holds, list_quota_holds_of, settle_machine
-from scheduler.operations.machines.unbound import book_unbound, end_unbound, find_accounts, find_offering, load_prices
+from scheduler.operations.machines.unbound import (
+    NOT_REFUSED,
+    STRANGER_SECONDS,
+    book_unbound,
+    end_unbound,
+    find_accounts,
+    find_offering,
+    load_prices,
+    make_hold,
+)
 from scheduler.operations.membership import refuse_foreign_machines, split_foreign
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -31,10 +41,6 @@ from scheduler.ports import CloudError
 ORPHAN_SECONDS = 300.0
 """Age in seconds from which a machine without a slot is terminated. A younger machine may get a slot, because the
 answer to its launch may still arrive.
-"""
-STRANGER_SECONDS = 180.0
-"""A sweep lists the machines of the cluster in EC2. For this number of seconds after a sweep, the machines without a
-slot that it found count towards `max_slots`.
 """
 
 
@@ -48,6 +54,8 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
     adopted: int = 0
     ended: int = 0
     """Number of machines that were terminated: old ones without a slot, and second machines of one launch."""
+    refused: int = 0
+    """Number of machines that EC2 refused to terminate."""
     strangers: int = 0
     """Number of machines without a slot at the end of the sweep, including those just terminated."""
 
@@ -98,10 +106,16 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
     for slot, machine in found.lost:
         settle_machine(ports, slot, machine)
     present = _look_again(ports, found.strangers)
-    adopted, strangers, orphans = _adopt(ports, rules, present, accounts, orphan_seconds)
-    ended = [*found.extra, *orphans]
-    end_unbound(ports, rules, ended, accounts)
-    return Reconciled(settled=len(found.lost), adopted=adopted, ended=len(ended), strangers=len(strangers))
+    left = _adopt(ports, rules, present, found.extra, accounts, orphan_seconds)
+    refused = end_unbound(ports, rules, left.orphans, accounts)
+    refused += end_unbound(ports, rules, left.repeated, accounts, is_repeated=True)
+    return Reconciled(
+        settled=len(found.lost),
+        adopted=left.adopted,
+        ended=len(left.orphans) + len(left.repeated) - refused,
+        refused=refused,
+        strangers=left.strangers,
+    )
 
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
@@ -144,15 +158,30 @@ def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
     return [machine for machine in found if machine.state != "terminated"]
 
 
-def _adopt(
-    ports: Ports, rules: Rules, strangers: Sequence[Machine], accounts: Mapping[str, str], orphan_seconds: float
-) -> tuple[int, list[Machine], list[Machine]]:
-    """In one transaction: let empty slots adopt the machines that are tagged with their ids or were launched in a
-    batch, book the time in which the machines had no slot, and store how many machines have no slot. Return three
-    things: (1) the number of adopted machines; (2) the machines without a slot; (3) those of (2) that are old enough to
-    be terminated.
+class _Left(msgspec.Struct):
+    """What remains after the adoption: `adopted` and `strangers` are numbers of machines. `orphans`: the machines that
+    are terminated now. `repeated`: those that EC2 refused to terminate before, and that are tried again now.
     """
-    market = load_prices(ports, rules, strangers)
+
+    adopted: int
+    strangers: int
+    orphans: list[Machine]
+    repeated: list[Machine]
+
+
+def _adopt(
+    ports: Ports,
+    rules: Rules,
+    strangers: Sequence[Machine],
+    extra: Sequence[Machine],
+    accounts: Mapping[str, str],
+    orphan_seconds: float,
+) -> _Left:
+    """In one transaction: let empty slots adopt the machines that are tagged with their ids or were launched in a
+    batch, book the time in which the machines had no slot, and store how many machines have no slot. `extra`: second
+    machines of launches, which no slot adopts.
+    """
+    market = load_prices(ports, rules, [*strangers, *extra])
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
         named = {machine.slot for machine in strangers if machine.slot}
@@ -166,35 +195,62 @@ def _adopt(
         )
         taken = {slot.instance_id for slot in (*placed, *work.slots.values())}
         unbound = [each for each in strangers if each.id not in taken]
-        left = [each for each in unbound if not _take_in(work, rules, wanted, each)]
-        is_fewer = _count_strangers(work, rules, left)
-        orphans = [each for each in left if _is_old(each, rules, work.now, orphan_seconds)]
+        left = [*(each for each in unbound if not _take_in(work, rules, wanted, each)), *extra]
+        begins = {each.id: _find_end(each, rules, orphan_seconds) for each in left}
+        begins |= {each.id: each.launched_at or -inf for each in extra}
+        holds, is_fewer = _count_strangers(work, rules, left, begins)
+        orphans, repeated = _list_due(left, holds, begins, work.now)
         for machine in orphans:
-            if machine.state != "stopping":
+            if machine.state != "stopping" and machine not in extra:
                 detail: dict[str, Any] = {"instance": machine.id, "pool": machine.pool, "slot": machine.slot}
                 detail["launch"] = machine.launch_id
                 work.add_event(Event(at=work.now, name="machine_orphaned", cause="cloud", detail=detail))
         change_set = work.flush()
-        book_unbound(work, rules, unbound, accounts, market)
+        book_unbound(work, rules, [*unbound, *extra], accounts, market)
     adopted = [event.slot for event in change_set.events if event.name == "slot_adopted" and event.slot]
     announce(ports, change_set, kick=bool(adopted) or is_fewer)
     if adopted:
         ports.dispatcher.send_checks(adopted)
-    return len(adopted), left, orphans
+    return _Left(len(adopted), len(left), orphans, repeated)
 
 
-def _is_old(machine: Machine, rules: Rules, now: float, orphan_seconds: float) -> bool:
-    """Return whether a machine without a slot is old enough to be terminated: its age is at least `orphan_seconds`, or
-    is unknown.
+def _find_end(machine: Machine, rules: Rules, orphan_seconds: float) -> float:
+    """Return the time from which a machine without a slot is terminated: when its age is `orphan_seconds`. Return -inf
+    if its age is unknown.
 
-    For a machine that `leasehold doctor` has launched, the limit is longer: the time that its pool permits for a boot
+    For a machine that `leasehold doctor` has launched, the time is later: the time that its pool permits for a boot
     (`boot_timeout` + `binding_timeout`) is added, because `leasehold doctor` terminates the machine itself.
     """
     if machine.launched_at is None:
-        return True
+        return -inf
     pool = rules.pools.get(machine.pool or "") if machine.is_trial else None
     boots = 0.0 if pool is None else pool.boot_timeout + pool.binding_timeout
-    return now - machine.launched_at >= orphan_seconds + boots
+    return machine.launched_at + orphan_seconds + boots
+
+
+def _list_due(
+    left: Iterable[Machine], holds: Mapping[str, Hold], begins: Mapping[str, float], now: float
+) -> tuple[list[Machine], list[Machine]]:
+    """Return the machines that are to be terminated now: those that EC2 has not refused, and those that it refused
+    before and whose pause is over. `holds`, `begins`: as in `_count_strangers`.
+    """
+    orphans, repeated = list[Machine](), list[Machine]()
+    for machine in left:
+        hold, begin = holds.get(machine.pool or ""), begins[machine.id]
+        if begin > now:
+            continue  # it may still get a slot
+        if hold is None or not _is_refused(hold, begin):
+            orphans.append(machine)
+        elif now >= hold.decided_at + hold.delay:
+            repeated.append(machine)
+    return orphans, repeated
+
+
+def _is_refused(hold: Hold, begin: float) -> bool:
+    """Return whether EC2 has refused to terminate a machine without a slot that is to be terminated since `begin`.
+    `hold`: the row that counts the machines without a slot of its pool.
+    """
+    return bool(hold.code) and begin <= hold.decided_at
 
 
 def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
@@ -244,9 +300,12 @@ def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
     }
 
 
-def _count_strangers(work: UnitOfWork, rules: Rules, left: Iterable[Machine]) -> bool:
+def _count_strangers(
+    work: UnitOfWork, rules: Rules, left: Sequence[Machine], begins: Mapping[str, float]
+) -> tuple[dict[str, Hold], bool]:
     """Stage, for each pool, the number of its machines without a slot (`left`), which the launch limits count. Return
-    whether any pool has fewer of them now.
+    the known rows by pool, and whether any pool has fewer of these machines now. `begins`: machine -> the time from
+    which it is to be terminated.
 
     Before that, end launch back-offs for EC2 quotas in the pools of slots that adopted machines, if the pool has fewer
     active slots than when EC2 refused the launch. This must precede the write of the adopting slots: they count as
@@ -257,23 +316,18 @@ def _count_strangers(work: UnitOfWork, rules: Rules, left: Iterable[Machine]) ->
     adopted = {slot.pool for slot in work.slots.values() if slot.state == "booting"}
     known = work.transaction.load_holds(sorted([*pools, *list_quota_holds_of(rules, adopted)]))
     end_quota_holds(work, known)
-    known = {name: hold for name, hold in known.items() if hold.kind == "strangers"}
-    for identity, name in sorted(pools.items()):
-        hold, count = known.get(identity), counts[name]
+    holds = {hold.pool: hold for hold in known.values() if hold.kind == "strangers"}
+    refused = {
+        each.pool or ""
+        for each in left
+        if each.state != "stopping" and (hold := holds.get(each.pool or "")) and _is_refused(hold, begins[each.id])
+    }
+    for name in sorted(pools.values()):
+        hold, count = holds.get(name), counts[name]
         if count == 0 and hold is not None:
             work.delete(hold)
+        elif hold is not None and hold.code and name not in refused:
+            work.put(make_hold(name, count, msgspec.structs.replace(hold, **NOT_REFUSED), work.now))
         elif count and (hold is None or hold.active != count or hold.until - work.now <= STRANGER_SECONDS / 2):
-            work.put(_make_hold(identity, name, count, hold, work.now))
-    return any(counts[hold.pool] < hold.active for hold in known.values())
-
-
-def _make_hold(identity: str, pool: str, count: int, known: Hold | None, now: float) -> Hold:
-    return Hold(
-        version=known.version if known else 0,
-        id=identity,
-        pool=pool,
-        kind="strangers",
-        refused_at=known.refused_at if known else now,
-        until=now + STRANGER_SECONDS,
-        active=count,
-    )
+            work.put(make_hold(name, count, hold, work.now))
+    return holds, any(counts[name] < hold.active for name, hold in holds.items())

@@ -8,7 +8,8 @@ import msgspec
 
 from scheduler.model.slots import Slot
 from scheduler.operations.machines.batch import end_batch
-from scheduler.operations.machines.launch import MOST_ATTEMPTS, MOST_DELAY, NOTHING_MADE, is_put_off
+from scheduler.operations.machines.launch import MOST_ATTEMPTS, NOTHING_MADE, is_put_off
+from scheduler.operations.machines.refused import END_REFUSED, Refused, put_off
 from scheduler.operations.machines.unbound import end_unbound, find_accounts
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -22,8 +23,8 @@ def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
     If the slot has no instance id, its launch may be under way, and the machine is searched by its launch id. If none
     is found (it may be too young to be listed), the stored launch request is sent again, and its answer decides. If the
     slot was launched in a batch, by one request for several slots, the answer to this request is recorded first. If EC2
-    refuses the termination, `recover` repeats it with growing delays and without a limit, because a running machine
-    costs money.
+    refuses the termination, the slot stays `terminating` with EC2's answer, and `recover` repeats the call with growing
+    delays and without a limit, because a running machine costs money.
     """
     return next(iter(terminate_all(ports, [(slot_id, epoch)]).values()))
 
@@ -32,8 +33,8 @@ def terminate_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, 
     """Terminate the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return for each slot
     the outcome as one word, for logs and metrics. Each slot is treated as by `terminate`.
 
-    Machines whose instance ids are known are terminated by one call. If the cloud refuses the call, all of them are
-    tried again later.
+    Machines whose instance ids are known are terminated by one call; those that the cloud refused before, by a second
+    one.
     """
     found = {slot.id: slot for slot in ports.store.find_slots(ids=[name for name, _ in wanted])}
     now = ports.store.now()
@@ -70,39 +71,37 @@ def terminate_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, 
 def _end(ports: Ports, slots: Sequence[Slot], machines: Mapping[str, str]) -> dict[str, str]:
     """Terminate the machines of these slots, and store the instance ids that the slots lacked. `machines`: slot id ->
     instance id. Return the outcome by slot id.
+
+    Machines that the cloud refused before have a call of their own, because it may refuse others with them.
     """
-    if not slots:
-        return {}
+    outcomes: dict[str, str] = {}
+    for is_repeated in (False, True):
+        if group := [slot for slot in slots if (slot.refusal is not None) == is_repeated]:
+            outcomes |= _call_cloud(ports, group, machines)
+    return outcomes
+
+
+def _call_cloud(ports: Ports, slots: Sequence[Slot], machines: Mapping[str, str]) -> dict[str, str]:
     try:
-        ports.fleet.terminate(list(machines.values()))
+        answer = ports.fleet.terminate([machines[slot.id] for slot in slots])
     except CloudError as error:
         _put_off(ports, slots)
-        return dict.fromkeys(machines, error.category)
-    for slot in slots:
-        if slot.instance_id != machines[slot.id]:
+        return {slot.id: error.category for slot in slots}
+    errors = {slot.id: answer[machines[slot.id]] for slot in slots if machines[slot.id] in answer}
+    # The rest of a call that broke off was not refused.
+    refused = {name: error for name, error in errors.items() if error.may_concern_one}
+    _put_off(ports, [slot for slot in slots if slot.id in errors], refused)
+    accepted = [slot for slot in slots if slot.id not in errors]
+    for slot in accepted:
+        if slot.instance_id != machines[slot.id] or slot.refusal is not None:
             _write(ports, slot, instance_id=machines[slot.id])
-    ports.dispatcher.send_checks(list(machines))
-    return dict.fromkeys(machines, "asked")
+    if accepted:
+        ports.dispatcher.send_checks([slot.id for slot in accepted])
+    return {slot.id: errors[slot.id].category if slot.id in errors else "asked" for slot in slots}
 
 
-def _put_off(ports: Ports, slots: Iterable[Slot]) -> None:
-    """Delay the next attempt to terminate the machine of each slot by 1, 2, 4, … at most 60 s. The periodic task
-    `recover` then sends the termination.
-    """
-    meant = {slot.id: slot for slot in slots}
-    with ports.store.transaction() as transaction:
-        transaction.mark(
-            [
-                msgspec.structs.replace(
-                    current,
-                    not_before=transaction.now() + min(MOST_DELAY, 2.0 ** min(current.attempts, 10)),
-                    sent_at=0.0,
-                    attempts=current.attempts + 1,
-                )
-                for name, current in transaction.load_slots(meant).items()
-                if _is_meant(current, meant[name])
-            ]
-        )
+def _put_off(ports: Ports, slots: Iterable[Slot], refused: Refused | None = None) -> None:
+    put_off(ports, slots, _is_meant, refused or {}, END_REFUSED)
 
 
 def _find_launched(ports: Ports, slot: Slot) -> str | None:
@@ -136,8 +135,8 @@ def _is_meant(current: Slot | None, slot: Slot) -> bool:
 
 
 def _write(ports: Ports, slot: Slot, *, instance_id: str | None) -> None:
-    """Store on a terminating slot the machine that its launch has made. `instance_id` None: the launch made no machine,
-    so the slot becomes empty.
+    """Store on a terminating slot the machine that its launch has made, and that the cloud ends it now. `instance_id`
+    None: the launch made no machine, so the slot becomes empty.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -145,6 +144,7 @@ def _write(ports: Ports, slot: Slot, *, instance_id: str | None) -> None:
         if current is not None and _is_meant(current, slot) and instance_id is None:
             work.move_slot(current, "empty", reason="never_launched")
         elif current is not None and _is_meant(current, slot):
-            work.put(msgspec.structs.replace(current, instance_id=instance_id, last_seen=work.now))
+            seen = work.now if current.instance_id is None else current.last_seen
+            work.put(msgspec.structs.replace(current, instance_id=instance_id, last_seen=seen, refusal=None))
         change_set = work.flush()
     announce(ports, change_set, kick=change_set.turned_slots)

@@ -1,4 +1,4 @@
-"""Books the costs of machines that have no slot, from the time of their launch as EC2 reports it.
+"""Ends machines that have no slot, and books their costs, from the time of their launch as EC2 reports it.
 
 The database has for each such machine the time until which it is booked. Each sweep that finds the machine books the
 time since then, and so does the call that ends the machine. A repeated sweep or message finds nothing left to book. If
@@ -6,15 +6,35 @@ a process is killed before the machine ends, the next sweep books the rest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
 
 from scheduler.model.costs import measure
+from scheduler.model.events import Event
+from scheduler.model.launch_backoff import Hold, find_pause, hold_id
 from scheduler.model.market import StoredMarket
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Meter, Slot
-from scheduler.operations.ports import Ports
+from scheduler.operations.ports import Ports, announce
+from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_configured
+from scheduler.ports import MOST_MESSAGE, CloudError
+
+ORPHAN_REFUSED: Final = "machine_end_refused"
+"""Name of the event that EC2 refuses to terminate a machine without a slot."""
+STRANGER_SECONDS: Final = 180.0
+"""A sweep lists the machines of the cluster in EC2. For this number of seconds after a sweep, the machines without a
+slot that it found count towards `max_slots`.
+"""
+REFUSED_PAUSE: Final = 60.0
+"""Seconds until a machine without a slot that EC2 refuses to end is tried again, after the first and the second
+refusal. The pauses then grow: see `model.launch_backoff.find_pause`.
+"""
+NOT_REFUSED: Final[Mapping[str, Any]] = {"code": "", "message": "", "streak": 1, "delay": 0.0, "decided_at": 0.0}
+"""Field values of the row that counts the machines without a slot of a pool, if EC2 refuses to end none of them."""
 
 
 def book_unbound(
@@ -37,16 +57,74 @@ def book_unbound(
         work.transaction.book(list(measure(machine.pool or "", meter, work.now)))
 
 
-def end_unbound(ports: Ports, rules: Rules, machines: Sequence[Machine], accounts: Mapping[str, str]) -> None:
-    """Book the costs of these machines, which have no slot and get none, and terminate the machines. Raises CloudError
-    if EC2 refuses.
+def end_unbound(
+    ports: Ports, rules: Rules, machines: Sequence[Machine], accounts: Mapping[str, str], *, is_repeated: bool = False
+) -> int:
+    """Book the costs of these machines, which have no slot and get none, and terminate the machines. Return how many
+    of them EC2 refused. `is_repeated` and errors: as of `end_machines`.
     """
     if not machines:
-        return
+        return 0
     market = load_prices(ports, rules, machines)
     with ports.store.transaction() as transaction:
         book_unbound(UnitOfWork(transaction, "cloud"), rules, machines, accounts, market)
-    ports.fleet.terminate([machine.id for machine in machines])
+    return end_machines(ports, machines, is_repeated=is_repeated)
+
+
+def end_machines(ports: Ports, machines: Sequence[Machine], *, is_repeated: bool = False) -> int:
+    """Terminate these machines, which have no slot. If EC2 refuses some of them, record that, and return their number;
+    the sweep for machines without a slot repeats their ends, with growing pauses.
+
+    `is_repeated`: EC2 has refused these machines before. Raises CloudError if the whole call fails.
+    """
+    errors = ports.fleet.terminate([machine.id for machine in machines])
+    # The rest of a call that broke off was not refused.
+    refused = [each for each in machines if each.id in errors and errors[each.id].may_concern_one]
+    if refused:
+        _note_refused(ports, refused, errors, is_repeated=is_repeated)
+    return len(refused)
+
+
+@repeated_if_overtaken
+def _note_refused(
+    ports: Ports, machines: Sequence[Machine], errors: Mapping[str, CloudError], *, is_repeated: bool
+) -> None:
+    """Store what EC2 answered in the rows that count the machines without a slot of each pool. Append an event for each
+    of these machines that EC2 had not refused with the same code before.
+    """
+    pools: dict[str, list[Machine]] = {}
+    for machine in machines:
+        pools.setdefault(machine.pool or "", []).append(machine)
+    with ports.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "cloud")
+        known = transaction.load_holds(sorted(hold_id(pool, "strangers") for pool in pools))
+        for pool, group in pools.items():
+            hold = known.get(hold_id(pool, "strangers")) or make_hold(pool, len(group), None, work.now)
+            for machine in group:
+                if is_repeated and hold.code == errors[machine.id].code:
+                    continue
+                detail: dict[str, Any] = {"instance": machine.id, "pool": machine.pool, "slot": machine.slot}
+                detail["refusal"] = errors[machine.id].answer
+                work.add_event(Event(at=work.now, name=ORPHAN_REFUSED, cause="cloud", detail=detail))
+            error, streak = errors[group[-1].id], hold.streak + 1 if hold.code else 1
+            answer = {"code": error.code, "message": error.message[:MOST_MESSAGE], "streak": streak}
+            work.put(
+                msgspec.structs.replace(hold, **answer, delay=find_pause(REFUSED_PAUSE, streak), decided_at=work.now)
+            )
+        change_set = work.flush()
+    announce(ports, change_set, kick=False)
+    for event in change_set.events:
+        ports.warn("EC2 refuses to end a machine without a slot.", action="machine.refused", **event.detail)
+
+
+def make_hold(pool: str, count: int, known: Hold | None, now: float) -> Hold:
+    """Return the row with the number of machines of a pool that have no slot. `known`: the present row; None: there is
+    none. What EC2 answered when it refused to end them is kept.
+    """
+    fields: dict[str, Any] = {"active": count, "until": now + STRANGER_SECONDS}
+    if known is not None:
+        return msgspec.structs.replace(known, **fields)
+    return Hold(id=hold_id(pool, "strangers"), pool=pool, kind="strangers", refused_at=now, **fields)
 
 
 def find_accounts(slots: Iterable[Slot]) -> dict[str, str]:

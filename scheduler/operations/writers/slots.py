@@ -134,6 +134,7 @@ class SlotWriter:
             missed=0,
             failed_probes=0,
             unconfirmed=0,
+            refusal=None,
             **self._call_soon(),
             **changes,
         )
@@ -239,13 +240,14 @@ class SlotWriter:
         if current.state == "stopped" and current.power is None:
             slow_work["price"] = current.storage_price  # until its end the machine costs only its storage
         if current.state == "terminating":
-            # The termination request had no effect. It is sent again, and its timeout starts again.
+            # The termination request had no effect. It is sent again, and its timeout starts again. The delays between
+            # requests that the cloud refuses go on growing.
+            slow_work["attempts"] = current.attempts if current.refusal else 0
             self.work.put(msgspec.structs.replace(current, since=self.now, **slow_work))
             self.work.add_event(Event(at=self.now, name=ASKED_AGAIN, cause="tick", slot=current.id))
         else:
-            self.work.move_slot(
-                current, "terminating", reason=decision.reason, drain_reason=decision.reason, **slow_work
-            )
+            slow_work |= {"drain_reason": decision.reason, "refusal": None}
+            self.work.move_slot(current, "terminating", reason=decision.reason, **slow_work)
         return None
 
 
