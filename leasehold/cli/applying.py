@@ -24,6 +24,7 @@ from scheduler.operations.apply import RulesChangedError, apply_rules
 from scheduler.operations.images import Found, find_images
 from scheduler.operations.preview import Preview, preview_rules
 from workers.configuration import load_settings, read_configuration
+from workers.ec2.patterns import find_refused
 from workers.services import Services
 from workers.settings import Settings
 
@@ -65,6 +66,8 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
                 f"note: config.pools.{name}.ec2.user_data names ${{slot}} or ${{launch_id}}: each machine of the pool"
                 " is launched by a request of its own"
             )
+    for warning in find_refused(configuration):
+        print_error(f"warning: {warning}")
     _carry_out(configuration.settings, configuration.rules_document, source, dry_run=dry_run, yes=yes, as_json=as_json)
 
 

@@ -37,7 +37,9 @@ def check(file: File = None, as_json: AsJson = False) -> None:
 
         configuration = read_configuration(file)
         faults, unchecked = check_market(configuration)
-        warnings = [] if faults else [*find_warnings(configuration), *unchecked]
+        from workers.ec2.patterns import find_refused
+
+        warnings = [] if faults else [*find_warnings(configuration), *find_refused(configuration), *unchecked]
     found = find_configuration(file)
     if as_json:
         print_json({"file": str(found) if found else None, "faults": faults, "warnings": warnings})

@@ -27,8 +27,8 @@ system = "x86_64-linux"
 max_slots = 2
 price_factor = 3
 [pools.linux.ec2]
-image = "ami-1"
-subnets = ["us-east-1a:subnet-1"]
+image = "ami-01234567"
+subnets = ["us-east-1a:subnet-01234567"]
 [[pools.linux.offerings]]
 name = "general"
 [pools.linux.offerings.require]
