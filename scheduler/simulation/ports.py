@@ -105,7 +105,9 @@ class SimulatedDispatcher:
         """
         for slot in slots:
             wait = 0.0 if slot.instance_id else self._cloud.delays.terminate
-            self._event_queue.note(self._event_queue.now + wait, partial(terminate, self.ports, slot.id, slot.epoch))
+            # A simulated machine costs the same whoever ends it, and its figures count until its end.
+            end = partial(terminate, self.ports, slot.id, slot.epoch, spares=False)
+            self._event_queue.note(self._event_queue.now + wait, end)
 
     def send_power(self, slots: Sequence[Slot]) -> None:
         """Schedule the starts and stops of these slots' machines. See Dispatcher.

@@ -1,9 +1,11 @@
 """Notices of EC2: their slots and effects. No notice is lost or handled twice."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from scheduler.operations.machines.check import check, sweep
+from scheduler.operations.machines.check import check, recover, sweep
 from scheduler.operations.machines.interrupt import MOST_BATCHES, HandledNotices, handle_notices
 from scheduler.operations.machines.terminate import terminate
 from scheduler.ports import CloudError, EventFilter, LaunchOrder, Notice
@@ -385,6 +387,125 @@ def test_every_lease_on_a_machine_that_ec2_took_back_ends() -> None:
     assert {harness.phase(name) for name in ("r1", "r2")} == {"pending"}
     harness.settle(10)
     assert {harness.phase(name) for name in ("r1", "r2")} == {"leased"}
+
+
+SPOT = {
+    "pools": {
+        "linux": CONFIG["pools"]["linux"]
+        | {"max_leases_per_slot": 1, "offerings": [{"name": "m5.large", "market": "spot", "price": 0.1}]}
+    }
+}
+
+
+def a_spot_harness(**changes: Any) -> tuple[Harness, MemoryFeed]:
+    """Return a harness where r1 has a lease on linux-1, which is the spot machine i-1, launched at NOW."""
+    harness = Harness({"pools": {"linux": SPOT["pools"]["linux"] | changes}}).leased()
+    return harness, MemoryFeed(harness.clock, HIDDEN)
+
+
+def end_lease(harness: Harness) -> None:
+    """Let the holder give its lease back; the plan then ends the machine."""
+    harness.ask("release", reservation="r1", token=harness.token())
+    for _ in range(2):
+        harness.tick()
+    assert harness.slot().state == "terminating"
+
+
+def interrupt_and_drain(harness: Harness, feed: MemoryFeed) -> None:
+    feed.put(interruption(at=harness.now))
+    handle_notices(harness.ports, feed)
+    harness.tick()
+    end_lease(harness)
+
+
+def run_recover(harness: Harness, seconds: float) -> set[str]:
+    """Let time pass, run the task that repeats lost work, and return the machines that were terminated so far."""
+    harness.now += seconds
+    recover(harness.ports)
+    harness.play_tasks()
+    return set(harness.fleet.terminations)
+
+
+def test_the_end_of_an_interrupted_spot_machine_in_its_first_hour_is_left_to_ec2() -> None:
+    """Its slot takes no lease. The call comes a minute after the deadline, if EC2 has not ended the machine by then."""
+    harness, feed = a_spot_harness()
+    interrupt_and_drain(harness, feed)
+    harness.play_tasks()
+    assert terminate(harness.ports, "linux-1", 1) == "not_due"
+    assert run_recover(harness, 179.9) == set()
+    assert run_recover(harness, 0.2) == {"i-1"}
+
+
+def test_no_call_is_made_for_a_machine_that_ec2_ended() -> None:
+    harness, feed = a_spot_harness()
+    interrupt_and_drain(harness, feed)
+    harness.play_tasks()
+    harness.now += 120
+    let_ec2_end(harness)
+    harness.settle(300)
+    assert "i-1" not in harness.fleet.terminations
+    assert harness.slot().instance_id != "i-1"
+
+
+def test_a_machine_that_boots_is_left_to_ec2_too() -> None:
+    harness = Harness(SPOT)
+    feed = MemoryFeed(harness.clock, HIDDEN)
+    harness.submit("r1")
+    harness.tick()
+    harness.play_tasks_of("launch")
+    feed.put(interruption(at=harness.now))
+    handle_notices(harness.ports, feed)
+    harness.tick()
+    assert harness.slot().state == "terminating"
+    assert run_recover(harness, 1) == set()
+
+
+@pytest.mark.parametrize(("max_slots", "expected"), [(1, {"i-1"}), (3, set())])
+def test_a_machine_makes_place_for_a_reservation_that_waits_for_its_slot(max_slots: int, expected: set[str]) -> None:
+    """A reservation that waits for a slot of another pool changes nothing."""
+    pool = SPOT["pools"]["linux"]
+    other = pool | {"system": "other", "max_slots": 1}
+    harness = Harness({"pools": {"linux": pool | {"max_slots": max_slots}, "other": other}}).leased()
+    feed = MemoryFeed(harness.clock, HIDDEN)
+    for name in ("o1", "o2"):
+        harness.ask("submit", id=name, system="other")
+    interrupt_and_drain(harness, feed)
+    harness.submit("r2")
+    harness.tick()
+    assert harness.ports.view_cache.read_report()["codes"]["at_max_slots"] == len(expected) + 1
+    assert run_recover(harness, 11) == expected
+
+
+@pytest.mark.parametrize("age", [3600.0, 3480.0])
+def test_a_machine_whose_deadline_is_after_its_first_hour_is_ended_at_once(age: float) -> None:
+    harness, feed = a_spot_harness(idle_scale_down=0)
+    harness.now += age
+    interrupt_and_drain(harness, feed)
+    assert run_recover(harness, 11) == {"i-1"}
+
+
+def test_an_on_demand_machine_and_one_with_a_hint_are_ended_at_once() -> None:
+    harness, feed = a_spot_harness()
+    feed.put(hint())
+    handle_notices(harness.ports, feed)
+    end_lease(harness)
+    assert run_recover(harness, 11) == {"i-1"}
+    harness, feed = a_spot_harness(offerings=[{"name": "m5.large", "market": "on-demand", "price": 0.1}])
+    interrupt_and_drain(harness, feed)
+    assert run_recover(harness, 11) == {"i-1"}
+
+
+@pytest.mark.parametrize("seconds", [-3600.0, -61.0, 181.0])
+def test_a_clock_that_was_set_back_does_not_keep_the_machine(seconds: float) -> None:
+    """By a clock that shows a time before the notice, the call is made at once. The notice's own time, by EC2's clock,
+    does not count if it is later: the call is made three minutes after the notice arrived.
+    """
+    harness, feed = a_spot_harness()
+    feed.put(interruption(at=harness.now + 1000))
+    handle_notices(harness.ports, feed)
+    harness.tick()
+    end_lease(harness)
+    assert run_recover(harness, seconds) == {"i-1"}
 
 
 def test_every_sweep_checks_interrupted_slots(harness: Harness, feed: MemoryFeed) -> None:

@@ -19,9 +19,11 @@ pytestmark = pytest.mark.timeout(120)
 POOL = "spot"
 SHORT = 1.0
 """A grace in seconds, far shorter than the two minutes of EC2."""
+ENDS_AFTER = 15.0
+"""Seconds from a notice to the end of the machine, after which a test waits for the end: EC2 makes it, not a call."""
 READ_BEFORE = 8.0
 """Seconds from a notice to the end of the machine, shorter than EC2's. The notice is read before: the stack reads the
-queue in every other second. A reservation fails (`slot_gone`) if its machine ends before the notice is read.
+queue in every other second.
 """
 
 
@@ -59,6 +61,11 @@ def lease(stack: Stack, **fields: Any) -> tuple[Reservation, Slot]:
     return row, slot_of(stack, row)
 
 
+def lives(stack: Stack, slot: Slot) -> list[dict[str, Any]]:
+    """Return the life of the slot's machine as the emulator has recorded it."""
+    return [each for each in stack.histories(POOL) if each["id"] == slot.instance_id]
+
+
 def slot_of(stack: Stack, row: Reservation) -> Slot:
     return next(slot for slot in stack.slots(POOL) if slot.id == row.leases[0].slot)
 
@@ -68,7 +75,7 @@ def test_a_surrendered_reservation_is_leased_on_another_slot_with_a_new_token(st
     channel = stack.redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
     channel.subscribe(f"leasehold:notice:{row.id}")
     channel.get_message(timeout=5)
-    (warned,) = stack.let_happen("interrupt", str(slot.instance_id))
+    (warned,) = stack.let_happen("interrupt", str(slot.instance_id), deadline=ENDS_AFTER)
     (revoking,) = stack.await_phase([row.id], "revoking")
     # EventBridge dates its events to the second.
     deadline = int(warned["deadline"] - INTERRUPTION_SECONDS) + INTERRUPTION_SECONDS
@@ -90,11 +97,14 @@ def test_a_surrendered_reservation_is_leased_on_another_slot_with_a_new_token(st
     assert slot_of(stack, again).instance_id != slot.instance_id
     refused = stack.ask("renew", {"reservation": row.id, "token": row.token})
     assert refused["errors"][0]["path"] == "token"
+    # The slot has no lease any more; its machine costs nothing if EC2 ends it.
+    life = wait_for(lambda: next((each for each in lives(stack, slot) if each["terminated_at"]), None), "the end")
+    assert (life["cause"], life["terminated_at"] >= warned["deadline"]) == ("interrupted", True)
 
 
 def test_a_lease_of_the_client_has_its_revocation_deadline_and_reason(stack: Stack) -> None:
     with Client(stack.redis_server.url) as client, client.lease(pool=POOL, wait=40) as lease:
-        (warned,) = stack.let_happen("interrupt", str(lease.instance_id))
+        (warned,) = stack.let_happen("interrupt", str(lease.instance_id), deadline=ENDS_AFTER)
         wait_for(lease.revoking.is_set, "the lease to be revoked")
         assert lease.deadline == pytest.approx(int(warned["deadline"]), abs=0.5)
         assert lease.reason == "slot_interrupted"
@@ -136,7 +146,7 @@ def test_a_machine_that_ends_without_a_notice_requeues_its_reservation(stack: St
 def test_a_grace_ends_the_lease_before_the_deadline(stack: Stack, grace: float) -> None:
     stack.apply(some_rules(interruption_grace=grace))
     row, slot = lease(stack)
-    stack.let_happen("interrupt", str(slot.instance_id))
+    stack.let_happen("interrupt", str(slot.instance_id), deadline=ENDS_AFTER)
     again = wait_for(lambda: found if (found := stack.find(row.id)).token > row.token else None, "another lease")
     events = stack.services.ports.store.read_events(EventFilter(reservation=row.id))
     names = [event.name.removeprefix("reservation_") for event in events]
@@ -147,7 +157,7 @@ def test_a_grace_ends_the_lease_before_the_deadline(stack: Stack, grace: float) 
 
 def test_with_on_interruption_fail_the_reservation_fails(stack: Stack) -> None:
     row, slot = lease(stack, on_interruption="fail")
-    stack.let_happen("interrupt", str(slot.instance_id))
+    stack.let_happen("interrupt", str(slot.instance_id), deadline=ENDS_AFTER)
     (failed,) = stack.await_phase([row.id], "failed")
     assert failed.reason == "slot_interrupted"
 

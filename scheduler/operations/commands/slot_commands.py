@@ -67,16 +67,14 @@ def start_draining(work: UnitOfWork, slot: Slot, reason: SlotReason, by: Cause) 
 def interrupt(work: UnitOfWork, name: str, gone_at: float, refusal: str = "") -> Slot:
     """Record on a slot EC2's notice that it will take the spot machine back at `gone_at`. Return the slot's row.
 
-    A later notice changes nothing, unless it gives an earlier time than the slot's row has. `refusal`: why the machine
-    ends, if it is no spot interruption; "": not known.
+    A later notice changes nothing, unless it gives an earlier time than the slot's row has. `refusal`: for
+    the event, why the machine ends if it is no spot interruption; "": not known.
     """
     slot = find_slot(work, name)
     is_news = slot.interrupted_by is None or gone_at < slot.interrupted_by
     if is_news and slot.state in IN_FLIGHT | HOLDING:
         began_at = work.now if slot.interrupted_at is None else slot.interrupted_at
-        slot = msgspec.structs.replace(
-            slot, interrupted_at=began_at, interrupted_by=gone_at, refusal=refusal or slot.refusal
-        )
+        slot = msgspec.structs.replace(slot, interrupted_at=began_at, interrupted_by=gone_at)
         work.put(slot)
         detail: dict[str, Any] = {"epoch": slot.epoch, "gone_at": gone_at} | ({"refusal": refusal} if refusal else {})
         work.add_event(Event(at=work.now, name=INTERRUPTED, cause="cloud", slot=name, detail=detail))

@@ -17,6 +17,7 @@ from scheduler.model.transitions import WITH_MACHINE
 from scheduler.operations.change_set import STOP_DONE
 from scheduler.operations.commands.slot_commands import INTERRUPTED, interrupt
 from scheduler.operations.machines.launch import forget_holds, is_put_off, note_refusal
+from scheduler.operations.machines.terminate import list_spared
 from scheduler.operations.ports import Ports, announce, send_callbacks
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_good_boot
@@ -269,7 +270,8 @@ def recover(ports: Ports, resend_seconds: float = RESEND_SECONDS) -> int:
         if slot.power is not None or slot.state in {"launching", "terminating"}
         if not is_put_off(slot, now) and not 0 <= now - slot.sent_at < resend_seconds  # promise: lost-work-sent-again
     ]
-    claimed = _claim(ports, due, now)
+    spared = list_spared(ports, due, now)
+    claimed = _claim(ports, [slot for slot in due if slot.id not in spared], now)
     ports.dispatcher.send_launches([slot for slot in claimed if slot.state == "launching"])
     ports.dispatcher.send_terminations([slot for slot in claimed if slot.state == "terminating"])
     if powered := [slot for slot in claimed if slot.power is not None]:

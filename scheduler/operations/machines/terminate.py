@@ -2,10 +2,14 @@
 later epoch.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
+from scheduler.model.costs import HOUR
+from scheduler.model.launch_backoff import hold_id
 from scheduler.model.slots import Slot
 from scheduler.operations.machines.batch import end_batch
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, NOTHING_MADE, is_put_off
@@ -13,10 +17,13 @@ from scheduler.operations.machines.refused import END_REFUSED, Refused, put_off
 from scheduler.operations.machines.unbound import end_unbound, find_accounts
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.ports import CloudError
+from scheduler.ports import INTERRUPTION_SECONDS, CloudError, ViewUnavailableError
+
+SPARED_SECONDS: Final = 60.0
+"""Seconds after the deadline of an interruption until which the end of the machine is left to EC2."""
 
 
-def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
+def terminate(ports: Ports, slot_id: str, epoch: int, *, spares: bool = True) -> str:
     """Terminate the machine of a slot. Return the outcome as one word, for logs and metrics. The slot becomes empty
     later, when EC2 reports that the machine is gone.
 
@@ -26,25 +33,28 @@ def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
     refuses the termination, the slot stays `terminating` with EC2's answer, and `recover` repeats the call with growing
     delays and without a limit, because a running machine costs money.
     """
-    return next(iter(terminate_all(ports, [(slot_id, epoch)]).values()))
+    return next(iter(terminate_all(ports, [(slot_id, epoch)], spares=spares).values()))
 
 
-def terminate_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
+def terminate_all(ports: Ports, wanted: Sequence[tuple[str, int]], *, spares: bool = True) -> dict[str, str]:
     """Terminate the machines of these slots, given as (slot, epoch), by few calls of the cloud. Return for each slot
     the outcome as one word, for logs and metrics. Each slot is treated as by `terminate`.
+
+    `spares`: leave the end of an interrupted machine to EC2 while that is free, see `list_spared`.
 
     Machines whose instance ids are known are terminated by one call; those that the cloud refused before, by a second
     one.
     """
     found = {slot.id: slot for slot in ports.store.find_slots(ids=[name for name, _ in wanted])}
     now = ports.store.now()
+    spared = list_spared(ports, found.values(), now) if spares else set()
     outcomes: dict[str, str] = {}
     due: list[Slot] = []
     for name, epoch in wanted:
         slot = found.get(name)
         if slot is None or slot.state != "terminating" or slot.epoch != epoch:  # promise: epoch-of-termination
             outcomes[name] = "not_wanted"
-        elif is_put_off(slot, now):
+        elif is_put_off(slot, now) or name in spared:
             outcomes[name] = "not_due"
         else:
             due.append(slot)
@@ -66,6 +76,47 @@ def terminate_all(ports: Ports, wanted: Sequence[tuple[str, int]]) -> dict[str, 
             _put_off(ports, [slot])
             outcomes[slot.id] = error.category
     return outcomes | _end(ports, [slot for slot in due if slot.id in machines], machines)
+
+
+def list_spared(ports: Ports, slots: Iterable[Slot], now: float) -> set[str]:
+    """Return the ids of the terminating slots whose machines EC2 ends soon without charging for them. Their calls wait
+    until SPARED_SECONDS after the deadline of the interruption, unless a reservation waits for the place of the slot
+    (`at_max_slots`). Then the call is made at once.
+    """
+    ends = [slot for slot in slots if slot.state == "terminating" and _ends_free(slot, now)]
+    if not ends:
+        return set()
+    try:
+        waits = bool(ports.view_cache.read_report().get("codes", {}).get("at_max_slots"))
+    except ViewUnavailableError:
+        waits = True
+    if not waits:
+        return {slot.id for slot in ends}
+    rules = ports.rules_at(now).rules
+    if any(each.max_slots for each in (rules.scheduler, *rules.scheduler.system.values())):
+        return set()  # a limit of several pools: any of their slots may make room
+    names = {slot.pool for slot in ends}
+    with ports.store.transaction() as transaction:
+        strangers = transaction.load_holds([hold_id(name, "strangers") for name in sorted(names)])
+        active = Counter({name: transaction.count_active(name) for name in names})
+        active.update({hold.pool: hold.active for hold in strangers.values()})
+    limits = {name: pool.max_slots for name in names if (pool := rules.pools.get(name)) is not None}
+    return {slot.id for slot in ends if (most := limits.get(slot.pool)) is None or active[slot.pool] < most}
+
+
+def _ends_free(slot: Slot, now: float) -> bool:
+    """Return whether EC2 will end this machine within its first hour because of an interruption, which is free, while
+    an end by a call is charged.
+
+    The time since the notice counts, too: if the clock was set back, the call does not wait for longer. Source: EC2
+    user guide, "Billing for interrupted Spot Instances".
+    """
+    if slot.market != "spot" or slot.instance_id is None or slot.launched_at is None:
+        return False
+    if slot.interrupted_at is None or slot.interrupted_by is None or slot.interrupted_by >= slot.launched_at + HOUR:
+        return False
+    deadline = min(slot.interrupted_by, slot.interrupted_at + INTERRUPTION_SECONDS)
+    return slot.interrupted_at <= now < deadline + SPARED_SECONDS
 
 
 def _end(ports: Ports, slots: Sequence[Slot], machines: Mapping[str, str]) -> dict[str, str]:
