@@ -14,6 +14,7 @@ from flower.views.monitor import Metrics
 from kombu.transport.redis import QoS
 from tornado.web import authenticated
 
+from workers.environment import find_taken_port
 from workers.settings import FlowerSettings, is_loopback
 
 
@@ -72,7 +73,8 @@ def main(arguments: Sequence[str]) -> None:
     count_as(settings.view_url or "")
     close_metrics()
     flower = settings.flower
-    if fault := refuse(flower, local="--local" in arguments):
+    fault = refuse(flower, local="--local" in arguments)
+    if fault := fault or find_taken_port("flower.port", flower.host, flower.port):
         sys.exit(f"leasehold: {fault}")
     if flower.basic_auth is not None:
         # The password is passed by the environment, because every user of this host can read a command line.

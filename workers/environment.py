@@ -4,6 +4,7 @@ error, like an unknown key in a file.
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, get_args
@@ -52,6 +53,20 @@ def list_variables(settings: type[Document]) -> Iterator[tuple[str, tuple[str, .
         path = tuple(name.removeprefix(PREFIX).lower().split(DELIMITER))
         if name.startswith(PREFIX) and value and (len(path) > 1 or path[0] in settings.model_fields):
             yield name, path
+
+
+def find_taken_port(path: str, host: str, port: int) -> str | None:
+    """Return a line that names the setting `path` (like "flower.port") and its variable of the environment, if no
+    program can listen on this address now. Return None if one can.
+    """
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        # Python adds the address to the text of the error.
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        variable = PREFIX + path.upper().replace(".", DELIMITER)
+        return f"{path}: expected a free port ({variable}), got {port} on {host}: {reason}"
+    return None
 
 
 def name_origin(found: Fault, settings: type[Document]) -> Fault:

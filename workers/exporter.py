@@ -14,6 +14,7 @@ from scheduler.view.redis_ports import RedisRecord
 from scheduler.view.redis_view_cache import RedisViewCache
 from workers.clock_watch import ClockWatch
 from workers.configuration import load_settings
+from workers.environment import find_taken_port
 from workers.logs import configure_logging
 from workers.metrics import Sources, serve_metrics
 from workers.queue_watch import QueueWatch
@@ -29,7 +30,8 @@ def main() -> int:
     try:
         settings = load_settings()
         configure_logging(settings.log.format, settings.log.level)
-        if line := find_foreign(settings):
+        taken = find_taken_port("metrics.port", settings.metrics.host, settings.metrics.port)
+        if line := taken or find_foreign(settings):
             sys.stderr.write(f"leasehold: {line}\n")
             return 1
         client, prefix = make_redis(settings.view_url or ""), settings.view.prefix

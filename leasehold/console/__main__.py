@@ -26,6 +26,7 @@ from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from workers.configuration import load_settings
+from workers.environment import find_taken_port
 from workers.logs import configure_logging, get_logger
 from workers.services import find_foreign
 from workers.settings import Settings
@@ -86,6 +87,8 @@ def main(arguments: Sequence[str]) -> int:
         if line := find_foreign(settings):
             return _complain(line)
         if line := find_refusal(settings, local="--local" in arguments):
+            return _complain(line)
+        if line := find_taken_port("console.port", settings.console.host, settings.console.port):
             return _complain(line)
         with closing(open_store(settings.database_url)) as store:
             if not has_way_in(settings, store):

@@ -62,6 +62,16 @@ def test_a_process_gets_the_environment_of_the_installation() -> None:
     assert settings["PATH"].startswith(f"{PREFIX}/bin:")
     assert settings["LEASEHOLD_CONFIG"] == "/etc/leasehold/leasehold.toml"
     assert settings["PYTHONSAFEPATH"] == "1"
+    assert settings["LEASEHOLD_ACCESS__MODE"] == "signed"
+    files = re.findall(r"^EnvironmentFile=-(.*)$", UNIT, re.MULTILINE)
+    assert files == ["/etc/leasehold/leasehold.env", "/etc/leasehold/%i.env"]
+    (folder,) = re.findall(r"^RuntimeDirectory=(.*)$", UNIT, re.MULTILINE)
+    assert {settings[f"LEASEHOLD_CELERY__{name}_FILE"] for name in ("BEAT", "ALIVE")} == {f"/run/{folder}/alive"}
+
+
+def test_no_page_has_another_unit() -> None:
+    pages = (Path(__file__).parents[2] / "docs").rglob("*.md")
+    assert [page.name for page in pages if "ExecStart=" in page.read_text(encoding="utf-8")] == []
 
 
 def verify(unit: str, folder: Path) -> subprocess.CompletedProcess[str]:
