@@ -16,6 +16,7 @@ from leasehold.common.clock import ProcessOffset
 from scheduler.model.accounts import FREE, PAID, Account, find_account
 from scheduler.model.costs import find_present_price
 from scheduler.model.decisions import WAITING_CODES
+from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources, add, subtract
 from scheduler.model.rules import Rules
@@ -64,7 +65,9 @@ def measure_store(store: Store, rules: Rules, accounts: Sequence[Account]) -> It
     ahead = 0.0 - store.read_cluster().reference_offset
     yield GaugeMetricFamily("leasehold_clock_reference_offset_seconds", about, ahead)
     held = store.find_reservations(phases=["leased", "revoking"], limit=MOST_LEASED)
-    yield from _measure_fleet(store.find_slots(), rules, held, store.now())
+    slots = store.find_slots()
+    yield from _measure_fleet(slots, rules, held, store.now())
+    yield _measure_refused_ends(slots, store.find_holds(), rules)
     yield from measure_accounts(accounts, held)
 
 
@@ -93,6 +96,18 @@ def _measure_fleet(slots: list[Slot], rules: Rules, held: Sequence[Reservation],
     priced = {(pool, state): prices[pool, state] for pool in rules.pools for state in SLOT_STATES}
     yield make_gauge("leasehold_slots_price", about, labels, priced)
     yield from _measure_resources(held, slots, rules)
+
+
+def _measure_refused_ends(slots: Iterable[Slot], holds: Iterable[Hold], rules: Rules) -> Family:
+    """Return the gauge of the machines that EC2 refuses to end, by pool. If one of them has no slot, all machines of
+    its pool without a slot count.
+    """
+    refused = Counter({(name,): 0 for name in rules.pools})
+    refused.update((slot.pool,) for slot in slots if slot.state == "terminating" and slot.refusal)
+    for hold in holds:
+        if hold.kind == "strangers" and hold.code:
+            refused[hold.pool,] += hold.active
+    return make_gauge("leasehold_ends_refused", "Machines that EC2 refuses to end", ["pool"], refused)
 
 
 def _measure_resources(held: Sequence[Reservation], slots: list[Slot], rules: Rules) -> Iterator[Family]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from leasehold.common.masking import show_url
 from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
-from leasehold.doctor.rules import judge_clock, judge_membership, judge_rules, judge_schema
+from leasehold.doctor.rules import MACHINES, judge_clock, judge_machines, judge_membership, judge_rules, judge_schema
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import NotPermittedError, StaleWriteError, Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.store.migrating import schema_state
@@ -22,8 +22,8 @@ REDIS_SECONDS: Final = 3.0
 
 
 def look_at_database(configuration: Configuration) -> Iterator[Finding]:
-    """Yield the findings on the database: whether it answers, its schema, clock and cluster, writes, and the rules in
-    force.
+    """Yield the findings on the database: whether it answers, its schema, clock and cluster, writes, the rules in
+    force, and the machines that EC2 refuses to end.
     """
     url = configuration.settings.database_url
     try:
@@ -32,7 +32,8 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
         remedy = "Start the database, free space on its disk, or correct database.url (LEASEHOLD_DATABASE__URL)."
         yield failure(DATABASE, f"the database at {show_url(url)} cannot be used: {error}", remedy)
         yield from (
-            skipped(check, "the database cannot be reached") for check in (SCHEMA, WRITES, CLOCK, MEMBERSHIP, RULES)
+            skipped(check, "the database cannot be reached")
+            for check in (SCHEMA, WRITES, CLOCK, MEMBERSHIP, RULES, MACHINES)
         )
         return
     yield ok(DATABASE, f"{show_url(url)} answers")
@@ -40,13 +41,15 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
     with closing(open_store(url)) as store:
         if not state.is_current:
             yield from (
-                skipped(check, "this program needs another schema") for check in (CLOCK, MEMBERSHIP, WRITES, RULES)
+                skipped(check, "this program needs another schema")
+                for check in (CLOCK, MEMBERSHIP, WRITES, RULES, MACHINES)
             )
             return
         yield from _look_at_clock(store)
         yield _look_at_membership(store, configuration)
         yield _look_at_writes(url)
         yield _look_at_rules(store, configuration)
+        yield _look_at_machines(store)
 
 
 def _look_at_clock(store: Store) -> Iterator[Finding]:
@@ -95,6 +98,13 @@ def _look_at_rules(store: Store, configuration: Configuration) -> Finding:
     except (StoreUnavailableError, InvalidInputError) as error:
         return failure(RULES, str(error), "Apply rules that this version understands: `leasehold apply FILE`.")
     return judge_rules(stored.version, stored.document, str(file) if file else None, dict(configuration.rules_document))
+
+
+def _look_at_machines(store: Store) -> Finding:
+    try:
+        return judge_machines(store.find_slots(states=["terminating", "stopped"]), store.find_holds())
+    except StoreUnavailableError as error:
+        return skipped(MACHINES, str(error))
 
 
 def read_tick_age(url: str) -> float | None:

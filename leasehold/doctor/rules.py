@@ -9,12 +9,17 @@ from typing import Any, Final
 
 from leasehold.common.clock import ProcessOffset
 from leasehold.doctor.findings import CLOCK_SECONDS, Finding, failure, ok, skipped, warning
+from scheduler.model.launch_backoff import Hold
+from scheduler.model.slots import Slot
 from scheduler.ports import ClusterRow, DatabaseWentBackError, Remembered
 
 LEAST_REDIS: Final = (6, 2)
 LATE_INTERVALS: Final = 3
 _SERVICES: Final = "NTP: chrony, the Amazon Time Sync Service"
 _HARMLESS: Final = "Leases and messages do not depend on it; dates in logs and the verification of certificates do."
+MACHINES: Final = "machines"
+_MOST_MACHINES: Final = 5
+"""The most machines that one finding names."""
 _LOOPBACK: Final = {"127.0.0.1", "::1", "-::1", "localhost"}
 
 
@@ -206,6 +211,32 @@ def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, writ
     different = sorted(key for key in {*applied, *written} if applied.get(key) != written.get(key))
     remedy = f"Run `leasehold apply {file}` if this file is right, else update the file (`leasehold rules show`)."
     return warning("rules", f"version {version} differs from {file} in {', '.join(different)}", remedy)
+
+
+def judge_machines(slots: Sequence[Slot], holds: Sequence[Hold]) -> Finding:
+    """Return the finding on the machines that EC2 refuses to end or to stop: a failure if there are any, because they
+    go on costing money; else ok. `holds`: all launch back-offs. Those that count the machines without a slot have what
+    EC2 answered to the end of such a machine.
+    """
+    kept = [
+        f"{slot.id} ({slot.instance_id}): {slot.refusal}"
+        for slot in slots
+        if slot.refusal and (slot.state == "terminating" or slot.power == "stop")
+    ]
+    kept += [
+        f"machines of pool {hold.pool} without a slot: {hold.words}"
+        for hold in holds
+        if hold.kind == "strangers" and hold.words
+    ]
+    if not kept:
+        return ok(MACHINES, "EC2 refuses to end none")
+    more = f"; and {len(kept) - _MOST_MACHINES} more" if len(kept) > _MOST_MACHINES else ""
+    remedy = (
+        "Remove the termination or stop protection of these machines (OperationNotPermitted), or permit the terminate"
+        " worker to end and stop them (UnauthorizedOperation: docs/iam/terminate.json and stop.json). The calls are"
+        " repeated."
+    )
+    return failure(MACHINES, "EC2 refuses to end or stop " + "; ".join(kept[:_MOST_MACHINES]) + more, remedy)
 
 
 def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:

@@ -384,6 +384,7 @@ PARITY: dict[str, list[set[tuple[str, str]]]] = {
     "leasehold_time_to_lease_seconds_count": [set()],
     "leasehold_slots_online": [*_ANY_POOL],
     "leasehold_slots_offline": [*_ANY_POOL],
+    "leasehold_ends_refused": [*_ANY_POOL],
     "leasehold_reservations": [{("phase", phase)} for phase in PHASES],
     "leasehold_boot_seconds_count": [_LAUNCHING],
 }

@@ -1,0 +1,58 @@
+"""The doctor and the metrics name the machines that EC2 refuses to end."""
+
+from typing import Any
+
+import pytest
+
+from leasehold.doctor.rules import judge_machines
+from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.store.memory import MemoryStore
+from tests.builders import NOW, a_slot, some_rules
+from workers.gauges import measure_store
+
+PROTECTED = "OperationNotPermitted: The machine is protected."
+STATES: dict[str, tuple[dict[str, Any], bool, int]] = {
+    # state -> fields of a slot, whether the doctor names it, and the value of the gauge
+    "its end is refused": ({"state": "terminating", "refusal": PROTECTED}, True, 1),
+    "it ends": ({"state": "terminating"}, False, 0),
+    "its stop is not permitted": ({"state": "stopped", "power": "stop", "refusal": PROTECTED}, True, 0),
+    "its start was refused": ({"state": "stopped", "refusal": PROTECTED}, False, 0),
+    "its last machine died": ({"state": "empty", "refusal": PROTECTED}, False, 0),
+}
+
+
+def orphans(**fields: Any) -> Hold:
+    name = hold_id("linux", "strangers")
+    return Hold(id=name, pool="linux", kind="strangers", refused_at=NOW, until=NOW, active=2, **fields)
+
+
+def read_gauge(store: MemoryStore) -> dict[str, float]:
+    (family,) = [each for each in measure_store(store, some_rules({}), []) if each.name == "leasehold_ends_refused"]
+    return {sample.labels["pool"]: sample.value for sample in family.samples}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_the_doctor_and_the_gauge_know_whether_ec2_refuses_to_end_the_machine_of_a_slot(name: str) -> None:
+    fields, is_named, count = STATES[name]
+    slot = a_slot("linux-1", instance_id="i-1", **fields)
+    finding = judge_machines([slot], [orphans()])
+    assert (finding.outcome, PROTECTED in finding.text) == ("failure" if is_named else "ok", is_named)
+    store = MemoryStore(lambda: NOW)
+    with store.transaction() as transaction:
+        transaction.save([slot])
+    assert read_gauge(store)["linux"] == count
+
+
+def test_machines_without_a_slot_are_named_by_their_pool() -> None:
+    hold = orphans(code="OperationNotPermitted", message="The machine is protected.")
+    finding = judge_machines([], [hold])
+    assert finding.text == f"EC2 refuses to end or stop machines of pool linux without a slot: {PROTECTED}"
+    store = MemoryStore(lambda: NOW)
+    with store.transaction() as transaction:
+        transaction.save([hold])
+    assert read_gauge(store)["linux"] == 2
+
+
+def test_a_finding_names_five_machines_at_most() -> None:
+    slots = [a_slot(f"linux-{number}", state="terminating", refusal=PROTECTED) for number in range(1, 9)]
+    assert judge_machines(slots, []).text.endswith(f"linux-5 (None): {PROTECTED}; and 3 more")
