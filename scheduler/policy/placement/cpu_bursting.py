@@ -164,6 +164,8 @@ def _is_filled(slot_info: SlotInfo) -> bool:
     """Return whether the limits of a slot's leases need no change: it has no spare cpus, and each lease from before the
     cycle stays there and has no limit of cores.
     """
+    if slot_info.lifted:
+        return False  # a grant may have taken what an elastic lease gave back
     if slot_info.capacity is not None and (slot_info.free is None or slot_info.free.get(CPUS, 0.0) > SLACK):
         return False
     if not slot_info.leases:
