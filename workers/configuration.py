@@ -194,6 +194,9 @@ def find_contradictions(rules: Rules) -> Iterator[Fault]:
     for name, pool in rules.pools.items():
         if pool.is_elastic:
             yield from find_misfits(f"pools.{name}", pool)
+            if pool.ec2.launch_template and pool.ec2.volume_gib and not pool.ec2.root_device:
+                wanted = "`root_device` beside `volume_gib` and a launch_template, whose image may have any"
+                yield Fault(f"pools.{name}.ec2.root_device", wanted, "nothing")
             for tag in pool.ec2.tags:
                 # Such a tag would mark the machine as that of another owner.
                 if tag.startswith(OUR_TAGS):

@@ -35,27 +35,27 @@ class Probes:
         pool = rules.pools.get(slot.pool)
         if pool is None or machine.state != "running":
             return False
-        probe = pool.probe
+        probe, address = pool.probe, pool.ec2.choose_address(machine)
         match probe.kind:
             case "none":
                 return machine.healthy is True
             case "command":
-                return _runs(fill_command(probe.command, machine), probe.timeout)
+                return _runs(fill_command(probe.command, machine, address), probe.timeout)
             case "tcp":
-                if machine.address is None:
+                if address is None:
                     return False
-                with suppress(*_NO_ANSWER), socket.create_connection((machine.address, probe.port or 0), probe.timeout):
+                with suppress(*_NO_ANSWER), socket.create_connection((address, probe.port or 0), probe.timeout):
                     return True
                 return False
             case "http":
-                return machine.address is not None and _answers(machine.address, probe)
+                return address is not None and _answers(address, probe)
 
 
-def fill_command(command: Sequence[str], machine: Machine) -> list[str]:
+def fill_command(command: Sequence[str], machine: Machine, address: str | None) -> list[str]:
     """Return the arguments of the probe command `command`, with the machine's values in place of `{address}` and
     `{instance_id}`. Other braces stay.
     """
-    values = {"address": machine.address or "", "instance_id": machine.id}
+    values = {"address": address or "", "instance_id": machine.id}
     return [_PLACEHOLDER.sub(lambda found: values[found[1]], argument) for argument in command]
 
 

@@ -100,8 +100,8 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _print_progress(name: str, state: str) -> None:
-    if state == "ready":
-        sys.stderr.write(f"  ready: {name}\n")
+    if state != "started":
+        sys.stderr.write(f"  {state}: {name}\n")
         sys.stderr.flush()
 
 

@@ -264,7 +264,7 @@ class Stack:
         found = self.configuration
         failed = prepare_rules(found.settings, found.rules, machines_are_gone=machines_are_gone)
         for source, error in failed.items():
-            self._on_progress(f"image {source}", f"not found yet ({error.category}: {error.code})")
+            self._on_progress(source, f"not found yet ({error.category}: {error.code})")
 
     def _list_checks(self, wire: RequestTransport) -> dict[str, Check]:
         """Return the checks that must succeed before the stack counts as running, by the name of the checked part."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from scheduler.model.rules import list_image_sources, read_rules
+from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.commands.slot_commands import lose
@@ -98,7 +98,7 @@ def prepare_rules(
             # Without an answer of EC2, the types and prices of the database count.
             with suppress(CloudError):
                 refresh_market(ports.store, services.market, read, catalogue_age=settings.market.catalogue_age)
-        images, failed = look_up(services.images, list_image_sources(read))
+        images, failed = look_up(services.images, read)
         apply_rules(ports, rules, source="the start of a local stack", images=images)
     if machines_are_gone:
         forget_machines(ports)

@@ -13,6 +13,10 @@ SSM: Final = "ssm:"
 """Beginning of a source that names an SSM parameter: `ssm:/PATH`."""
 NEWEST: Final = "newest:"
 """Beginning of a source that names the newest image of an owner: `newest:OWNER/NAME`. NAME may have `*` and `?`."""
+ROOT_OF: Final = "root:"
+"""Beginning of a source that names the root device of an image: `root:IMAGE`. Rules do not contain it: it is looked up
+for a pool with `volume_gib`.
+"""
 _MOST: Final = 1024
 _SOURCE: Final = re.compile(r"ssm:(/[A-Za-z0-9_.-]+)+|newest:[A-Za-z0-9-]+/[A-Za-z0-9()\[\] ./'@_*?-]+")
 

@@ -6,11 +6,11 @@ The classes here are tables below `config.pools.NAME`. They are documented and r
 
 from functools import cached_property
 from string import Template
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from scheduler.model.images import check_image
 from scheduler.model.requirements import Requirements
-from scheduler.model.slots import Market
+from scheduler.model.slots import Machine, Market
 from scheduler.model.validation import (
     Amount,
     Before,
@@ -32,6 +32,10 @@ filled in.
 """
 
 
+MOST_HOPS: Final = 64
+"""Greatest hop limit of the metadata service. Source: EC2, "Instance metadata options"."""
+
+
 def read_market(value: object) -> object:
     """Return the name of a market as it is stored: `on_demand` may be written for `on-demand`."""
     return "on-demand" if value == "on_demand" else value
@@ -44,6 +48,12 @@ def _user_data(value: object) -> str:
     if len(value) > MOST_USER_DATA:
         raise expected(f"a text of at most {MOST_USER_DATA} characters", got=got)
     return check_unicode(value, got=got)
+
+
+def _hops(value: object) -> object:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_HOPS:
+        raise expected(f"a whole number from 1 to {MOST_HOPS}")
+    return value
 
 
 class Offering(Document):
@@ -155,7 +165,19 @@ class Ec2Rules(Document):
     key_name: Text | None = None
     """Name of the SSH key pair; default: no key pair."""
     volume_gib: Positive | None = None
-    """Size of the root volume in GiB; default: the image's."""
+    """Size of the root volume in GiB; default: the image's. Beside a `launch_template` it requires `root_device`."""
+    root_device: Text | None = None
+    """Name of the root device, like `/dev/sda1`, whose size is `volume_gib`; default: that of the `image`, which is
+    looked up.
+    """
+    metadata_hop_limit: Annotated[int, Before(_hops)] | None = None
+    """Network hops, from 1 to 64, that an answer of the machine's metadata service may take: 2 for programs in
+    containers. Default: as the launch template sets it, 1 without a template.
+    """
+    address: Literal["private", "public", "ipv6", "dns"] | None = None
+    """Address of a machine that reservations, probes and the view get: the private or public IPv4 address, the IPv6
+    address, or the private DNS name. Default: the first that the machine has of private, public and IPv6.
+    """
     user_data_file: Text | None = None
     """Template file of the user data, relative to the leasehold.toml that names it. `apply` reads the file."""
     user_data: Annotated[str, Before(_user_data)] | None = None
@@ -189,6 +211,15 @@ class Ec2Rules(Document):
     def names_offering(self) -> bool:
         """Whether the user data names the offering. Then EC2 must not choose among several offerings."""
         return "offering" in self._named
+
+    @property
+    def lacks_root_device(self) -> bool:
+        """Whether the name of the image's root device is needed and not set."""
+        return bool(self.volume_gib and self.image and not (self.launch_template or self.root_device))
+
+    def choose_address(self, machine: Machine) -> str | None:
+        """Return the address of a machine of this pool; None if the machine has no such address, or not yet."""
+        return machine.address if self.address is None else machine.addresses.get(self.address)
 
     @property
     def _named(self) -> set[str]:

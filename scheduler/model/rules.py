@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from scheduler.model.accounts import NOTHING
 from scheduler.model.budgets import NO_SPENDING, Budget, Spent, list_budget_faults
-from scheduler.model.images import is_source
+from scheduler.model.images import ROOT_OF, is_source
 from scheduler.model.pools import Pool, list_slot_faults
 from scheduler.model.reservations import Request, Reservation
 from scheduler.model.validation import (
@@ -381,12 +381,24 @@ def list_unfound(rules: Rules) -> Iterator[tuple[str, str]]:
             yield name, pool.ec2.image
 
 
+def list_root_sources(rules: Rules) -> list[str]:
+    """Return the sources of the names of root devices that pools need: `root:IMAGE`. `rules`: with the ids of the
+    images that were found.
+    """
+    needed = [pool.ec2.image for pool in rules.pools.values() if pool.is_elastic and pool.ec2.lacks_root_device]
+    return sorted({f"{ROOT_OF}{image}" for image in needed if not is_source(image)})
+
+
 def with_images(rules: Rules, images: Mapping[str, str]) -> Rules:
-    """Return the rules with the ids of images in place of their sources. `images`: source -> id. A source that `images`
-    lacks stays.
+    """Return the rules with the ids of images in place of their sources, and with the names of root devices. `images`:
+    source -> what was found. A source that `images` lacks stays.
     """
     changed: dict[str, Any] = {}
     for name, pool in rules.pools.items():
-        if (image := images.get(pool.ec2.image or "")) is not None:
-            changed[name] = pool.model_copy(update={"ec2": pool.ec2.model_copy(update={"image": image})})
+        known = images.get(pool.ec2.image or "")
+        ec2 = pool.ec2.model_copy(update={"image": known}) if known else pool.ec2
+        if ec2.lacks_root_device and (device := images.get(f"{ROOT_OF}{ec2.image}")):
+            ec2 = ec2.model_copy(update={"root_device": device})
+        if ec2 is not pool.ec2:
+            changed[name] = pool.model_copy(update={"ec2": ec2})
     return rules.model_copy(update={"pools": {**rules.pools, **changed}}) if changed else rules

@@ -2,7 +2,7 @@
 epoch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -29,6 +29,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: Literal["pending", "running", "stopping", "stopped", "terminated"]
     address: str | None = None
+    """The address unless the pool's rules choose another one of `addresses`."""
+    addresses: Mapping[str, str] = {}
+    """Kind (private, public, ipv6, dns) -> address."""
     type: str | None = None
     zone: str | None = None
     market: Market | None = None

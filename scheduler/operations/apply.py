@@ -9,7 +9,7 @@ from scheduler.model.accounts import Account
 from scheduler.model.events import Event
 from scheduler.model.pools import slot_ids
 from scheduler.model.principals import Principal
-from scheduler.model.rules import Rules, list_image_sources, read_rules
+from scheduler.model.rules import Rules, list_image_sources, list_root_sources, read_rules, with_images
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import Cause
 from scheduler.operations.change_set import ChangeSet
@@ -110,8 +110,9 @@ def write_rules(
     stored = transaction.load_rules()
     if expected is not None and stored.version != expected:
         raise RulesChangedError(stored.version, expected)
-    kept = {source: stored.images[source] for source in list_image_sources(rules) if source in stored.images}
-    found = kept | dict(images or {})
+    found = {**stored.images, **(images or {})}
+    ids = {source: found[source] for source in list_image_sources(rules) if source in found}
+    found = ids | {each: found[each] for each in list_root_sources(with_images(rules, ids)) if each in found}
     if stored.version and (stored.document, stored.images) == (document, found):
         return Applied(stored.version, None)
     work = UnitOfWork(transaction, cause, principal=principal)

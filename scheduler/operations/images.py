@@ -1,11 +1,12 @@
-"""Looks up the images that the rules name by a source (such as an SSM parameter), and stores their ids with the
-rules.
+"""Looks up the images that the rules name by a source (such as an SSM parameter), and the root devices of images whose
+volumes are to have another size, and stores both with the rules.
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
-from scheduler.model.rules import Rules, list_image_sources, read_rules
+from scheduler.model.rules import Rules, list_image_sources, list_root_sources, read_rules, with_images
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.operations.apply import RulesChangedError, write_rules
 from scheduler.operations.ports import Ports
@@ -16,33 +17,39 @@ SOURCE = "images"
 
 
 class Found(NamedTuple):
-    """The result of a look-up of images. `images`: source -> id of the image; `errors`: source -> error, if the source
-    could not be looked up now.
+    """The result of a look-up of images. `images`: source -> id of the image, or name of the root device; `errors`:
+    source -> error, if the source could not be looked up now.
     """
 
     images: dict[str, str]
     errors: dict[str, CloudError]
 
 
-def look_up(images: Images, sources: Iterable[str]) -> Found:
-    """Look up these sources of images. Errors of the cloud are in the result."""
+def look_up(images: Images, rules: Rules, known: Mapping[str, str] = MappingProxyType({})) -> Found:
+    """Look up the sources of images that the rules name, and then the root devices that their pools need. Errors of the
+    cloud are in the result. `known`: what was found before, for images that cannot be looked up now.
+    """
     found = Found({}, {})
-    for source in sources:
-        try:
-            found.images[source] = images.find(source)
-        except CloudError as error:
-            found.errors[source] = error
+
+    def find(sources: Iterable[str]) -> None:
+        for source in sources:
+            try:
+                found.images[source] = images.find(source)
+            except CloudError as error:
+                found.errors[source] = error
+
+    find(list_image_sources(rules))
+    find(list_root_sources(with_images(rules, {**known, **found.images})))
     return found
 
 
 def find_images(images: Images, rules: Rules, prefix: str = "") -> Found:
-    """Look up each source of an image that the rules name, and return the ids. `prefix`: the path of the rules, for the
-    messages about faults.
+    """Look up each source of an image that the rules name, and the root devices that pools need. `prefix`: the path of
+    the rules, for the messages about faults.
 
     Raises InvalidInputError with a line for each source that has no image. Other errors of the cloud are in the result.
     """
-    keys = list_image_sources(rules)
-    found = look_up(images, keys)
+    keys, found = list_image_sources(rules), look_up(images, rules)
     faults = [
         Fault(
             f"{prefix}.{keys[source]}" if prefix else keys[source],
@@ -50,7 +57,8 @@ def find_images(images: Images, rules: Rules, prefix: str = "") -> Found:
             show(source),
         )
         for source, error in found.errors.items()
-        if error.category == "not_found"
+        # A pool whose root device is not found launches with the usual one.
+        if error.category == "not_found" and source in keys
     ]
     if faults:
         raise InvalidInputError(faults)
@@ -75,7 +83,7 @@ def refresh_images(ports: Ports, images: Images) -> Refreshed:
     """
     stored = ports.store.load_rules()
     rules = read_rules(stored.document)
-    found, errors = look_up(images, list_image_sources(rules))
+    found, errors = look_up(images, rules, stored.images)
     changed = {source: image for source, image in found.items() if stored.images.get(source) != image}
     if changed and not _store(ports, stored.document, rules, found, stored.version):
         changed = {}

@@ -260,12 +260,12 @@ class Fleet(Protocol):
 
 class Images(Protocol):
     """The port that looks up images which the rules name not by id but by a source: an SSM parameter, or a pattern for
-    the newest image of an owner (see `model.images`).
+    the newest image of an owner (see `model.images`). It also finds the root devices of images.
     """
 
     def find(self, source: str) -> str:
-        """Return the id of the image that `source` names now. Raises CloudError; its category is `not_found` if there
-        is no such image.
+        """Return the id of the image that `source` names now; the name of the root device if it is `root:IMAGE`. Raises
+        CloudError; its category is `not_found` if there is no such image.
         """
 
 

@@ -458,3 +458,24 @@ def test_a_new_template_that_is_not_found_yet_is_tried_again_after_1_2_and_4_s(
         assert caught.value.category == "misconfigured"
     assert pauses == [1.0, 2.0, 4.0][: misses - 1]
     assert [call["status"] for call in emulator.calls("CreateLaunchTemplate")] == [200]
+
+
+ADDRESSES: list[tuple[str | None, str | None, str | None]] = [
+    # (the pool's choice, the address of an instance with all, that of an instance with IPv6 only)
+    (None, "10.0.0.1", "2001:db8::1"),
+    ("private", "10.0.0.1", None),
+    ("public", "192.0.2.1", None),
+    ("ipv6", "2001:db8::1", "2001:db8::1"),
+    ("dns", "ip-10-0-0-1.ec2.internal", None),
+]
+
+
+@pytest.mark.parametrize(("choice", "of_all", "of_ipv6"), ADDRESSES)
+def test_a_pool_chooses_the_address_of_its_machines(
+    choice: str | None, of_all: str | None, of_ipv6: str | None
+) -> None:
+    ec2 = some_rules({"image": IMAGE} | ({"address": choice} if choice else {})).pools["linux"].ec2
+    only: Any = {"InstanceId": "i-1", "State": {"Name": "running"}, "Ipv6Address": "2001:db8::1", "PrivateDnsName": ""}
+    names = {"PrivateIpAddress": "10.0.0.1", "PublicIpAddress": "192.0.2.1"}
+    every: Any = {**only, **names, "PrivateDnsName": "ip-10-0-0-1.ec2.internal"}
+    assert [ec2.choose_address(read_machine(each)) for each in (every, only)] == [of_all, of_ipv6]

@@ -89,3 +89,12 @@ def test_a_pool_whose_image_was_not_found_yet_launches_nothing() -> None:
     rules = some_rules({"pools": {"linux": {"ec2": {"image": LATEST}}}})
     with pytest.raises(CloudError, match=r"pools\.linux\.ec2\.image: expected an image that was found"):
         freeze_request(order, rules, "leasehold", REGION)
+
+
+def test_the_root_device_of_an_image_is_found(finder: Ec2Images, access: Ec2Access) -> None:
+    image = register(access, "builder-1")
+    described = open_client("ec2", access, 5).describe_images(ImageIds=[image])["Images"]
+    assert finder.find(f"root:{image}") == described[0]["RootDeviceName"]
+    with pytest.raises(CloudError) as caught:
+        finder.find("root:ami-0123456789abcdef9")
+    assert caught.value.category == "not_found"

@@ -166,4 +166,4 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
 
 def test_a_machine_without_an_address_leaves_it_empty() -> None:
     machine = msgspec.structs.replace(MACHINE, address=None)
-    assert fill_command(["{address}", "{instance_id}", "{{address}}"], machine) == ["", "i-1", "{}"]
+    assert fill_command(["{address}", "{instance_id}", "{{address}}"], machine, None) == ["", "i-1", "{}"]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.model.rules import Rules, read_rules
+from scheduler.model.rules import Rules, read_rules, with_images
 from scheduler.ports import BatchOrder, CloudError, Place
 from tests.ec2.conftest import IMAGE, an_order, some_rules
 from workers.ec2.places import read_written
@@ -115,7 +115,7 @@ def test_a_launch_template_makes_an_instant_fleet_with_an_override_for_each_subn
         ("c5.large", "subnet-1"),
         ("c5.large", "subnet-2"),
     ]
-    assert configuration["Overrides"][0]["MetadataOptions"]["HttpTokens"] == "required"
+    assert "MetadataOptions" not in configuration["Overrides"][0]
     assert parameters["SpotOptions"]["AllocationStrategy"] == "price-capacity-optimized"
     assert parameters["TargetCapacitySpecification"] == {
         "TotalTargetCapacity": 1,
@@ -301,3 +301,44 @@ def test_an_offering_that_stands_twice_is_found_by_its_key() -> None:
     )
     assert "InstanceMarketOptions" in frozen(rules, offering="c5.large/spot")["parameters"]
     assert "InstanceMarketOptions" not in frozen(rules, offering="c5.large/on-demand")["parameters"]
+
+
+HOPS = [
+    # (the pool's settings, the hop limit of the request; None: the launch template's options hold)
+    ({"image": IMAGE}, 1),
+    ({"image": IMAGE, "metadata_hop_limit": 2}, 2),
+    (TEMPLATE, None),
+    ({**TEMPLATE, "metadata_hop_limit": 3}, 3),
+]
+
+
+@pytest.mark.parametrize(("ec2", "hops"), HOPS)
+def test_metadata_options_are_those_of_the_users_template_unless_the_pool_sets_a_hop_limit(
+    ec2: dict[str, Any], hops: int | None
+) -> None:
+    request = freeze_batch_request(a_batch("c5.large"), some_rules(ec2), "blue", "us-east-1")
+    (config,) = request["parameters"]["LaunchTemplateConfigs"]
+    wanted = None if hops is None else {
+        "HttpTokens": "required", "HttpPutResponseHopLimit": hops, "HttpEndpoint": "enabled"
+    }  # fmt: skip
+    assert [each.get("MetadataOptions") for each in config["Overrides"]] == [wanted]
+    if request["template"]:
+        assert request["template"]["LaunchTemplateData"]["MetadataOptions"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("ec2", "device"),
+    [
+        ({"image": IMAGE, "volume_gib": 40}, "/dev/sda1"),
+        ({"image": IMAGE, "volume_gib": 40, "root_device": "/dev/xvdb"}, "/dev/xvdb"),
+        ({**TEMPLATE, "volume_gib": 40, "root_device": "/dev/xvdb"}, "/dev/xvdb"),
+        # The device is not known.
+        ({"image": "ami-9", "volume_gib": 40}, "/dev/xvda"),
+    ],
+)
+def test_the_size_of_a_volume_is_that_of_the_root_device(ec2: dict[str, Any], device: str) -> None:
+    rules = with_images(some_rules(ec2), {f"root:{IMAGE}": "/dev/sda1"})
+    request = freeze_batch_request(a_batch("c5.large"), rules, "blue", "us-east-1")
+    (override,) = request["parameters"]["LaunchTemplateConfigs"][0]["Overrides"]
+    (mapping,) = override["BlockDeviceMappings"]
+    assert (mapping["DeviceName"], mapping["Ebs"]["VolumeSize"]) == (device, 40)

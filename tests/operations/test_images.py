@@ -138,3 +138,31 @@ def test_a_pool_whose_image_is_not_found_yet_launches_nothing_and_its_slots_stay
     assert refresh_images(harness.ports, Shelf({SOURCE: "ami-1"})).changed == {SOURCE: "ami-1"}
     harness.settle()
     assert harness.phase() == "leased"
+
+
+def test_the_root_device_is_looked_up_for_each_image_whose_volume_has_another_size() -> None:
+    harness = Harness(with_image("ami-0"))
+    shelf = Shelf({SOURCE: "ami-1", "root:ami-1": "/dev/sda1", "root:ami-2": "/dev/xvda"})
+    apply_rules(harness.ports, with_image(ec2={"image": SOURCE, "volume_gib": 40}))
+    assert refresh_images(harness.ports, shelf).changed == {SOURCE: "ami-1", "root:ami-1": "/dev/sda1"}
+
+    def device_in_force() -> str | None:
+        return harness.ports.rules().pools["linux"].ec2.root_device
+
+    assert device_in_force() == "/dev/sda1"
+    shelf.images[SOURCE] = "ami-2"
+    assert refresh_images(harness.ports, shelf).changed == {SOURCE: "ami-2", "root:ami-2": "/dev/xvda"}
+    assert device_in_force() == "/dev/xvda"
+    # An image by its id, too; what no pool needs any more is forgotten.
+    plain = with_image(ec2={"image": "ami-2", "volume_gib": 40})
+    found = find_images(shelf, read_rules(plain))
+    apply_rules(harness.ports, plain, images=found.images)
+    assert harness.store.load_rules().images == {"root:ami-2": "/dev/xvda"}
+    apply_rules(harness.ports, with_image("ami-2"))
+    assert harness.store.load_rules().images == {}
+
+
+def test_an_image_whose_root_device_is_not_found_is_no_fault() -> None:
+    """The pool is launched with the usual root device."""
+    found = find_images(Shelf({}), read_rules(with_image(ec2={"image": "ami-2", "volume_gib": 40})))
+    assert (found.images, list(found.errors)) == ({}, ["root:ami-2"])

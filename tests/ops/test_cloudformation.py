@@ -20,7 +20,7 @@ from tests.ops.test_iam import CHAPTER, IAM, POLICIES, as_list, read_policy, rol
 from workers.ec2.clients import Ec2Access, open_client
 from workers.ec2.fleet import make_fleet
 from workers.ec2.interruptions import HEALTH, INTERRUPTION, REBALANCE, STATE_CHANGE, make_feed
-from workers.ec2.requests import METADATA_OPTIONS, ROOT_DEVICE
+from workers.ec2.requests import ROOT_DEVICE
 
 if TYPE_CHECKING:
     from mypy_boto3_cloudformation import CloudFormationClient
@@ -238,7 +238,8 @@ def test_the_launch_template_has_what_the_machines_need(outputs: dict[str, str],
     assert (data["ImageId"], data["SecurityGroupIds"]) == (IMAGE, [outputs["MachinesGroupId"]])
     assert data["IamInstanceProfile"]["Arn"].endswith(f":instance-profile/{outputs['MachineProfileName']}")
     assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
-    assert data["MetadataOptions"].items() >= METADATA_OPTIONS.items()
+    options = {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"}
+    assert data["MetadataOptions"].items() >= options.items()
     (volume,) = data["BlockDeviceMappings"]
     assert (volume["DeviceName"], volume["Ebs"]["VolumeSize"]) == (ROOT_DEVICE, 30)
 

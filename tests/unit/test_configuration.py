@@ -104,6 +104,20 @@ def test_the_file_is_the_option_else_the_variable_else_the_one_in_the_working_fo
         ("pools = 1", ["pools: expected a table, got 1"]),
         ("[pools]\nlinux = 1", ["pools.linux: expected a table, got 1"]),
         ("cloud = 1", ["cloud: expected a table, got 1"]),
+        # settings of a machine
+        (
+            "[pools.a]\nsystem = 'x'\nmax_slots = 1\n[pools.a.ec2]\nimage = 'ami-1'\nmetadata_hop_limit = 65\naddress = 'ipv4'",
+            [
+                "pools.a.ec2.metadata_hop_limit: expected a whole number from 1 to 64, got 65",
+                'pools.a.ec2.address: expected one of private, public, ipv6, dns (did you mean "ipv6"?), got "ipv4"',
+            ],
+        ),
+        (
+            "[pools.a]\nsystem = 'x'\nmax_slots = 1\nec2 = { launch_template = 'x', launch_template_version = 1, volume_gib = 9 }",
+            [
+                "pools.a.ec2.root_device: expected `root_device` beside `volume_gib` and a launch_template, whose image may have any, got nothing"
+            ],
+        ),
         # an account cannot contain a date
         (
             "[accounts.ci]\nsince = 2020-01-01",

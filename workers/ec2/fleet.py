@@ -69,6 +69,13 @@ of its Machine is `stopping`.
 """
 
 
+ADDRESSES: Final = {
+    "private": "PrivateIpAddress",
+    "public": "PublicIpAddress",
+    "ipv6": "Ipv6Address",
+    "dns": "PrivateDnsName",
+}
+"""Kind of an address, as in `Ec2Rules.address` -> its field in EC2's answer about an instance."""
 MOST_DIGITS: Final = 16
 """Most digits of a number in a tag of a machine: as many as 2**53 has, because the numbers are smaller."""
 ENDING: Final = frozenset({"stopping", "stopped", "terminated"})
@@ -300,6 +307,8 @@ def read_machine(instance: "InstanceTypeDef") -> Machine:
     """
     tags = {tag.get("Key"): tag.get("Value") for tag in instance.get("Tags", ())}
     launched = instance.get("LaunchTime")
+    # EC2 returns the empty text for a name that the machine does not have.
+    addresses = {kind: address for kind, key in ADDRESSES.items() if (address := str(instance.get(key) or ""))}
     state = STATES[instance["State"]["Name"]]
     reason = instance.get("StateReason", {}) if state in ENDING else {}
     code, message = read_message(reason.get("Code", "")), read_message(reason.get("Message", ""))
@@ -307,7 +316,8 @@ def read_machine(instance: "InstanceTypeDef") -> Machine:
     return Machine(
         id=instance["InstanceId"],
         state=state,
-        address=instance.get("PrivateIpAddress") or instance.get("PublicIpAddress"),
+        address=addresses.get("private") or addresses.get("public") or addresses.get("ipv6"),
+        addresses=addresses,
         type=instance.get("InstanceType"),
         zone=instance.get("Placement", {}).get("AvailabilityZone"),
         market=_market(instance.get("InstanceLifecycle")),

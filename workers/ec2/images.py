@@ -1,8 +1,10 @@
-"""Find images (AMIs) by an SSM parameter, or as the newest image of an owner with a matching name."""
+"""Find images (AMIs) by an SSM parameter, or as the newest image of an owner with a matching name, and the root devices
+of images.
+"""
 
 from typing import TYPE_CHECKING, Any, Final
 
-from scheduler.model.images import NEWEST, SSM
+from scheduler.model.images import NEWEST, ROOT_OF, SSM
 from scheduler.ports import CloudError
 from workers.ec2.clients import READ_SECONDS, Ec2Access, make_client, open_client
 from workers.ec2.errors import cloud_errors
@@ -20,9 +22,12 @@ class Ec2Images:
         self._ec2, self._ssm = ec2, ssm
 
     def find(self, source: str) -> str:
-        """Return the id of the image that a source (`ssm:PARAMETER` or `newest:OWNER/NAME`) names now. Raises
-        CloudError, with the category `not_found` if this region has no such image.
+        """Return the id of the image that a source (`ssm:PARAMETER` or `newest:OWNER/NAME`) names now; for
+        `root:IMAGE` the name of the root device of this image. Raises CloudError, with the category `not_found` if this
+        region has no such image.
         """
+        if source.startswith(ROOT_OF):
+            return self._find_root(source.removeprefix(ROOT_OF))
         if source.startswith(SSM):
             return self._find_by_parameter(source.removeprefix(SSM))
         owner, _, name = source.removeprefix(NEWEST).partition("/")
@@ -39,6 +44,12 @@ class Ec2Images:
                 f"the parameter {name} names the image {image}, which is not there or not available",
             )
         return image
+
+    def _find_root(self, image: str) -> str:
+        found = self._describe(Filters=[{"Name": "image-id", "Values": [image]}])
+        if not found or not found[0].get("RootDeviceName"):
+            raise CloudError("not_found", "NoImage", f"the image {image} is not there, or has no root device")
+        return str(found[0]["RootDeviceName"])
 
     def _find_newest(self, owner: str, name: str) -> str:
         found = self._describe(Owners=[owner], Filters=[{"Name": "name", "Values": [name]}, _AVAILABLE])

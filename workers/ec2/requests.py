@@ -36,14 +36,9 @@ TAG_BATCH: Final = "leasehold:batch"
 TAG_OFFERING: Final = "leasehold:offering"
 
 ROOT_DEVICE: Final = "/dev/xvda"
-"""Device to which `volume_gib` applies: the root device of Amazon Linux. For an image with another root device, a
-launch template must set the size of the volume.
-"""
+"""Device to which `volume_gib` applies while the root device of the image is not known: that of Amazon Linux."""
 
 MOST_TOKEN: Final = 64
-METADATA_OPTIONS: Final = {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"}
-
-
 MOST_OVERRIDES: Final = 300
 """The most combinations of instance type and place among which one request to EC2 may choose."""
 
@@ -184,7 +179,7 @@ def _freeze(launch: _Launch, cluster: str) -> dict[str, Any]:
     if not ec2.launch_template and not has_choice:
         return {"api": "RunInstances", "parameters": _run_instances(launch, pairs[0][1]), **frozen}
     if not ec2.launch_template:
-        common = {"MetadataOptions": METADATA_OPTIONS, **dict(_common_parameters(launch.pool, None))}
+        common = dict(_common_parameters(launch.pool, None))
         frozen["template"] = describe_template(launch.pool, cluster, common, {**ec2.tags, TAG_CLUSTER: cluster})
     made = frozen["template"]["LaunchTemplateName"] if frozen["template"] else None
     return {"api": "CreateFleet", "parameters": _create_fleet(launch, pairs, made), **frozen}
@@ -256,7 +251,6 @@ def _run_instances(launch: _Launch, place: Place) -> dict[str, Any]:
         "ImageId": ec2.image,
         "MinCount": launch.count if launch.is_gang else 1,
         "MaxCount": launch.count,
-        "MetadataOptions": METADATA_OPTIONS,
         "InstanceInitiatedShutdownBehavior": "terminate",
         "TagSpecifications": _tag_specifications(launch.tags, *kinds),
         **dict(_common_parameters(launch.pool, launch.offerings[0])),
@@ -281,6 +275,10 @@ def _run_instances(launch: _Launch, place: Place) -> dict[str, Any]:
 def _common_parameters(pool: Pool, offering: Offering | None) -> Iterator[tuple[str, Any]]:
     """Yield the parameters of a launch that have the same names in RunInstances and in an override of CreateFleet."""
     ec2 = pool.ec2
+    if not ec2.launch_template or ec2.metadata_hop_limit:
+        # Without these options, those of the user's own launch template hold.
+        hops = ec2.metadata_hop_limit or 1
+        yield "MetadataOptions", {"HttpTokens": "required", "HttpPutResponseHopLimit": hops, "HttpEndpoint": "enabled"}
     if offering:
         yield "InstanceType", offering.instance_type
     if ec2.instance_profile:
@@ -290,7 +288,7 @@ def _common_parameters(pool: Pool, offering: Offering | None) -> Iterator[tuple[
         yield "KeyName", ec2.key_name
     if ec2.volume_gib:
         volume = {"VolumeSize": ec2.volume_gib, "VolumeType": "gp3", "DeleteOnTermination": True}
-        yield "BlockDeviceMappings", [{"DeviceName": ROOT_DEVICE, "Ebs": volume}]
+        yield "BlockDeviceMappings", [{"DeviceName": ec2.root_device or ROOT_DEVICE, "Ebs": volume}]
 
 
 def _create_fleet(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place]], made: str | None) -> dict[str, Any]:
@@ -348,7 +346,6 @@ def _overrides(launch: _Launch, pairs: Sequence[tuple[Offering | None, Place]]) 
     image = {"ImageId": launch.pool.ec2.image} if launch.pool.ec2.image else {}
     return [
         {
-            "MetadataOptions": METADATA_OPTIONS,
             **dict(_common_parameters(launch.pool, offering)),
             **image,
             **_name_place(place),

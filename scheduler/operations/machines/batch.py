@@ -327,7 +327,7 @@ def _bind(work: UnitOfWork, pool: Pool | None, slot: Slot, machine: Machine, pri
         attempts=0,
         launch_request=None,
         last_seen=work.now,
-        **describe_machine(machine),
+        **describe_machine(machine, pool),
         **changes,
     )
 

@@ -11,12 +11,13 @@ from typing import Any, cast
 import msgspec
 
 from scheduler.model.events import Event
+from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.model.transitions import WITH_MACHINE
 from scheduler.operations.change_set import STOP_DONE
 from scheduler.operations.commands.slot_commands import INTERRUPTED, interrupt
-from scheduler.operations.machines.launch import forget_holds, is_put_off, note_refusal
+from scheduler.operations.machines.launch import describe_machine, forget_holds, is_put_off, note_refusal
 from scheduler.operations.machines.terminate import list_spared
 from scheduler.operations.ports import Ports, announce, send_callbacks
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -145,10 +146,12 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
     if slot.power == "start" and machine.state in {"pending", "running"}:
         slot = msgspec.structs.replace(slot, power=None)
         work.put(slot)
+    pool = rules.pools.get(slot.pool)
+    slot = _mirror_late_address(work, slot, machine, pool)
     if machine.state == "running" and slot.state == "booting":
-        slot = work.move_slot(slot, "binding", missed=0, **_whereabouts(machine))
+        slot = work.move_slot(slot, "binding", missed=0, **_whereabouts(machine, pool))
     if serves and slot.state == "binding":
-        work.move_slot(slot, "ready", idle_since=work.now, missed=0, **_whereabouts(machine))
+        work.move_slot(slot, "ready", idle_since=work.now, missed=0, **_whereabouts(machine, pool))
         note_good_boot(work, slot)
     elif slot.missed:
         work.put(msgspec.structs.replace(slot, missed=0))
@@ -220,8 +223,18 @@ def _mirror_power(work: UnitOfWork, slot: Slot, machine: Machine) -> None:
         work.put(msgspec.structs.replace(slot, power="stop", attempts=0, not_before=0.0, sent_at=0.0, missed=0))
 
 
-def _whereabouts(machine: Machine) -> dict[str, Any]:
-    return {"address": machine.address, "instance_type": machine.type, "zone": machine.zone}
+def _mirror_late_address(work: UnitOfWork, slot: Slot, machine: Machine, pool: Pool | None) -> Slot:
+    """Return the slot with the address of its machine, which EC2 may return later than the state `running`."""
+    is_late = slot.address is None and slot.state != "booting" and machine.state == "running"
+    if is_late and (address := describe_machine(machine, pool)["address"]) is not None:
+        slot = msgspec.structs.replace(slot, address=address)
+        work.put(slot)
+    return slot
+
+
+def _whereabouts(machine: Machine, pool: Pool | None) -> dict[str, Any]:
+    found = describe_machine(machine, pool)
+    return {key: value for key, value in found.items() if key != "instance_id"}
 
 
 def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None = None) -> None:

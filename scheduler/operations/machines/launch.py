@@ -156,11 +156,13 @@ def order_of(
     )
 
 
-def describe_machine(machine: Machine) -> dict[str, Any]:
-    """Return the field values that identify a machine on the row of its slot."""
+def describe_machine(machine: Machine, pool: Pool | None) -> dict[str, Any]:
+    """Return the field values that identify a machine on the row of its slot. `pool`: the slot's pool, which chooses
+    the address; None: the rules no longer have it.
+    """
     return {
         "instance_id": machine.id,
-        "address": machine.address,
+        "address": pool.ec2.choose_address(machine) if pool else machine.address,
         "instance_type": machine.type,
         "zone": machine.zone,
     }
@@ -179,8 +181,10 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
         current = transaction.load_slots([slot.id]).get(slot.id)
         wanted = current is not None and _is_wanted(current, slot.launch_id)
         if current is not None and wanted:
-            work.move_slot(current, "booting", attempts=0, last_seen=work.now, **describe_machine(machine))
-            forget_holds(work, ports.rules(), [msgspec.structs.replace(current, zone=machine.zone)])
+            rules = ports.rules()
+            found = describe_machine(machine, rules.pools.get(current.pool))
+            work.move_slot(current, "booting", attempts=0, last_seen=work.now, **found)
+            forget_holds(work, rules, [msgspec.structs.replace(current, zone=machine.zone)])
         change_set = work.flush()
         is_bound = current is not None and (current.launch_id, current.instance_id) == (slot.launch_id, machine.id)
         if not wanted and not is_bound:

@@ -278,7 +278,7 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
         launch_reason=ADOPTED,
         launched_at=work.now if machine.launched_at is None else machine.launched_at,
         last_seen=work.now,
-        **describe_machine(machine),
+        **describe_machine(machine, rules.pools[current.pool]),
         **_describe_offering(rules.pools[current.pool], machine),
     )
     return True
