@@ -17,9 +17,9 @@ import msgspec
 from leasehold.doctor.remedies import show_error
 from scheduler.model.rules import Rules
 from scheduler.model.slots import TRIAL, Machine, Slot
-from scheduler.operations.machines.launch import MOST_ATTEMPTS, NOTHING_MADE, REFUSALS, find_delay
+from scheduler.operations.machines.launch import MOST_ATTEMPTS, find_delay, may_have_launched, search_made
 from scheduler.operations.market.offers import Ages, Offer, list_offers
-from scheduler.ports import CloudError, ClusterRow, Fleet, LaunchOrder, Probe, Store
+from scheduler.ports import UNCLEAR, UNHEARD, CloudError, ClusterRow, Fleet, LaunchOrder, Probe, Store
 
 LOOK_SECONDS: Final = 1.0
 """Seconds between two calls that read the state of the machine from EC2."""
@@ -185,13 +185,18 @@ class TrialLaunch:
             attempt += 1
             try:
                 return self._fleet.launch(request)
-            except CloudError as error:
-                is_definite = error.category in (REFUSALS if attempt == 1 else NOTHING_MADE)
-                if is_definite:
-                    self._request = None
-                if is_definite or attempt == MOST_ATTEMPTS:
-                    raise
+            except CloudError as refused:
+                found, error = search_made(self._find_made, refused, attempt, MOST_ATTEMPTS)
+                if found:
+                    return found[0]
+                if not may_have_launched(error.category, attempt, MOST_ATTEMPTS):
+                    if attempt == 1 or error.category not in UNCLEAR | UNHEARD:
+                        self._request = None
+                    raise error from refused
                 time.sleep(find_delay(attempt))
+
+    def _find_made(self) -> list[Machine]:
+        return self._fleet.find_launch(self._order.launch_id)
 
     def _await_running(self) -> None:
         with self._phase("pending", self._describe_machine):

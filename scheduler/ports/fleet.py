@@ -230,6 +230,9 @@ class Fleet(Protocol):
     def find_launch(self, launch_id: str) -> list[Machine]:
         """Return the machines that have the tag with this launch id, except terminated ones."""
 
+    def find_batch(self, batch: str) -> list[Machine]:
+        """Return the machines that have the tag with this batch, except terminated ones."""
+
     def sweep(self) -> Iterator[Machine]:
         """Yield every machine with the cluster's tags once, except terminated ones. The cloud is read page by page."""
 

@@ -211,6 +211,10 @@ class SimulatedCloud:
         found = self._describe(name) if name is not None else None
         return [found] if found is not None and found.state != "terminated" else []
 
+    def find_batch(self, batch: str) -> list[Machine]:
+        """Return the machines of this batch, except terminated ones. See Fleet."""
+        return [machine for machine in self.sweep() if machine.id.startswith(f"i-{batch}-")]
+
     def sweep(self) -> Iterator[Machine]:
         """Yield every machine with the cluster's tags, except terminated ones. See Fleet."""
         return (found for name in self._machines if (found := self._describe(name)).state != "terminated")

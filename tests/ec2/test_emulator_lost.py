@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scheduler.ports import CloudError
+from scheduler.ports import BatchOrder, CloudError
 from tests.ec2.conftest import REGION, Emulator, Launch, an_order, some_rules
 from tests.guarding import Guarded
 from workers.ec2.clients import Ec2Access, make_client
@@ -71,6 +72,33 @@ def test_throttling_after_a_lost_answer_is_unclear_also_if_boto3_repeated_the_ca
     [instance] = emulator.instances()
     emulator.steer(throttling={})
     assert hasty.launch(request).id == instance["id"]
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@pytest.mark.parametrize("code", ["InvalidAMIID.NotFound", "NobodyKnowsThisCode"])
+def test_a_refusal_after_a_lost_answer_is_marked_and_the_tag_finds_the_machines(
+    code: str, is_batch: bool, access: Ec2Access, emulator: Emulator
+) -> None:
+    """The answer is lost, boto3 repeats the call, and EC2 refuses the repetition."""
+    client = make_client(access)
+
+    def refuse_repetitions(request: Any, **_event: object) -> None:
+        if b"attempt=2" in request.headers["amz-sdk-request"]:
+            emulator.set_fault(code=code, where="call")
+
+    events: Any = client.meta.events
+    events.register("before-send.ec2", refuse_repetitions)
+    fleet, rules = Ec2Fleet(client, "blue"), some_rules()
+    emulator.set_fault(lost="reset", count=1)
+    order = BatchOrder(batch="b1", pool="linux", count=2, offerings=("c5.large",))
+    request = fleet.freeze_batch(order, rules) if is_batch else fleet.freeze(an_order(), rules)
+    send: Any = fleet.launch_batch if is_batch else fleet.launch
+    with pytest.raises(CloudError, match=code) as caught:
+        send(request)
+    assert (caught.value.category, caught.value.is_after_unclear) == ("misconfigured", True)
+    assert len(fleet.find_launch("launch-1")) == (0 if is_batch else 1)
+    assert len(fleet.find_batch("b1")) == (2 if is_batch else 0)
+    assert fleet.find_batch("b2") == []
 
 
 def test_throttling_of_every_attempt_is_a_clear_refusal(hasty: Ec2Fleet, emulator: Emulator) -> None:

@@ -158,6 +158,10 @@ class CountingFleet:
         """See Fleet."""
         return [machine for machine in self.sweep() if machine.launch_id == launch_id]
 
+    def find_batch(self, batch: str) -> list[Machine]:
+        """See Fleet."""
+        return [machine for machine in self.sweep() if machine.batch == batch]
+
     def sweep(self) -> Iterator[Machine]:
         """See Fleet."""
         return (self.machines[name] for name in self.running if name not in self.hidden)

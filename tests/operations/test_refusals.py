@@ -59,6 +59,12 @@ def holds(harness: Harness) -> dict[str, Hold]:
 
 HOUR: list[tuple[Category, Scope, int]] = [
     ("misconfigured", "offering", 30),
+    ("transient", "offering", 30),
+    ("unknown", "offering", 30),
+    ("token", "machine", 30),
+    ("gone", "machine", 30),
+    ("state", "machine", 30),
+    ("not_found", "machine", 30),
     ("auth", "caller", 30),
     ("auth", "market", 30),
     ("auth", "pool", 30),

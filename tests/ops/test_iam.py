@@ -47,6 +47,7 @@ FLEET_POLICIES: Final = {
     "launch_batch": "launch",
     "describe": "look",
     "find_launch": "look",
+    "find_batch": "look",
     "sweep": "look",
     "terminate": "terminate",
     "claim": "claim",

@@ -20,21 +20,30 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot, slot_order
 from scheduler.operations.change_set import ChangeSet
 from scheduler.operations.machines.launch import (
-    NOTHING_MADE,
+    MOST_ATTEMPTS,
     PLACED,
-    REFUSALS,
     REPEATED,
     describe_machine,
     find_delay,
     find_held_places,
+    find_most_attempts,
+    find_outcome,
     find_places,
     forget_holds,
     is_put_off,
+    list_changes,
     may_have_launched,
     note_refusal,
     read_refusal,
+    search_made,
 )
-from scheduler.operations.machines.unbound import book_unbound, end_machines, find_accounts, load_prices
+from scheduler.operations.machines.unbound import (
+    book_unbound,
+    end_machines,
+    find_accounts,
+    find_offering,
+    load_prices,
+)
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -47,7 +56,7 @@ from scheduler.policy.scaling.offerings import (
     list_configured,
     list_rest_ids,
 )
-from scheduler.ports import UNHEARD, BatchAnswer, BatchOrder, CloudError, ClusterRow, Place, Refusal
+from scheduler.ports import UNCLEAR, UNHEARD, BatchAnswer, BatchOrder, CloudError, ClusterRow, Place, Refusal
 
 SHORT = "UnfulfillableCapacity"
 """Error code for a request that got fewer machines than it asked for, if EC2 names no error. Source: CreateFleet."""
@@ -72,7 +81,7 @@ def launch_batch(ports: Ports, batch: str) -> str:
     `success`: at least one slot got a machine; for a gang: all slots. Slots without a machine become empty, and the
     next tick plans their launches again.
     """
-    rules = ports.rules()
+    rules, attempts = ports.rules(), 0
     if not (slots := _find_slots(ports, batch)):
         return "not_wanted"
     names = [slot.id for slot in slots]
@@ -82,10 +91,37 @@ def launch_batch(ports: Ports, batch: str) -> str:
         first = _freeze(ports, rules, batch, names, places)  # promise: batch-request-stored
         if first is None or first.launch_request is None:
             return "not_wanted"
+        attempts = first.attempts
         answer = ports.fleet.launch_batch(first.launch_request)
     except CloudError as error:
-        return _settle_error(ports, rules, batch, names, error)
+        return _settle_failure(ports, rules, batch, names, error, attempts)
+    if not answer.machines and (attempts > 1 or answer.is_after_unclear):
+        try:
+            found = _find_made(ports, rules, batch, first.pool)
+        except CloudError as error:
+            unclear = CloudError("transient", error.code, error.message)
+            return _settle_error(ports, rules, batch, names, unclear, find_most_attempts(ports, first))
+        answer = _answer(first.launch_request, found, answer.refusals)
     return settle_batch(ports, rules, batch, first.launch_request, answer)
+
+
+def _answer(request: dict[str, Any], found: Sequence[Machine], refusals: Sequence[Refusal]) -> BatchAnswer:
+    """Return the answer to a request whose machines were found by their tag. `refusals`: why other machines of the
+    request are missing.
+    """
+    is_short = len(found) < len(request[SLOTS])
+    return BatchAnswer(machines=tuple(found), refusals=tuple(refusals) if is_short else ())
+
+
+def _find_made(ports: Ports, rules: Rules, batch: str, pool: str) -> tuple[Machine, ...]:
+    """Return the machines that the request of a batch has launched, by their tag, with their offerings. Running ones
+    come first.
+    """
+    found, configured = ports.fleet.find_batch(batch), rules.pools.get(pool)
+    found.sort(key=lambda machine: (machine.state in {"stopping", "stopped"}, machine.id))
+    if configured is None:
+        return tuple(found)
+    return tuple(msgspec.structs.replace(each, offering=find_offering(configured, each)) for each in found)
 
 
 def is_of_batch(request: dict[str, Any] | None) -> bool:
@@ -104,24 +140,28 @@ def find_request(ports: Ports, batch: str) -> dict[str, Any] | None:
     return next(of_batch, None)
 
 
-def end_batch(ports: Ports, batch: str, *, is_last: bool) -> None:
+def end_batch(ports: Ports, batch: str, *, tries: int) -> None:
     """Send the request for the machines of a batch of slots again, because some of the slots were given up before the
     answer was recorded. The answer shows which machines the request has launched: each machine is given to a slot that
     still wants one, or is terminated.
 
-    `is_last`: this is the last try, and an unknown error counts as proof that there is no machine. Raises CloudError
-    while the outcome is unknown.
+    If there is no such answer, the machines are searched by their tag. `tries`: how often this was tried before. After
+    `MOST_ATTEMPTS` tries only the search counts, and later the request is not sent again. Raises CloudError while the
+    outcome is unknown.
     """
     request = find_request(ports, batch)
     if request is None:
         return
-    try:
-        answer = ports.fleet.launch_batch(request)
-    except CloudError as error:
-        if error.category not in NOTHING_MADE and not (is_last and error.category == "unknown"):
-            raise
-        answer = BatchAnswer(machines=())
-    settle_batch(ports, ports.rules(), batch, request, answer)
+    rules, answer = ports.rules(), BatchAnswer(machines=())
+    if tries <= MOST_ATTEMPTS:
+        try:
+            answer = ports.fleet.launch_batch(request)
+        except CloudError as error:
+            if error.category in UNCLEAR | UNHEARD and tries < MOST_ATTEMPTS:
+                raise
+    if not answer.machines:
+        answer = BatchAnswer(machines=_find_made(ports, rules, batch, request["pool"]))
+    settle_batch(ports, rules, batch, request, answer)
 
 
 def _find_slots(ports: Ports, batch: str) -> list[Slot]:
@@ -344,11 +384,11 @@ def _refuse(
     concerned.
     """
     if slots:
-        last = refusals[-1] if refusals else Refusal(offering=None, category="capacity", code=SHORT)
-        to = "error" if last.category == "misconfigured" else "empty"
+        to, changes = list_changes(
+            refusals[-1] if refusals else Refusal(offering=None, category="capacity", code=SHORT)
+        )
         for slot in slots:
-            changes = {"error": last.category, "launch_request": None} if to == "error" else {}
-            work.move_slot(slot, to, reason=f"{last.category}: {last.code}", **changes)  # type: ignore[arg-type]
+            work.move_slot(slot, to, **changes | ({"launch_request": None} if to == "error" else {}))
     if pool is None:
         return
     for refusal in dict.fromkeys(refusals):
@@ -356,12 +396,38 @@ def _refuse(
         note_refusal(work, pool, named, refusal, refused=len(slots))
 
 
+def _settle_failure(
+    ports: Ports, rules: Rules, batch: str, names: Sequence[str], error: CloudError, attempts: int
+) -> str:
+    """Settle the failed request of a batch, with the machines that an earlier attempt has launched, if there are any.
+    `attempts`: how often the request was sent. Return the outcome as one word.
+    """
+    request = find_request(ports, batch)
+    first = next(iter(ports.store.find_slots(ids=names)))
+    most = find_most_attempts(ports, first)
+    found, error = search_made(lambda: list(_find_made(ports, rules, batch, first.pool)), error, attempts, most)
+    if not found or request is None:
+        return _settle_error(ports, rules, batch, names, error, most)
+    answer = _answer(request, found, _list_refusals(request, first, error))
+    return settle_batch(ports, rules, batch, request, answer)
+
+
+def _list_refusals(request: dict[str, Any] | None, first: Slot, error: CloudError) -> list[Refusal]:
+    """Return the refusals that an error of the whole request means: of all its offerings, if the error is about
+    offerings or their quota classes. `first`: a slot of the batch, whose offering is meant if no request is stored.
+    """
+    offerings = [key or None for key in (request or {}).get("offerings", ())]
+    if not offerings or error.scope not in {"offering", "class"}:
+        offerings = [first.offering]
+    return [error.refuse(key) for key in offerings]
+
+
 @repeated_if_overtaken
-def _settle_error(ports: Ports, rules: Rules, batch: str, names: Sequence[str], error: CloudError) -> str:
+def _settle_error(ports: Ports, rules: Rules, batch: str, names: Sequence[str], error: CloudError, most: int) -> str:
     """Record that the one request for the machines of a batch of slots failed. Return the category of the error.
 
-    After an unclear outcome the same request is sent again, at most `MOST_ATTEMPTS` times. After a definite refusal the
-    slots become empty or `error`, as after the refusal of a single launch.
+    After an unclear outcome the same request is sent again, at most `most` times. After a definite refusal the slots
+    become empty or `error`, as after the refusal of a single launch.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -372,7 +438,7 @@ def _settle_error(ports: Ports, rules: Rules, batch: str, names: Sequence[str], 
         if first is None:
             return "aborted"
         pool, category = rules.pools.get(first.pool), error.category
-        if may_have_launched(category, first.attempts):
+        if may_have_launched(category, first.attempts, most):
             due = work.now + find_delay(first.attempts)
             work.put(msgspec.structs.replace(first, not_before=due, sent_at=0.0))
             if category not in UNHEARD:
@@ -380,9 +446,8 @@ def _settle_error(ports: Ports, rules: Rules, batch: str, names: Sequence[str], 
             elif pool is not None:
                 note_refusal(work, pool, first, read_refusal(first, error), is_definite=False)
         else:
-            category = category if category in REFUSALS else "misconfigured"
-            refusal = msgspec.structs.replace(read_refusal(first, error), category=category)
-            _refuse(work, pool, first, wanting, [refusal])
+            category = find_outcome(error)
+            _refuse(work, pool, first, wanting, _list_refusals(first.launch_request, first, error))
             _clear(work, slots, batch)
         change_set = work.flush()
     announce(ports, change_set, kick=change_set.turned_slots)

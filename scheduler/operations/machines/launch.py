@@ -4,35 +4,36 @@ The request is stored before it is sent. So if a task runs twice or dies at any 
 a second one.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from scheduler.model.launch_backoff import Hold, find_pause, hold_id
+from scheduler.model.launch_backoff import Hold, describe_error, find_pause, hold_id
 from scheduler.model.launch_backoff import Refusal as HoldKind
 from scheduler.model.pools import Pool
 from scheduler.model.quota_classes import quota_subject
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
-from scheduler.model.transitions import INACTIVE
-from scheduler.operations.machines.unbound import book_unbound, end_machines, find_accounts, load_prices
+from scheduler.model.transitions import INACTIVE, SlotState
+from scheduler.operations.machines.unbound import (
+    book_unbound,
+    end_machines,
+    end_unbound,
+    find_accounts,
+    load_prices,
+)
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_choices
-from scheduler.ports import UNHEARD, Category, CloudError, ClusterRow, LaunchOrder, Place, Refusal
+from scheduler.ports import UNCLEAR, UNHEARD, Category, CloudError, ClusterRow, LaunchOrder, Place, Refusal
 
 MOST_ATTEMPTS = 5
 """The most attempts at a launch whose outcome is unknown. After the last one the launch counts as misconfigured."""
 MOST_DELAY = 60.0
-REFUSALS: frozenset[Category] = frozenset({"capacity", "quota", "throttled", "auth", "misconfigured"})
-"""The categories of EC2 errors after which it is certain that the request launched no machine."""
-NOTHING_MADE: frozenset[Category] = frozenset({"capacity", "quota", "misconfigured", "not_found"})
-"""Categories of errors. If a launch request is repeated and EC2 answers with such an error, the first request launched
-no machine. The categories `throttled` and `auth` do not show this, because EC2 returns them before it looks at the
-request.
-"""
+LATER_ATTEMPTS = 2
+"""As MOST_ATTEMPTS, if the last launch of this offering ended so, too."""
 _KINDS: Mapping[Category, HoldKind] = {
     "capacity": "capacity",
     "quota": "quota",
@@ -52,7 +53,7 @@ def launch(ports: Ports, slot_id: str, launch_id: str) -> str:
     """Request the machine of this slot's launch from EC2 and store the machine on the slot. Return the outcome as one
     word, for logs and metrics.
     """
-    rules = ports.rules()
+    rules, attempts = ports.rules(), 0
     slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
     if slot is None or not _is_wanted(slot, launch_id):
         return "not_wanted"
@@ -61,9 +62,10 @@ def launch(ports: Ports, slot_id: str, launch_id: str) -> str:
         frozen = _freeze(ports, rules, slot_id, launch_id, places)  # promise: request-stored-first
         if frozen is None or frozen.launch_request is None:
             return "not_wanted"
+        attempts = frozen.attempts
         machine = ports.fleet.launch(frozen.launch_request)
     except CloudError as error:
-        result = _settle_error(ports, rules, slot, error)
+        result = _settle_failure(ports, rules, slot, error, attempts)
     else:
         result = settle_machine(ports, slot, machine)
     if result != REPEATED:
@@ -234,12 +236,51 @@ def _list_concerned(pool: Pool | None, slot: Slot) -> Iterator[str]:
         yield hold_id(name, "auth", subject)
 
 
+def _settle_failure(ports: Ports, rules: Rules, slot: Slot, error: CloudError, attempts: int) -> str:
+    """Settle a failed launch on its slot, with the machine that an earlier attempt has launched, if there is one.
+    `attempts`: how often the request was sent. Return the outcome as one word.
+    """
+    most = find_most_attempts(ports, slot)
+    found, error = search_made(lambda: ports.fleet.find_launch(slot.launch_id or ""), error, attempts, most)
+    if not found:
+        return _settle_error(ports, rules, slot, error, most)
+    end_unbound(ports, rules, found[1:], find_accounts([slot]))
+    return settle_machine(ports, slot, found[0])
+
+
+def find_most_attempts(ports: Ports, slot: Slot) -> int:
+    """Return how often the launch request of a slot is sent while its outcome is unclear. If launches of the offering
+    were given up before, it is sent less often: the back-off of the offering grows, and so EC2 gets few requests.
+    """
+    own = hold_id(slot.pool, "misconfigured", slot.offering or "")
+    return LATER_ATTEMPTS if any(hold.id == own for hold in ports.store.find_holds()) else MOST_ATTEMPTS
+
+
+def search_made(
+    search: Callable[[], list[Machine]], error: CloudError, attempts: int, most: int
+) -> tuple[list[Machine], CloudError]:
+    """Return the machines that a failed request has launched, and the error with which it failed.
+
+    They are searched (`search`, by their tag) if this error ends the request, and an earlier attempt may have had an
+    effect: after an unclear attempt, or if EC2 knows the client token. If the search fails, the outcome is unclear.
+    """
+    is_known = attempts > 1 or error.is_after_unclear or error.category in {"token", "gone"}
+    if not is_known or may_have_launched(error.category, attempts, most):
+        return [], error
+    try:
+        found = search()  # promise: made-machines-searched
+    except CloudError as failed:
+        unclear = CloudError("transient", failed.code, failed.message)
+        return [], unclear if attempts < most else error
+    return sorted(found, key=lambda machine: machine.state in {"stopping", "stopped"}), error
+
+
 @repeated_if_overtaken
-def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> str:
+def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError, most: int) -> str:
     """Record a failed launch on its slot. Return the category of the error.
 
-    After a definite refusal the slot becomes `empty` or `error`, and further launches of the offering, market or pool
-    are paused. After an unclear outcome the same request is sent again, at most `MOST_ATTEMPTS` times.
+    After a definite refusal the slot becomes `empty` or `error`, and further launches of what was refused are paused.
+    After an unclear outcome the same request is sent again, at most `most` times.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -247,7 +288,7 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> 
         if current is None or not _is_wanted(current, slot.launch_id):
             return "aborted"
         category = error.category
-        if may_have_launched(category, current.attempts):
+        if may_have_launched(category, current.attempts, most):
             due = work.now + find_delay(current.attempts)
             work.put(msgspec.structs.replace(current, not_before=due, sent_at=0.0))
             if category not in UNHEARD:
@@ -255,29 +296,41 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> 
             elif (pool := rules.pools.get(slot.pool)) is not None:
                 note_refusal(work, pool, current, read_refusal(current, error), is_definite=False)
         else:
-            category = category if category in REFUSALS else "misconfigured"
-            _refuse(work, rules, current, category, error)
+            category = find_outcome(error)
+            _refuse(work, rules, current, error)
         change_set = work.flush()
     announce(ports, change_set, kick=change_set.turned_slots)
     return category
 
 
-def may_have_launched(category: Category, attempts: int) -> bool:
+def may_have_launched(category: Category, attempts: int, most: int) -> bool:
     """Return whether a launch request may have launched machines and is sent again. `category`: the category of the
-    error that answered its last attempt. After `MOST_ATTEMPTS` attempts the request is given up.
+    error that answered its last attempt. After `most` attempts the request is given up.
     """
-    is_unclear = category not in REFUSALS or (category in UNHEARD and attempts > 1)
-    return is_unclear and attempts < MOST_ATTEMPTS
+    is_unclear = category in UNCLEAR or (category in UNHEARD and attempts > 1)
+    return is_unclear and attempts < most
 
 
-def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, category: Category, error: CloudError) -> None:
-    pool = rules.pools.get(slot.pool)
-    detail = f"{category}: {error.code}"
-    if category == "misconfigured":
-        work.move_slot(slot, "error", reason=detail, error=category)
-    else:
-        work.move_slot(slot, "empty", reason=detail)
-    if pool is not None:
+def find_outcome(error: CloudError | Refusal) -> Category:
+    """Return the category of a launch that is over with this error."""
+    return error.category if error.category in {*_KINDS, "gone"} else "misconfigured"
+
+
+def list_changes(error: CloudError | Refusal) -> tuple[SlotState, dict[str, Any]]:
+    """Return the state of a slot whose launch is over with this error, and the other changes of the slot. The state is
+    `error` if the next launch would be refused, too.
+    """
+    outcome = find_outcome(error)
+    changes = {"reason": f"{outcome}: {error.code}", "refusal": describe_error(error.code, error.message)}
+    if outcome == "misconfigured":
+        return "error", changes | {"error": outcome}
+    return "empty", changes
+
+
+def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, error: CloudError) -> None:
+    to, changes = list_changes(error)
+    work.move_slot(slot, to, **changes)
+    if (pool := rules.pools.get(slot.pool)) is not None:
         note_refusal(work, pool, slot, read_refusal(slot, error))
 
 

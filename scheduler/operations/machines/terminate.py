@@ -12,12 +12,12 @@ from scheduler.model.costs import HOUR
 from scheduler.model.launch_backoff import hold_id
 from scheduler.model.slots import Slot
 from scheduler.operations.machines.batch import end_batch
-from scheduler.operations.machines.launch import MOST_ATTEMPTS, NOTHING_MADE, is_put_off
+from scheduler.operations.machines.launch import MOST_ATTEMPTS, is_put_off
 from scheduler.operations.machines.refused import END_REFUSED, Refused, put_off
 from scheduler.operations.machines.unbound import end_unbound, find_accounts
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
-from scheduler.ports import INTERRUPTION_SECONDS, CloudError, ViewUnavailableError
+from scheduler.ports import INTERRUPTION_SECONDS, UNCLEAR, UNHEARD, CloudError, ViewUnavailableError
 
 SPARED_SECONDS: Final = 60.0
 """Seconds after the deadline of an interruption until which the end of the machine is left to EC2."""
@@ -159,26 +159,26 @@ def _find_launched(ports: Ports, slot: Slot) -> str | None:
     """Return the instance id of the machine that the launch of a slot made. Return None if it made none, or if no
     machine of its batch was given to this slot. Raises CloudError while this is unknown.
 
-    EC2 may answer a repeated request with an error of the category `unknown`, because its client token was used for
-    another request. Then the request is sent at most `MOST_ATTEMPTS` times. After that, None is returned. If a machine
-    appears later, the sweep for machines without a slot terminates it.
+    The machine is searched by its tag. If none is found, it may be too young to be listed: the launch request is sent
+    again, and after a refusal the machine is searched once more. After `MOST_ATTEMPTS` tries only the search counts,
+    and later the request is not sent again. If a machine appears later, the sweep for machines without a slot
+    terminates it.
     """
-    is_last = slot.attempts >= MOST_ATTEMPTS
     if slot.batch is not None:
-        end_batch(ports, slot.batch, is_last=is_last)
+        end_batch(ports, slot.batch, tries=slot.attempts)
         return None
     if slot.launch_id is None or slot.launch_request is None:
         return None
     found = ports.fleet.find_launch(slot.launch_id)
-    if found:
-        end_unbound(ports, ports.rules(), found[1:], find_accounts([slot]))
-        return found[0].id
-    try:
-        return ports.fleet.launch(slot.launch_request).id
-    except CloudError as error:
-        if error.category not in NOTHING_MADE and not (is_last and error.category == "unknown"):
-            raise
-        return None
+    if not found and slot.attempts <= MOST_ATTEMPTS:
+        try:
+            return ports.fleet.launch(slot.launch_request).id
+        except CloudError as error:
+            if error.category in UNCLEAR | UNHEARD and slot.attempts < MOST_ATTEMPTS:
+                raise
+        found = ports.fleet.find_launch(slot.launch_id)
+    end_unbound(ports, ports.rules(), found[1:], find_accounts([slot]))
+    return found[0].id if found else None
 
 
 def _is_meant(current: Slot | None, slot: Slot) -> bool:
