@@ -94,7 +94,7 @@ def reconcile_machines() -> str:
     its machine on the slot; terminate machines that belong to no slot.
     """
     found = reconcile(services.ports, services.settings.orphan_age)
-    if found != Reconciled():
+    if found != Reconciled(strangers=found.trials, trials=found.trials):
         counts = msgspec.structs.asdict(found)
         log.warning("Machines without a slot were found.", action="reconcile.found", **counts)
     return f"strangers: {found.strangers}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from leasehold.cli.connecting import load_settings, open_store
-from leasehold.cli.failures import INTERRUPTED, NO_RULES, CommandError, one_line
+from leasehold.cli.failures import INTERRUPTED, NO_RULES, CommandError, one_line, print_error
 from leasehold.cli.interrupts import handling, list_ending
 from leasehold.cli.output import choose, print_json
 from leasehold.cli.waiting import show_progress
@@ -26,16 +26,22 @@ def try_launch(pool: str, *, as_json: bool) -> None:
     """Launch one machine of `pool`, wait until it is ready, end it, and print what happened. Raises CommandError if the
     machine did not get ready or may still run.
     """
-    launch, offer = _prepare(pool, as_json=as_json)
-    is_interrupted = False
-    try:
-        with handling([each for each in list_ending() if each != signal.SIGINT], _interrupt):
-            launch.run()
-    except KeyboardInterrupt:
-        is_interrupted = True
-    finally:
-        show_progress("")
-    trial = launch.describe(offer)
+    trials, is_interrupted, refused = _prepare(pool, as_json=as_json), False, list[str]()
+    for left, (launch, offer) in enumerate(trials, 1 - len(trials)):
+        if not as_json:
+            typer.echo(_announce(offer))
+        try:
+            with handling([each for each in list_ending() if each != signal.SIGINT], _interrupt):
+                launch.run()
+        except KeyboardInterrupt:
+            is_interrupted = True
+        finally:
+            show_progress("")
+        if launch.lacks is None or not left or is_interrupted:
+            break
+        refused.append(f"{offer.key}: {launch.lacks}")
+        print_error(one_line(f"warning: EC2 launches no {refused[-1]}; the next offering is tried"))
+    trial = launch.describe(offer, refused)
     if as_json:
         print_json(trial)
     elif trial.phases:
@@ -47,12 +53,13 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _prepare(pool: str, *, as_json: bool) -> "tuple[TrialLaunch, Offer]":
-    """Return the trial launch of a machine of `pool`, not begun yet, and the offer that the launch buys. Raises
-    CommandError with one line about what is missing, for example rules in force.
+def _prepare(pool: str, *, as_json: bool) -> "list[tuple[TrialLaunch, Offer]]":
+    """Return the trial launches of a machine of `pool`, not begun yet, each with the offer that it buys. The next one
+    is needed if EC2 lacks capacity or quota for the earlier ones. Raises CommandError with one line about what is
+    missing, for example rules in force.
     """
     settings = load_settings()
-    from leasehold.doctor.trial_launch import TrialLaunch, choose_offer, make_order
+    from leasehold.doctor.trial_launch import TrialLaunch, list_offers_to_try, make_order
     from scheduler.operations.market.offers import Ages
     from scheduler.operations.market.resolve import load_resolved
     from scheduler.ports import CloudError
@@ -69,18 +76,19 @@ def _prepare(pool: str, *, as_json: bool) -> "tuple[TrialLaunch, Offer]":
         if not rules.pools[pool].is_elastic:
             raise CommandError(f"{pool} is a pool of static hosts: expected a pool that launches machines")
         ages = Ages(spot=settings.market.stale_after, on_demand=settings.market.stale_list_after)
-        offer = choose_offer(store, rules, pool, ages)
-        if offer is None:
+        offers = list_offers_to_try(store, rules, pool, ages)
+        if not offers:
             raise CommandError(_NONE_SOLD.format(pool=pool))
-        order = make_order(offer, store.read_cluster())
+        cluster = store.read_cluster()
     try:
         fleet = make_fleet(settings.aws.cluster, read_access(settings))
     except CloudError as error:
         raise CommandError(one_line(str(error))) from None
-    if not as_json:
-        typer.echo(_announce(offer))
-    report = (lambda _phase: None) if as_json else _print_phase
-    return TrialLaunch(fleet, Probes(), rules, order, show=_show_present, report=report), offer
+    report, probe = (lambda _phase: None) if as_json else _print_phase, Probes()
+    return [
+        (TrialLaunch(fleet, probe, rules, make_order(each, cluster), show=_show_present, report=report), each)
+        for each in offers
+    ]
 
 
 def _announce(offer: "Offer") -> str:
@@ -110,7 +118,7 @@ def _sum_up(trial: "Trial") -> str:
 
 
 def _raise_problem(trial: "Trial", *, is_interrupted: bool) -> None:
-    lines = [trial.problem] if trial.problem else []
+    lines = [" → ".join(filter(None, (trial.problem, trial.remedy)))] if trial.problem else []
     if is_interrupted:
         state = f"{trial.instance_id} is ended" if trial.instance_id else "no machine was launched"
         lines.append(f"interrupted by Ctrl-C{f': {state}' if trial.is_ended else ''}")

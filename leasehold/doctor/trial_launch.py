@@ -7,14 +7,15 @@ as it terminates every machine without a slot.
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Final, Literal
 
 import msgspec
 
-from leasehold.doctor.remedies import show_error
+from leasehold.doctor.remedies import Tried, find_remedy, show_error
+from scheduler.model.quota_classes import quota_subject
 from scheduler.model.rules import Rules
 from scheduler.model.slots import TRIAL, Machine, Slot
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, find_delay, may_have_launched, search_made
@@ -65,19 +66,33 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     is_ended: bool
     """Whether no machine of this trial runs any more."""
     problem: str | None = None
+    remedy: str | None = None
+    """What to do about an error of EC2; None: no call failed."""
+    refused: tuple[str, ...] = ()
+    """Offerings that were tried before and that EC2 refused for lack of capacity or quota, each with EC2's answer."""
 
 
 class _TrialError(Exception):
     """Raised if the machine of a trial does not reach the expected state, or not in time."""
 
 
-def choose_offer(store: Store, rules: Rules, pool: str, ages: Ages) -> Offer | None:
-    """Return the offer that a launch of this pool would choose first. Offers without a launch back-off (a pause after a
-    refusal by EC2) come before the others. Return None if no offering can be bought.
+def list_offers_to_try(store: Store, rules: Rules, pool: str, ages: Ages) -> list[Offer]:
+    """Return the offers that launches of this pool would choose, in order. Offers without a launch back-off (a pause
+    after a refusal by EC2) come before the others. Return [] if no offering can be bought.
+
+    As for launches, an offer costs at most `price_factor` times as much as the first one of its market, and on-demand
+    follows after spot only if the pool has `on_demand_after`.
     """
-    known = rules.pools[pool].offering_by_key
-    sold = [each for each in list_offers(store, ages, pools=[pool]) if not known or _is_sold(rules, each)]
-    return next((each for each in sold if not each.holds), next(iter(sold), None))
+    known, found = rules.pools[pool], list[Offer]()
+    listed = list_offers(store, ages, pools=[pool])
+    sold = [each for each in listed if not known.offering_by_key or _is_sold(rules, each)]
+    for offer in sorted(sold, key=lambda each: bool(each.holds)):
+        first = next((each for each in sold if each.market == offer.market), offer)
+        is_dear = (offer.price or 0.0) > (first.price or 0.0) * max(1.0, known.price_factor)
+        is_other = bool(found) and offer.market != found[0].market and not known.on_demand_after
+        if not found or not (is_dear or is_other):
+            found.append(offer)
+    return found
 
 
 def _is_sold(rules: Rules, offer: Offer) -> bool:
@@ -128,6 +143,9 @@ class TrialLaunch:
         self._answered_at: float | None = None
         self._ended_at: float | None = None
         self._problem: str | None = None
+        self._remedy: str | None = None
+        self.lacks: str | None = None
+        """EC2's answer if it launched nothing for lack of capacity or quota, so that another offering may do."""
 
     def run(self) -> None:
         """Launch the machine, wait until it is ready, and end it. A problem is not raised; `describe` returns it.
@@ -141,13 +159,16 @@ class TrialLaunch:
             self._await_ready()
         except CloudError as error:
             self._problem = show_error(error)
+            self._remedy = find_remedy(error, self._tried)
+            if self._request is None and error.category in {"capacity", "quota"}:
+                self.lacks = error.answer
         except _TrialError as error:
             self._problem = str(error)
         finally:
             self._end()
 
-    def describe(self, offer: Offer) -> Trial:
-        """Return the result of the trial. `offer`: the offer from which the order was made."""
+    def describe(self, offer: Offer, refused: Sequence[str] = ()) -> Trial:
+        """Return the result of the trial. `offer`: the offer from which the order was made. `refused`: see Trial."""
         begin, end = self._answered_at, self._ended_at or time.monotonic()
         seconds = 0.0 if begin is None else end - begin
         price = offer.price or None
@@ -166,6 +187,20 @@ class TrialLaunch:
             cost=None if price is None else price * seconds / HOUR,
             is_ended=self._request is None or self._is_gone,
             problem=self._problem,
+            remedy=self._remedy,
+            refused=tuple(refused),
+        )
+
+    @property
+    def _tried(self) -> Tried:
+        key = self._order.offering
+        offering = self._pool.offering_by_key.get(key or "")
+        return Tried(
+            action="ec2:RunInstances",
+            policy="launch" if self._machine is None else "look",
+            pool=self._order.pool,
+            quota=quota_subject(self._pool, key, offering.market) if offering else "",
+            has_template=self._pool.ec2.launch_template is not None,
         )
 
     def _launch(self) -> None:
@@ -218,7 +253,8 @@ class TrialLaunch:
         while True:
             machine = self._look()
             if machine is not None and machine.state in {"stopping", "terminated"}:
-                raise _TrialError(f"{machine.id} was {machine.state} before it could {what}")
+                why = f": EC2's reason is {machine.reason}" if machine.reason else ""
+                raise _TrialError(f"{machine.id} was {machine.state} before it could {what}{why}")
             if machine is not None and is_so(machine):
                 return
             if time.monotonic() - (self._answered_at or 0.0) > most:

@@ -34,6 +34,14 @@ max_slots = 1
 boot_timeout = 0.5
 binding_timeout = 0
 ec2 = {{ image = "{IMAGE}" }}
+[pools.two]
+system = "x86_64-linux"
+max_slots = 1
+terminating_timeout = 5
+ec2 = {{ image = "{IMAGE}" }}
+offerings = [
+  {{ name = "c5.large", price = 1.0 }}, {{ name = "m5.large", price = 1.2 }}, {{ name = "m5.4xlarge", price = 9.0 }}
+]
 [pools.market]
 system = "x86_64-linux"
 max_slots = 1
@@ -117,7 +125,48 @@ def test_a_refused_launch_is_one_line(cloud: Emulator, run: Run) -> None:
     found = run(*LAUNCH)
     assert (found.status, len(found.complaints)) == (1, 1)
     assert "capacity: InsufficientInstanceCapacity" in found.complaints[0]
+    assert found.complaints[0].endswith(
+        "→ Nothing is wrong here: try again later, or add offerings, zones or types to the pool."
+    )
     assert launched(cloud) == []
+
+
+@pytest.mark.parametrize("code", ["InsufficientInstanceCapacity", "VcpuLimitExceeded"])
+def test_without_capacity_or_quota_the_next_offering_is_tried_with_a_warning(
+    code: str, cloud: Emulator, run: Run
+) -> None:
+    cloud.set_fault(code=code, type="c5.large", message="none left")
+    found = run("doctor", "--launch-one", "two", "--json")
+    result = json.loads(found.out)
+    assert (found.status, result["offering"], result["problem"]) == (0, "m5.large", None)
+    assert result["refused"] == [f"c5.large: {code}: none left"]
+    assert found.complaints == [
+        f"leasehold: warning: EC2 launches no c5.large: {code}: none left; the next offering is tried"
+    ]
+    assert running(cloud) == []
+
+
+def test_the_trial_does_not_take_a_much_dearer_offering(cloud: Emulator, run: Run) -> None:
+    cloud.set_fault(code="InsufficientInstanceCapacity")
+    found = run("doctor", "--launch-one", "two", "--json")
+    assert (found.status, json.loads(found.out)["offering"]) == (1, "m5.large")
+    assert len(found.complaints) == 2
+
+
+def test_a_machine_that_ends_while_it_boots_shows_ec2s_reason(cloud: Emulator, run: Run) -> None:
+    cloud.steer(boot_seconds=5)
+    cloud.set_fault(code="Client.InternalError", where="machine", message="Client error on launch")
+    found = run(*LAUNCH)
+    assert found.status == 1
+    assert found.complaints[0].endswith("EC2's reason is Client.InternalError: Client error on launch")
+    assert len(found.complaints) == 1
+
+
+def test_a_refusal_that_no_table_knows_is_no_machine_that_may_still_run(cloud: Emulator, run: Run) -> None:
+    cloud.set_fault(code="NobodyKnowsThisCode", where="call", message="A sentence.")
+    found = run(*LAUNCH)
+    assert (found.status, len(found.complaints)) == (1, 1)
+    assert "NobodyKnowsThisCode): A sentence. → Correct pools.linux.ec2" in found.complaints[0]
 
 
 def test_a_machine_that_ec2_does_not_list_yet_is_ended_all_the_same(cloud: Emulator, run: Run) -> None:

@@ -111,9 +111,9 @@ def test_a_machine_of_the_doctor_is_never_adopted_and_may_boot_before_it_is_term
     harness.fleet.appear("i-trial", "linux-2", launch_id="doctor-1", launched_at=harness.now)
     harness.fleet.appear("i-gone", "linux-2", pool="windows", launch_id="doctor-2", launched_at=harness.now)
     harness.now += ORPHAN_SECONDS
-    assert reconcile(harness.ports) == Reconciled(strangers=2, ended=1)
+    assert reconcile(harness.ports) == Reconciled(strangers=2, ended=1, trials=1)
     harness.now += 499
-    assert reconcile(harness.ports) == Reconciled(strangers=1)
+    assert reconcile(harness.ports) == Reconciled(strangers=1, trials=1)
     assert harness.fleet.terminations == ["i-gone"]
     harness.now += 1
     assert reconcile(harness.ports) == Reconciled(strangers=1, ended=1)

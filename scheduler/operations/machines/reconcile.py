@@ -58,6 +58,8 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
     """Number of machines that EC2 refused to terminate."""
     strangers: int = 0
     """Number of machines without a slot at the end of the sweep, including those just terminated."""
+    trials: int = 0
+    """How many of `strangers` are machines that `leasehold doctor` has launched and will end itself."""
 
 
 class _Sorted(msgspec.Struct):
@@ -115,6 +117,7 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
         ended=len(left.orphans) + len(left.repeated) - refused,
         refused=refused,
         strangers=left.strangers,
+        trials=left.trials,
     )
 
 
@@ -161,12 +164,14 @@ def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
 class _Left(msgspec.Struct):
     """What remains after the adoption: `adopted` and `strangers` are numbers of machines. `orphans`: the machines that
     are terminated now. `repeated`: those that EC2 refused to terminate before, and that are tried again now.
+    `trials`: the number of those machines of `leasehold doctor` that are not terminated now.
     """
 
     adopted: int
     strangers: int
     orphans: list[Machine]
     repeated: list[Machine]
+    trials: int
 
 
 def _adopt(
@@ -211,7 +216,9 @@ def _adopt(
     announce(ports, change_set, kick=bool(adopted) or is_fewer)
     if adopted:
         ports.dispatcher.send_checks(adopted)
-    return _Left(len(adopted), len(left), orphans, repeated)
+    ended = {machine.id for machine in (*orphans, *repeated)}
+    trials = sum(machine.is_trial and machine.id not in ended for machine in left)
+    return _Left(len(adopted), len(left), orphans, repeated, trials)
 
 
 def _find_end(machine: Machine, rules: Rules, orphan_seconds: float) -> float:
