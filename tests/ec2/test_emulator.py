@@ -293,6 +293,12 @@ class Process:
         assert ready.startswith("leasehold: EC2 emulator at http://127.0.0.1:"), self.process.communicate()
         self.emulator = Emulator(ready.rpartition(" ")[2].strip())
 
+    def write(self, text: str) -> None:
+        """Replace the settings file at once, so that the emulator reads no half of it."""
+        new = self.file.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.file)
+
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
         """Send this signal; return status, standard output and standard error."""
         self.process.send_signal(number)
@@ -320,16 +326,16 @@ def test_a_process_reads_its_file_and_writes_its_log(process: Process) -> None:
     assert fleet.launch(fleet.freeze(an_order(1), rules)).id
     assert [instance["state"] for instance in process.emulator.instances()] == ["pending"]
 
-    process.file.write_text('[[faults]]\ncode = "AuthFailure"\n')
+    process.write('[[faults]]\ncode = "AuthFailure"\n')
     with pytest.raises(CloudError, match="AuthFailure"):
         fleet.launch(fleet.freeze(an_order(2), rules))
 
-    process.file.write_text("faults = nonsense that is no TOML\n")
+    process.write("faults = nonsense that is no TOML\n")
     eventually(lambda: process.emulator.ask("GET", "state")[1]["file_error"] is not None)
     with pytest.raises(CloudError, match="AuthFailure"):
         fleet.launch(fleet.freeze(an_order(2), rules))
 
-    process.file.write_text("")
+    process.write("")
     assert fleet.launch(fleet.freeze(an_order(2), rules)).id
     lines = [json.loads(line) for line in process.log.read_text().splitlines()]
     assert lines == process.emulator.calls()
