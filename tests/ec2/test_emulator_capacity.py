@@ -224,6 +224,24 @@ def test_a_smallest_capacity_needs_one_type_or_one_zone(plain: Any, emulator: Em
     assert emulator.history() == []
 
 
+def test_a_subnet_has_no_more_machines_than_addresses(plain: Any, emulator: Emulator) -> None:
+    """A subnet of 16 addresses has 11 for machines, since EC2 keeps five."""
+    vpc = plain.describe_vpcs()["Vpcs"][0]["VpcId"]
+    small = plain.create_subnet(VpcId=vpc, CidrBlock="172.31.240.0/28", AvailabilityZone=A)["Subnet"]["SubnetId"]
+
+    def run(least: int, most: int) -> int:
+        request = {"ImageId": IMAGE, "InstanceType": CHEAP, "SubnetId": small}
+        return len(plain.run_instances(MinCount=least, MaxCount=most, **request)["Instances"])
+
+    assert (run(8, 8), run(1, 8)) == (8, 3)
+    with pytest.raises(ClientError) as caught:
+        run(1, 1)
+    assert code_of(caught) == ("InsufficientFreeAddressesInSubnet", 400)
+    assert f"in subnet '{small}' to satisfy" in str(caught.value)
+    plain.terminate_instances(InstanceIds=[emulator.history()[0]["id"]])
+    assert run(1, 8) == 1
+
+
 def test_a_fleet_that_names_a_type_twice_in_a_zone_is_refused(plain: Any, emulator: Emulator) -> None:
     """Overrides -> whether they are duplicates. A zone is named by itself or by a subnet; without both EC2 chooses."""
     in_a = plain.describe_subnets(Filters=[{"Name": "availability-zone", "Values": [A]}])["Subnets"][0]

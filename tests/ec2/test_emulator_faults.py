@@ -74,6 +74,17 @@ def test_an_error_in_a_fleet_may_concern_a_market_or_a_zone(plain: Any, emulator
     assert errors(a_fleet(plain, 1, "spot")) == []
 
 
+def test_a_fault_may_concern_a_subnet(plain: Any, emulator: Emulator) -> None:
+    first, second = (each["SubnetId"] for each in plain.describe_subnets()["Subnets"][:2])
+    emulator.set_fault(code=UNKNOWN, where="fleet", subnet=first)
+    with pytest.raises(ClientError, match=UNKNOWN):
+        run(plain, SubnetId=first)
+    assert run(plain, SubnetId=second) == run(plain) == 1
+    emulator.set_fault(code="Client.InternalError", where="machine", subnet=second)
+    assert run(plain, SubnetId=first) == run(plain, SubnetId=second) == 1
+    assert [instance["state"] for instance in emulator.instances()] == ["running"] * 3 + ["terminated"]
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

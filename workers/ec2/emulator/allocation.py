@@ -15,10 +15,12 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from scheduler.model.quota_classes import find_quota_class
 from workers.ec2.emulator.calls import Call, Place, Strategy
 from workers.ec2.emulator.error_codes import find_message
+from workers.ec2.emulator.instances import count_free_addresses
 from workers.ec2.emulator.lives import Life
 from workers.ec2.emulator.settings import EmulatorSettings, FaultRule
 
 NO_CAPACITY: Final = "InsufficientInstanceCapacity"
+NO_ADDRESSES: Final = "InsufficientFreeAddressesInSubnet"
 SPOT_QUOTA: Final = "MaxSpotInstanceCountExceeded"
 UNKNOWN_TYPE: Final = 1
 """Number of vCPUs that an unknown instance type is assumed to have."""
@@ -54,13 +56,14 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 def list_limits(call: Call, places: Sequence[Place], settings: EmulatorSettings, alive: Sequence[Life]) -> list[Limit]:
-    """Return the limits (quotas and capacities) that concern a launch at these places. `alive`: the instances of the
-    region that are neither terminated nor stopped.
+    """Return the limits (quotas, capacities and free addresses) that concern a launch at these places. `alive`: the
+    instances of the region that are neither terminated nor stopped.
     """
     market = call.market or "on-demand"
     return [
         *_list_quotas(market, places, settings, [life for life in alive if life.market == market]),
         *_list_capacities(market, places, settings, alive),
+        *_list_subnets(call.region, places),
     ]
 
 
@@ -153,6 +156,16 @@ def _list_capacities(
             place: 1 for place in places if capacity.type in {None, place.type} and capacity.zone in {None, place.zone}
         }
         yield Limit(kind="capacity", left=capacity.machines - used, costs=costs, error=error)
+
+
+def _list_subnets(region: str, places: Sequence[Place]) -> Iterable[Limit]:
+    """Yield a limit for each subnet that the places name: its free addresses."""
+    for subnet in dict.fromkeys(place.subnet for place in places if place.subnet is not None):
+        free = count_free_addresses(region, subnet)
+        if free is not None:
+            message = find_message(NO_ADDRESSES).replace("the subnet", f"subnet '{subnet}'")
+            costs = {place: 1 for place in places if place.subnet == subnet}
+            yield Limit(kind="capacity", left=free, costs=costs, error=FaultRule(code=NO_ADDRESSES, message=message))
 
 
 def _divide(

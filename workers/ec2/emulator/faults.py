@@ -58,9 +58,9 @@ class Fault:
             return False
         rule = self.rule
         is_for_action = call.is_launch if rule.action is None else rule.action in {call.action, "any"}
-        # A call without places can meet only a fault that names neither type nor zone.
-        kind, zone = (place.type, place.zone) if place else (None, None)
-        is_there = rule.type in {None, kind} and rule.zone in {None, zone}
+        # A call without places can meet only a fault that names neither type, zone nor subnet.
+        kind, zone, subnet = (place.type, place.zone, place.subnet) if place else (None, None, None)
+        is_there = rule.type in {None, kind} and rule.zone in {None, zone} and rule.subnet in {None, subnet}
         return is_for_action and rule.market in {None, call.market} and is_there
 
     def is_drawn(self) -> bool:

@@ -53,6 +53,7 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
         self.launch: str = next(reversed(self.ec2_backend.reservations))
         EmulatedInstance._hidden_until = max(self._hidden_until, now + settings.describe_lag_seconds)
         _KNOWN[self.id] = self
+        self._given_interfaces = {each.get("NetworkInterfaceId") for each in kwargs.get("nics") or ()}
         if self.image_id not in self.ec2_backend.amis:
             self.root_device_name = AMAZON_LINUX_ROOT
         spot = kwargs.get("lifecycle") == "spot" or kwargs.get("instance_market_options") == "spot"
@@ -207,6 +208,11 @@ class EmulatedInstance(PowerSwitch, moto_instances.Instance):
         self.runs_at = self._stopped_at = 0.0
         # moto would refuse a repeated call to end a protected instance that has ended.
         self.disable_api_termination = self.disable_api_stop = False
+        # EC2 deletes the network interface that it made for the instance, and its address is free again.
+        for interface in self.nics.values():
+            interface.delete_on_termination = interface.id not in self._given_interfaces
+        # Otherwise moto would free the addresses once more, when it forgets the instance.
+        self._private_ips.clear()
         volumes = [device.volume_id for _, device in self.get_block_device_mapping]
         super().terminate()
         for volume in volumes:
@@ -342,6 +348,13 @@ def find_subnet(place: Place, region: str) -> str | None:
     """Return the id of the first subnet in the zone of `place`; None if there is none."""
     zones = ec2_backends[DEFAULT_ACCOUNT_ID][region].subnets
     return next(iter(zones.get(place.zone or "", ())), None)
+
+
+def count_free_addresses(region: str, subnet: str) -> int | None:
+    """Return the number of addresses in a subnet that no instance has; None if there is no such subnet."""
+    zones = ec2_backends[DEFAULT_ACCOUNT_ID][region].subnets.values()
+    found = next((subnets[subnet] for subnets in zones if subnet in subnets), None)
+    return None if found is None else int(found.available_ip_address_count)
 
 
 def describe_instance(region: str, instance: moto_instances.Instance) -> dict[str, Any]:

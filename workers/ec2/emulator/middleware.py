@@ -297,7 +297,7 @@ class Middleware:
         """Plan the ends of these new instances that injected faults bring about. Return the names of the faults."""
         faults = list[str]()
         for instance in instances:
-            place = Place(instance.life.type, instance.life.zone, None)
+            place = Place(instance.life.type, instance.life.zone, instance.subnet_id)
             rule = self.control.faults.take_for_machine(call, place, time.monotonic())
             if rule is not None:
                 self.background_events.end(instance, describe_reason(str(rule.code), rule.text), rule.after or 0.0)

@@ -89,6 +89,7 @@ class FaultRule(Document):
     """The EC2 action that fails, or `any`; default: the actions that launch, RunInstances and CreateFleet."""
     type: Name | None = None
     zone: Name | None = None
+    subnet: Name | None = None
     market: Literal["spot", "on-demand"] | None = None
     share: Share | None = None
     """Share of the matching calls that fail, from 0 to 1, drawn for each attempt of a call; default: all."""
