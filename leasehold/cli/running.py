@@ -121,6 +121,7 @@ def _print_running(stack: "Stack", seconds: float) -> None:
         "  leasehold slots --watch 2\n"
         "Ctrl-C stops everything.",
         _describe_console(stack.console_url),
+        *stack.configuration.moved_ports,
     )
     sys.stdout.flush()
 

@@ -79,6 +79,21 @@ class StackConfiguration:
             found["console"] = f"http://{console.host}:{self.environment[CONSOLE_PORT]}{console.prefix}/"
         return found | ({"emulator": self.emulator_url} if self.emulator_url else {})
 
+    @property
+    def moved_ports(self) -> list[str]:
+        """A line for each configured port that was in use, with the port that was taken instead and the variable that
+        sets another one.
+        """
+        wanted = {"flower": self.settings.flower.port, "metrics": self.settings.metrics.port}
+        wanted |= {CONSOLE: self.settings.console.port} if has_console() else {}
+        taken = {name: self.environment[f"LEASEHOLD_{name.upper()}__PORT"] for name in wanted}
+        return [
+            f"{name}.port {port} is in use, so {name} listens on {taken[name]};"
+            f" LEASEHOLD_{name.upper()}__PORT sets another"
+            for name, port in wanted.items()
+            if str(port) != taken[name]
+        ]
+
 
 def configure(
     directory: Path,

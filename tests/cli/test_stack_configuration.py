@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -49,6 +50,20 @@ def test_two_stacks_that_start_at_the_same_time_choose_different_ports(tmp_path:
         environment = configure(folder, folder).environment
         chosen += [environment[f"LEASEHOLD_{part}__PORT"] for part in ("FLOWER", "METRICS", "CONSOLE")]
     assert len(set(chosen)) == len(chosen)
+
+
+def test_a_port_that_is_in_use_is_replaced_and_the_line_names_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        monkeypatch.setenv("LEASEHOLD_FLOWER__PORT", str(port))
+        for name in ("METRICS", "CONSOLE"):
+            monkeypatch.setenv(f"LEASEHOLD_{name}__PORT", str(find_free_port()))
+        plan = configure(tmp_path, tmp_path)
+    taken = plan.environment["LEASEHOLD_FLOWER__PORT"]
+    line = f"flower.port {port} is in use, so flower listens on {taken}; LEASEHOLD_FLOWER__PORT sets another"
+    assert [each for each in plan.moved_ports if each.startswith("flower")] == [line]
 
 
 def test_the_process_of_the_stack_reads_the_market_from_its_emulator(tmp_path: Path) -> None:
