@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from scheduler.model.launch_backoff import Hold
@@ -11,7 +12,7 @@ from scheduler.operations.machines.check import recover
 from scheduler.operations.machines.launch import MOST_ATTEMPTS
 from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.machines.terminate import terminate, terminate_all
-from scheduler.ports import CloudError
+from scheduler.ports import BatchAnswer, CloudError, Refusal
 from tests.operations.harness import Harness
 
 NAMES = ["linux-1", "linux-2", "linux-3"]
@@ -309,3 +310,30 @@ def test_a_batch_that_cannot_be_settled_costs_one_call_however_many_slots_were_g
     assert found == dict.fromkeys(NAMES, "throttled")
     assert len(harness.fleet.errors) == 2
     assert states(harness) == ["terminating"] * 3
+
+
+def test_beside_machines_a_refusal_of_the_caller_concerns_the_offering_only(harness: Harness) -> None:
+    harness.fleet.most = 2
+    launch = harness.fleet.launch_batch
+    refusal = Refusal(offering=None, category="auth", code="AuthFailure", message="who?", scope="caller")
+
+    def refuse(request: Any) -> BatchAnswer:
+        return msgspec.structs.replace(launch(request), refusals=(refusal,))
+
+    harness.fleet.launch_batch = refuse  # type: ignore[method-assign]
+    assert launch_batch(harness.ports, batch_of(harness)) == "success"
+    assert [row.id for row in harness.store.read_rows() if isinstance(row, Hold)] == ["linux/auth/"]
+
+
+def test_a_refused_request_refuses_all_offerings_that_it_names() -> None:
+    pool = {**POOL, "offerings": OFFERINGS, "default_resources": {"cpus": 2}, "max_leases_per_slot": 1}
+    harness = Harness({"pools": {"linux": pool}})
+    for number in range(1, 4):
+        harness.submit(f"r{number}")
+    harness.tick()
+    harness.fleet.errors = [CloudError("misconfigured", "InvalidKeyPair.NotFound", "no such key")]
+    assert launch_batch(harness.ports, batch_of(harness)) == "misconfigured"
+    found = {row.id: (row.code, row.streak) for row in harness.store.read_rows() if isinstance(row, Hold)}
+    expected = ("InvalidKeyPair.NotFound", 1)
+    assert found == {f"linux/misconfigured/{key}": expected for key in ("small", "large/spot")}
+    assert {harness.slot(name).refusal for name in NAMES} == {"InvalidKeyPair.NotFound: no such key"}

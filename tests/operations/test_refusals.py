@@ -73,6 +73,9 @@ HOUR: list[tuple[Category, Scope, int]] = [
     ("quota", "class", 70),
     ("quota", "pool", 70),
     ("throttled", "pool", 70),
+    ("capacity", "place", 70),
+    ("misconfigured", "place", 30),
+    ("not_found", "offering", 30),
 ]
 """(category, scope, most launch requests in an hour for a pool with one offering in one place)."""
 

@@ -32,6 +32,7 @@ from scheduler.operations.machines.launch import (
     forget_holds,
     is_put_off,
     list_changes,
+    lock_holds,
     may_have_launched,
     note_refusal,
     read_refusal,
@@ -325,7 +326,7 @@ def _record(
         bound = list(zip(wanting, answer.machines, strict=False))
         for slot, machine in bound:
             _bind(work, pool, slot, machine, request.get(PRICES, {}))
-        refusals = answer.refusals
+        refusals = answer.refusals if not answer.machines else tuple(map(_narrow, answer.refusals))
         if is_partial(request, answer):
             # A hold even if EC2 names no error. Otherwise the next tick would buy the same incomplete gang again.
             refusals = refusals or (Refusal(offering=first.offering, category="capacity", code=SHORT),)
@@ -342,6 +343,13 @@ def _record(
         left = list(answer.machines[len(wanting) :])
         book_unbound(work, rules, left, find_accounts(slots), load_prices(ports, rules, left))
     return [(slot.id, machine) for slot, machine in bound], left, change_set
+
+
+def _narrow(refusal: Refusal) -> Refusal:
+    """Return a refusal that came beside machines. It does not concern all launches of the account or of a market,
+    because the machines were launched.
+    """
+    return msgspec.structs.replace(refusal, scope="offering") if refusal.scope in {"caller", "market"} else refusal
 
 
 def _clear(work: UnitOfWork, slots: Sequence[Slot], batch: str) -> None:
@@ -391,8 +399,9 @@ def _refuse(
             work.move_slot(slot, to, **changes | ({"launch_request": None} if to == "error" else {}))
     if pool is None:
         return
-    for refusal in dict.fromkeys(refusals):
-        named = msgspec.structs.replace(first, offering=refusal.offering)
+    refused = [(msgspec.structs.replace(first, offering=each.offering), each) for each in dict.fromkeys(refusals)]
+    lock_holds(work, pool, refused)
+    for named, refusal in refused:
         note_refusal(work, pool, named, refusal, refused=len(slots))
 
 

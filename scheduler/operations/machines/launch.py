@@ -360,7 +360,7 @@ def note_refusal(
     name, subject = _find_subject(pool, slot, refusal)
     own = hold_id(name, kind, subject)
     throttled = hold_id(slot.pool, "throttled")
-    locked = work.transaction.load_holds(sorted({throttled, own, *list_quota_holds(slot.pool, pool)}))
+    locked = lock_holds(work, pool, [(slot, refusal)])
     if is_definite:
         discount_refused(work, slot, own, locked.values(), refused)
     if kind != "throttled" and throttled in locked:
@@ -400,6 +400,18 @@ def note_refusal(
             at_boot=at_boot,
         )
     )
+
+
+def lock_holds(work: UnitOfWork, pool: Pool, refused: Iterable[tuple[Slot, Refusal]]) -> dict[str, Hold]:
+    """Lock and return the launch back-offs that `note_refusal` changes for these refusals, each with its slot. Call it
+    before the first of several calls of `note_refusal`, so that all transactions lock them in the same order.
+    """
+    wanted = set[str]()
+    for slot, refusal in refused:
+        name, subject = _find_subject(pool, slot, refusal)
+        wanted |= {hold_id(slot.pool, "throttled"), *list_quota_holds(slot.pool, pool)}
+        wanted.add(hold_id(name, _KINDS.get(refusal.category, "misconfigured"), subject))
+    return work.transaction.load_holds(sorted(wanted))
 
 
 def _find_subject(pool: Pool, slot: Slot, refusal: Refusal) -> tuple[str, str]:
