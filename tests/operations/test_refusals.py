@@ -1,8 +1,9 @@
 """What EC2's refusals hold back, for how long, and how many requests they let through in an hour."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from scheduler.model.launch_backoff import Hold
@@ -11,40 +12,55 @@ from scheduler.operations.explain import explain
 from scheduler.ports import BatchAnswer, CloudError, Refusal
 from scheduler.ports.fleet import Category, Scope
 from tests.operations.harness import CountingFleet, Harness
+from workers.ec2.errors import OTHER, TABLE
 
 CPU = {"name": "m5.large", "market": "spot", "price": 0.03, "resources": {"cpus": 2}}
 CPU_ON_DEMAND = {"name": "m5.large", "market": "on-demand", "price": 0.1, "resources": {"cpus": 2}}
 GPU = {"name": "g5.xlarge", "market": "spot", "price": 1, "resources": {"cpus": 4, "accelerators": 1}}
 
 
-class RefusingFleet(CountingFleet):
-    """A cloud that refuses launches of some offerings, in a call or in the answer to a fleet request."""
+Where = Literal["call", "answer", "reason"]
+"""Where EC2's code is: the error of a call, an error in the answer to a fleet, the reason of the end of a machine."""
 
-    def __init__(self, errors: Mapping[str, CloudError], *, in_answer: bool = False) -> None:
+
+class RefusingFleet(CountingFleet):
+    """A cloud that refuses launches of some offerings."""
+
+    def __init__(self, errors: Mapping[str, CloudError], where: Where = "call") -> None:
         super().__init__()
         self.requests: list[str] = []
         """The offering of each launch request."""
-        self.refusing, self.in_answer = dict(errors), in_answer
+        self.refusing, self.where = dict(errors), where
 
     def launch(self, request: Mapping[str, Any]) -> Machine:
-        self._judge(request["offering"])
-        return super().launch(request)
+        error = self._judge(request["offering"])
+        if error is not None and self.where != "reason":
+            raise error
+        return self._end([super().launch(request)], error)[0]
 
     def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
         key = request["offerings"][0] if request["offerings"] else ""
-        if self.in_answer and (error := self.refusing.get(key)) is not None:
-            self.requests.append(key)
-            refusal = Refusal(
-                offering=key, category=error.category, code=error.code, message=error.message, scope=error.scope
-            )
-            return BatchAnswer(machines=(), refusals=(refusal,))
-        self._judge(key)
-        return super().launch_batch(request)
-
-    def _judge(self, key: str | None) -> None:
-        self.requests.append(key or "")
-        if (error := self.refusing.get(key or "")) is not None:
+        error = self._judge(key)
+        if error is not None and self.where == "answer":
+            return BatchAnswer(machines=(), refusals=(error.refuse(key),))
+        if error is not None and self.where == "call":
             raise error
+        answer = super().launch_batch(request)
+        return msgspec.structs.replace(answer, machines=tuple(self._end(answer.machines, error)))
+
+    def _judge(self, key: str | None) -> CloudError | None:
+        self.requests.append(key or "")
+        return self.refusing.get(key or "")
+
+    def _end(self, machines: Sequence[Machine], error: CloudError | None) -> Sequence[Machine]:
+        """Let EC2 end these machines for the reason of the error, after its answer to the launch."""
+        if error is not None:
+            reason = f"{error.code}: {error.message}"
+            for each in machines:
+                self.machines[each.id] = msgspec.structs.replace(
+                    each, state="terminated", reason=reason, category=error.category, scope=error.scope
+                )
+        return machines
 
 
 def a_harness(fleet: CountingFleet, *offerings: dict[str, Any], **pool: Any) -> Harness:
@@ -57,40 +73,53 @@ def holds(harness: Harness) -> dict[str, Hold]:
     return {row.id: row for row in harness.store.read_rows() if isinstance(row, Hold)}
 
 
-HOUR: list[tuple[Category, Scope, int]] = [
-    ("misconfigured", "offering", 30),
-    ("transient", "offering", 30),
-    ("unknown", "offering", 30),
-    ("token", "machine", 30),
-    ("gone", "machine", 30),
-    ("state", "machine", 30),
-    ("not_found", "machine", 30),
-    ("auth", "caller", 30),
-    ("auth", "market", 30),
-    ("auth", "pool", 30),
-    ("auth", "offering", 30),
-    ("capacity", "offering", 70),
-    ("quota", "class", 70),
-    ("quota", "pool", 70),
-    ("throttled", "pool", 70),
-    ("capacity", "place", 70),
-    ("misconfigured", "place", 30),
-    ("not_found", "offering", 30),
+MOST_IN_HOUR: dict[tuple[Category, Scope], int] = {
+    ("misconfigured", "offering"): 30,
+    ("misconfigured", "place"): 30,
+    ("auth", "caller"): 30,
+    ("auth", "market"): 30,
+    ("auth", "pool"): 30,
+    ("auth", "offering"): 30,
+    ("transient", "offering"): 30,
+    ("unknown", "offering"): 30,
+    ("token", "machine"): 30,
+    ("gone", "machine"): 30,
+    ("not_found", "machine"): 30,
+    ("not_found", "offering"): 30,
+    ("state", "machine"): 30,
+    ("capacity", "offering"): 70,
+    ("capacity", "place"): 70,
+    ("quota", "class"): 70,
+    ("quota", "pool"): 70,
+    ("throttled", "pool"): 70,
+}
+"""(category, scope) -> the most launch requests in an hour of a pool with one offering in one place."""
+SHAPES: list[tuple[Where, int]] = [("call", 1), ("call", 3), ("answer", 3), ("reason", 3)]
+"""Where the code is, and how many reservations wait: the launch of one machine, or of a batch."""
+HOURS: list[tuple[Category, Scope, Where, int]] = [
+    (category, scope, where, count)
+    for category, scope in MOST_IN_HOUR
+    for where, count in SHAPES
+    # Other reasons of an end concern the machine: its boot has failed.
+    if where != "reason" or category in {"capacity", "quota", "throttled", "auth", "misconfigured"}
 ]
-"""(category, scope, most launch requests in an hour for a pool with one offering in one place)."""
 
 
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize(("category", "scope", "most"), HOUR)
+@pytest.mark.parametrize(("category", "scope", "where", "count"), HOURS)
 def test_a_refusal_lets_few_requests_through_in_an_hour(
-    category: Category, scope: Scope, most: int, count: int
+    category: Category, scope: Scope, where: Where, count: int
 ) -> None:
-    fleet = RefusingFleet({"m5.large": CloudError(category, "Code", "EC2's sentence", scope)})
+    fleet = RefusingFleet({"m5.large": CloudError(category, "Code", "EC2's sentence", scope)}, where)
     harness = a_harness(fleet, CPU)
     for number in range(count):
         harness.submit(f"r{number}", resources={"cpus": 2})
-    harness.settle(3600, 2)
-    assert 3 <= len(fleet.requests) <= most
+    harness.settle(3600, 5)
+    assert 3 <= len(fleet.requests) <= MOST_IN_HOUR[category, scope]
+
+
+def test_every_meaning_of_a_code_is_played_for_an_hour() -> None:
+    found = {(row.category, scope) for row in TABLE for scope in (row.scope, row.of_one) if scope}
+    assert found | {(OTHER.category, OTHER.scope)} <= MOST_IN_HOUR.keys()
 
 
 def test_a_refusal_is_kept_with_its_code_and_its_sentence() -> None:
@@ -156,11 +185,11 @@ def test_idle_slots_of_another_class_do_not_go_for_a_launch_at_quota() -> None:
         ("auth", "offering", "UnauthorizedOperation"),
     ],
 )
-@pytest.mark.parametrize("in_answer", [False, True])
+@pytest.mark.parametrize("where", ["call", "answer"])
 def test_what_on_demand_avoids_counts_for_on_demand_after(
-    category: Category, scope: Scope, code: str, in_answer: bool
+    category: Category, scope: Scope, code: str, where: Where
 ) -> None:
-    fleet = RefusingFleet({"m5.large/spot": CloudError(category, code, "", scope)}, in_answer=in_answer)
+    fleet = RefusingFleet({"m5.large/spot": CloudError(category, code, "", scope)}, where)
     harness = a_harness(fleet, CPU, CPU_ON_DEMAND, on_demand_after=1)
     for name in ("r1", "r2"):
         harness.submit(name, resources={"cpus": 2})
@@ -186,6 +215,21 @@ def test_a_refusal_of_one_pool_does_not_delay_another_pool(scope: Scope) -> None
     harness.ask("submit", id="arm-1", system="aarch64-linux")
     harness.settle(6)
     assert (harness.phase("r1"), harness.phase("arm-1")) == ("pending", "leased")
+
+
+@pytest.mark.parametrize("scope", ["caller", "market"])
+def test_a_refusal_beside_machines_reaches_no_other_pool(scope: Scope) -> None:
+    class Partial(CountingFleet):
+        def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
+            answer = super().launch_batch(request)
+            refusal = CloudError("auth", "Blocked", "", scope).refuse("m5.large")
+            return msgspec.structs.replace(answer, machines=answer.machines[:1], refusals=(refusal,))
+
+    harness = a_harness(Partial(), CPU)
+    for name in ("r1", "r2"):
+        harness.submit(name, resources={"cpus": 2})
+    harness.settle(2)
+    assert list(holds(harness)) == ["linux/auth/m5.large"]
 
 
 def test_a_refusal_of_the_caller_holds_every_pool() -> None:
