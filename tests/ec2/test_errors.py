@@ -11,7 +11,6 @@ from botocore import exceptions as aws
 from botocore.parsers import ResponseParserError
 
 from scheduler.ports import MOST_MESSAGE, CloudError
-from tests.operations.test_refusals import HOUR
 from workers.ec2.errors import (
     LAUNCHING,
     OTHER,
@@ -158,11 +157,6 @@ def test_the_page_has_the_table() -> None:
         for code in row.codes.split()
     }
     assert stated - {("category", "scope", "codes")} == table
-
-
-def test_every_meaning_of_the_table_is_played_for_an_hour() -> None:
-    meanings = {(row.category, scope) for row in TABLE for scope in (row.scope, row.of_one) if scope is not None}
-    assert meanings - {(category, scope) for category, scope, _ in HOUR} == set()
 
 
 def test_every_code_of_the_table_is_tested() -> None:
