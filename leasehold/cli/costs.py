@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _WAYS: Final = ("pool", "account", "offering", "kind")
 _KINDS: Final[tuple["CostKind", ...]] = ("used", "booting", "idle", "draining", "interrupted")
-_RARE: Final[tuple["CostKind", ...]] = ("stopped", "unbound")
+_RARE: Final[tuple["CostKind", ...]] = ("stopped", "unbound", "adjusted")
 """Kinds of use that a table shows only if a machine was used in this way. JSON, YAML and CSV always have them; in CSV
 they come after the other kinds.
 """

@@ -5,7 +5,7 @@ change of the slot closes the interval and opens the next one at the same instan
 change. So the intervals of a machine follow each other without gap or overlap.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, get_args
 
 import msgspec
@@ -16,6 +16,8 @@ from scheduler.model.transitions import HOLDING, INACTIVE, WITH_MACHINE
 COST_KINDS: Final[tuple[CostKind, ...]] = get_args(CostKind)
 HOUR: Final = 3600.0
 """Seconds of an hour. The ledger has one row for each hour and combination of pool, offering, account and kind."""
+LEAST_SECONDS: Final = 60.0
+"""The fewest seconds that EC2 bills for each start of a machine."""
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
@@ -35,6 +37,11 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     dollars: float
     unpriced: float = 0.0
     """The part of `seconds` for which no price was known. It adds nothing to `dollars`."""
+
+    @property
+    def spent(self) -> float:
+        """The dollars that count for budgets: the price of all time from the launch on, without later adjustments."""
+        return 0.0 if self.kind == "adjusted" else self.dollars
 
 
 class BookedMachine(msgspec.Struct, frozen=True, gc=False):
@@ -82,6 +89,43 @@ def measure(pool: str, meter: Meter, until: float, since: float = 0.0) -> Iterat
             unpriced=0.0 if price else seconds,
         )
         start = end
+
+
+def measure_bill(pool: str, meter: Meter, until: float, since: float = 0.0) -> Iterator[Cost]:
+    """Yield the costs of an interval as `measure` does, and what EC2 bills less for them: all, while the machine is
+    pending or shuts down. Source: EC2 user guide, "Instance lifecycle".
+    """
+    for cost in measure(pool, meter, until, since):
+        yield cost
+        if meter.phase != "running" and cost.dollars:
+            yield _adjust(cost, -cost.dollars)
+
+
+def _adjust(cost: Cost, dollars: float) -> Cost:
+    return msgspec.structs.replace(cost, kind="adjusted", seconds=0.0, dollars=dollars, unpriced=0.0)
+
+
+def _close(pool: str, meter: Meter, until: float, *, is_last: bool, is_taken_back: bool) -> tuple[Meter, list[Cost]]:
+    """Return two things: (1) the interval with `ran` and `paid` as they are at its end; (2) its costs.
+
+    `is_last`: the machine is gone or stopped. Then EC2 bills at least LEAST_SECONDS since it was started, but nothing
+    if it took the machine back (`is_taken_back`) in its first hour. Source: EC2 user guide, "Billing for interrupted
+    Spot Instances".
+    """
+    costs = list(measure_bill(pool, meter, until))
+    if meter.kind == "stopped":
+        return meter, costs
+    ran, paid = meter.ran, meter.paid
+    if meter.phase == "running":
+        ran, paid = ran + until - meter.since, paid + sum(cost.dollars for cost in costs)
+    more = 0.0
+    if is_last and is_taken_back and ran < HOUR:
+        more = -paid
+    elif is_last and 0 < ran < LEAST_SECONDS:
+        more = (LEAST_SECONDS - ran) / HOUR * (meter.price or 0.0)
+    if more:
+        costs.append(Cost(begin_of_hour(until), pool, meter.offering, meter.account, "adjusted", 0.0, more))
+    return msgspec.structs.replace(meter, ran=ran, paid=paid), costs
 
 
 def add_costs(costs: Iterable[Cost]) -> list[Cost]:
@@ -148,16 +192,24 @@ def find_present_price(slot: Slot) -> float:
     return (slot.storage_price if slot.state == "stopped" else slot.price) or 0.0
 
 
-def meter_slots(changed: Iterable[Slot], deleted: Iterable[Slot], now: float) -> tuple[list[Slot], list[Cost]]:
+def meter_slots(
+    changed: Iterable[Slot],
+    deleted: Iterable[Slot],
+    now: float,
+    *,
+    ending: Collection[str] = (),
+    taken_back: Collection[str] = (),
+) -> tuple[list[Slot], list[Cost]]:
     """Close the intervals of the ledger that end because slots were changed or deleted, and open the next intervals.
     The field `meter` of a slot is its open interval: since when its machine has its present use and price.
 
+    `ending`: the slots whose machines EC2 shuts down. `taken_back`: the slots whose machines EC2 has taken back.
     Return two lists: (1) the slots among `changed` that get another `meter`, with this `meter`; (2) the costs of the
     closed intervals.
     """
     metered, closed = [], []
     for slot in changed:
-        following, costs = meter_slot(slot, now)
+        following, costs = meter_slot(slot, now, is_ending=slot.id in ending, is_taken_back=slot.id in taken_back)
         if following is not slot:
             metered.append(following)
         closed += costs
@@ -166,13 +218,15 @@ def meter_slots(changed: Iterable[Slot], deleted: Iterable[Slot], now: float) ->
     return metered, closed
 
 
-def meter_slot(slot: Slot, now: float) -> tuple[Slot, list[Cost]]:
+def meter_slot(
+    slot: Slot, now: float, *, is_ending: bool = False, is_taken_back: bool = False
+) -> tuple[Slot, list[Cost]]:
     """Return two things: (1) the slot with the `meter` (open interval of the ledger) that fits its present fields; (2)
     the costs of the interval that was open before and is closed at `now`; [] if none is closed.
 
-    The open interval stays if its kind, offering, account and price still fit the slot. Else it is closed, and the next
-    interval begins at the same instant. If `now` is before the begin of the open interval, that interval is closed with
-    the length 0, because transactions may have times that are not in order.
+    The open interval stays if its kind, offering, account, price and phase still fit the slot. Else it is closed, and
+    the next interval begins at the same instant. If `now` is before the begin of the open interval, that interval is
+    closed with the length 0, because transactions may have times that are not in order.
     """
     kind, known = find_kind(slot), slot.meter
     at = now if known is None else max(now, known.since)
@@ -180,9 +234,19 @@ def meter_slot(slot: Slot, now: float) -> tuple[Slot, list[Cost]]:
     if kind is not None:
         price = slot.storage_price if kind == "stopped" else slot.price
         meter = Meter(at, kind, slot.offering or "", slot.launched_for or "", price)
+        if kind != "stopped" and known is not None and known.kind != "stopped":
+            is_ending = is_ending or known.phase == "ending"
+            meter = msgspec.structs.replace(meter, ran=known.ran, paid=known.paid)
+        if kind != "stopped" and (is_ending or (slot.state == "booting" and slot.instance_id is not None)):
+            meter = msgspec.structs.replace(meter, phase="ending" if is_ending else "pending")
         if known is not None and msgspec.structs.replace(meter, since=known.since) == known:
             return slot, []
     elif known is None:
         return slot, []
-    closed = [] if known is None else list(measure(slot.pool, known, at))
+    if known is None:
+        return msgspec.structs.replace(slot, meter=meter), []
+    is_last = meter is None or meter.kind == "stopped"
+    done, closed = _close(slot.pool, known, at, is_last=is_last, is_taken_back=is_taken_back)
+    if meter is not None and not is_last and known.kind != "stopped":
+        meter = msgspec.structs.replace(meter, ran=done.ran, paid=done.paid)
     return msgspec.structs.replace(slot, meter=meter), closed

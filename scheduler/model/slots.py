@@ -11,11 +11,12 @@ from scheduler.model.events import Event
 from scheduler.model.transitions import HOLDING, SLOT_MOVES, Cause, SlotState, check_move
 
 Market = Literal["spot", "on-demand"]
-CostKind = Literal["used", "booting", "idle", "draining", "interrupted", "stopped", "unbound"]
+CostKind = Literal["used", "booting", "idle", "draining", "interrupted", "stopped", "unbound", "adjusted"]
 """What a machine did: `used` = it had a lease; `booting` = it was not ready yet; `idle` = it was ready without a lease;
 `draining` = it took no more leases, until the cloud reported its end; `interrupted` = after the notice of an
 interruption, with or without leases; `stopped` = it was stopped, and only its storage costs something; `unbound` = it
-had no slot.
+had no slot. `adjusted` has no time: it is what EC2 bills more (positive) or less (negative) than the price of all this
+time.
 """
 ADOPTED = "adopted"
 """The `launch_reason` of a slot whose machine this cluster did not launch, but found by its tags."""
@@ -81,6 +82,11 @@ class Meter(msgspec.Struct, frozen=True, gc=False):
     """The account whose demand caused the launch; "": no account did."""
     price: float | None = None
     """Price of the machine in dollars per hour; None or 0: the price is unknown."""
+    phase: Literal["pending", "running", "ending"] = "running"
+    """`pending`: EC2 starts the machine. `ending`: EC2 shuts it down. Both are free."""
+    ran: float = 0.0
+    paid: float = 0.0
+    """Seconds and dollars that EC2 has billed since the machine was started last, without this interval."""
 
 
 class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):

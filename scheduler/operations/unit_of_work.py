@@ -69,6 +69,9 @@ class UnitOfWork:
         self._marked: dict[tuple[type, str], Row] = {}
         self._parted: dict[str, float] = {}
         """Machine -> the time at which the slot of the machine became empty in this transaction."""
+        self._ending: set[str] = set()
+        self._taken_back: set[str] = set()
+        """Slots whose machines EC2 shuts down, and slots whose machines EC2 has taken back by an interruption."""
         self._deleted: list[Row] = []
         self._events: list[Event] = []
 
@@ -232,6 +235,18 @@ class UnitOfWork:
         self.add_event(event)
         return moved
 
+    def note_ending(self, slot: Slot) -> None:
+        """Record in the cost ledger that EC2 shuts the slot's machine down, and no longer bills it."""
+        if slot.meter is not None and slot.meter.phase != "ending":
+            self._ending.add(slot.id)
+            self.put(self.slots.get(slot.id, slot))
+
+    def note_taken_back(self, slot: Slot) -> None:
+        """Record that EC2 took the slot's machine back by an interruption. The slot becomes empty in this
+        transaction.
+        """
+        self._taken_back.add(slot.id)
+
     def move_reservation(
         self, reservation: Reservation, to: Phase, details: Mapping[str, Any] = NO_DETAILS, **changes: Any
     ) -> Reservation:
@@ -313,7 +328,8 @@ class UnitOfWork:
         callbacks to send. Return what changed.
         """
         slots = [row for row in self._changed.values() if isinstance(row, Slot)]
-        metered, costs = meter_slots(slots, [row for row in self._deleted if isinstance(row, Slot)], self.now)
+        gone_slots = [row for row in self._deleted if isinstance(row, Slot)]
+        metered, costs = meter_slots(slots, gone_slots, self.now, ending=self._ending, taken_back=self._taken_back)
         for slot in metered:
             # The meter is a part of the row: a change that is written twice fails, and so does its booking.
             self._changed[Slot, slot.id] = self.slots[slot.id] = slot  # promise: seconds-booked-once

@@ -48,7 +48,9 @@ class CostLedger(Protocol):
         """
 
     def sum_costs(self, since: float) -> list[PoolCost]:
-        """Return the sums of `read_costs(since)` in dollars for each pool and account, sorted. Locks nothing."""
+        """Return the sums of `read_costs(since)` in dollars for each pool and account, sorted. The kind `adjusted` does
+        not count: budgets count the price of a machine from its launch, whatever EC2 bills. Locks nothing.
+        """
 
     def prune_costs(self, before: float) -> int:
         """Delete the costs of hours that began before `before`. Return the number of deleted rows."""

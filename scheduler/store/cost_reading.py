@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import Protocol
 
-from scheduler.model.costs import Cost, add_costs, begin_of_hour, measure
+from scheduler.model.costs import Cost, add_costs, begin_of_hour, measure_bill
 from scheduler.model.slots import Slot
 from scheduler.ports import PoolCost
 
@@ -23,14 +23,14 @@ class ReadsCosts(Protocol):
         booked, slots, now = self.load_costs(begin_of_hour(since))
         for slot in slots:
             if slot.meter is not None:
-                booked += measure(slot.pool, slot.meter, now, since)
+                booked += measure_bill(slot.pool, slot.meter, now, since)
         return add_costs(booked)
 
     def sum_costs(self, since: float) -> list[PoolCost]:
-        """Return, for each pool and account, the sum in dollars of the costs that `read_costs(since)` returns. See
-        CostLedger.
+        """Return, for each pool and account, the sum in dollars of the costs that `read_costs(since)` returns, without
+        adjustments. See CostLedger.
         """
         found: dict[tuple[str, str], float] = defaultdict(float)
         for cost in self.read_costs(since):
-            found[cost.pool, cost.account] += cost.dollars
+            found[cost.pool, cost.account] += cost.spent
         return [PoolCost(*key, found[key]) for key in sorted(found)]

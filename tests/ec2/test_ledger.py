@@ -117,7 +117,8 @@ def test_the_ledger_has_the_lives_of_all_machines_also_of_those_without_a_slot(
         lived[life["type"]] += life["terminated_at"] - life["launched_at"]
     for cost in costs:
         booked[cost.offering] += cost.seconds
-        assert cost.dollars == pytest.approx(cost.seconds / 3600 * PRICES[cost.offering])
+        if cost.kind != "adjusted":
+            assert cost.dollars == pytest.approx(cost.seconds / 3600 * PRICES[cost.offering])
     assert booked.keys() == lived.keys()
     for offering, seconds in booked.items():
         assert abs(seconds - lived[offering]) <= (LATE + 2 * process.longest) * counts[offering]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.costs import COST_KINDS, Cost
+from scheduler.model.costs import COST_KINDS, Cost, CostKey, add_costs
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import SLOT_MOVES, SlotState
 from scheduler.model.view import Row
@@ -34,14 +34,45 @@ class Lives:
         self.store = MemoryStore(lambda: self.now)
         self.born: dict[str, float] = {}
         self.seconds = 0.0
+        self.ran: dict[str, float] = {}
+        """Slot -> the seconds that EC2 bills for its machine since its start; missing without one."""
+        self.ending: set[str] = set()
+        self.bill = 0.0
+        """The dollars that EC2 has billed for starts that are over, and for storage."""
         with self.store.transaction() as transaction:
             transaction.save([Slot(id=f"linux-{number}", pool="linux") for number in (1, 2, 3)])
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, and bill it as EC2 does: for each start, the time between pending and shutting-down."""
+        self.now += seconds
+        for slot in self.store.find_slots():
+            if slot.instance_id and slot.state == "stopped":
+                self.bill += seconds / 3600 * PRICE
+            elif slot.instance_id and slot.state != "booting" and slot.id not in self.ending:
+                self.ran[slot.id] = self.ran.get(slot.id, 0.0) + seconds
+
+    def end_start(self, name: str, *, taken_back: bool) -> None:
+        """Bill a start of a machine that is over."""
+        ran = self.ran.pop(name, 0.0)
+        self.ending.discard(name)
+        if ran and not (taken_back and ran < 3600):
+            self.bill += max(ran, 60.0) / 3600 * PRICE
+
+    def shut_down(self, name: str) -> None:
+        """Let EC2 show the slot's machine as shutting down."""
+        self.ending.add(name)
+        with self.store.transaction() as transaction:
+            work = UnitOfWork(transaction, "cloud")
+            work.note_ending(transaction.load_slots([name])[name])
+            work.flush()
 
     def find(self, name: str) -> Slot:
         return self.store.find_slots(ids=[name])[0]
 
-    def move(self, name: str, to: SlotState, **changes: Any) -> None:
+    def move(self, name: str, to: SlotState, *, taken_back: bool = False, **changes: Any) -> None:
         slot = self.find(name)
+        if to in {"empty", "stopped"}:
+            self.end_start(name, taken_back=taken_back)
         cause = next(iter(SLOT_MOVES[slot.state, to]))
         if to == "launching":
             changes |= {"price": PRICE, "offering": "small", "launch_id": "l", "launched_for": "ci"}
@@ -53,6 +84,8 @@ class Lives:
             changes |= {"storage_price": PRICE}
         with self.store.transaction() as transaction:
             work = UnitOfWork(transaction, cause)
+            if taken_back:
+                work.note_taken_back(slot)
             work.move_slot(slot, to, **changes)
             work.flush()
         self._note(name, slot)
@@ -96,21 +129,97 @@ STEPS = st.tuples(
 
 
 @given(steps=st.lists(STEPS, max_size=30))
-def test_the_ledger_has_every_second_of_every_machine_once(steps: list[tuple[str, float, int]]) -> None:
-    lives = Lives()
+def test_the_ledger_has_every_second_of_every_machine_once(
+    steps: list[tuple[str, float, int]],
+) -> None:
+    lives, before = Lives(), dict[CostKey, float]()
     for name, seconds, choice in steps:
-        lives.now += seconds
+        lives.wait(seconds)
         slot = lives.find(name)
         moves = [to for source, to in SLOT_MOVES if source == slot.state and (source, to) != ("empty", "ready")]
         if slot.state in {"ready", "draining"} and choice >= 6:
             lives.change(name, idle_since=None if slot.idle_since else lives.now)
         elif slot.instance_id and choice == 5:
             lives.change(name, interrupted_at=lives.now)
+        elif slot.state in {"draining", "terminating"} and choice == 4:
+            lives.shut_down(name)
         else:
-            lives.move(name, moves[choice % len(moves)])  # type: ignore[arg-type]
+            to = moves[choice % len(moves)]
+            lives.move(name, to, taken_back=to == "empty" and bool(choice % 2))  # type: ignore[arg-type]
         costs = lives.store.read_costs()
         assert sum(cost.seconds for cost in costs) == lives.lifetimes
-        assert sum(cost.dollars for cost in costs) == pytest.approx(lives.lifetimes / 3600 * PRICE)
+        # Budgets count all time; EC2's bill is that with the adjustments.
+        spent = sum(cost.dollars for cost in lives.store.sum_costs(0.0))
+        assert spent == pytest.approx(lives.lifetimes / 3600 * PRICE)
+        bill = lives.bill + sum(lives.ran.values()) / 3600 * PRICE
+        assert sum(cost.dollars for cost in costs) == pytest.approx(bill)
+        # No row of a kind of use goes back.
+        rows: dict[CostKey, float] = {
+            (cost.hour, cost.pool, cost.offering, cost.account, cost.kind): cost.dollars
+            for cost in costs
+            if cost.kind != "adjusted"
+        }
+        assert all(rows[key] >= dollars - 1e-9 for key, dollars in before.items())
+        before = rows
+
+
+def life_of(lives: Lives, *seconds: float) -> None:
+    """Launch a machine; `seconds`: how long it is pending, running, and shutting down."""
+    lives.move("linux-1", "launching")
+    lives.move("linux-1", "booting")
+    lives.wait(seconds[0])
+    lives.move("linux-1", "binding")
+    lives.wait(seconds[1])
+    lives.move("linux-1", "terminating")
+    lives.shut_down("linux-1")
+    lives.wait(seconds[2])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "taken_back", "billed"),
+    [
+        ((100, 600, 50), False, 600),
+        ((100, 10, 50), False, 60),  # each start is billed for a minute at least
+        ((100, 0, 50), False, 0),  # the machine never ran
+        ((100, 600, 50), True, 0),  # EC2 took it back in its first hour
+        ((100, 10, 50), True, 0),
+        ((100, 3599, 50), True, 0),
+        ((100, 3600, 50), True, 3600),
+        ((3600, 600, 3600), False, 600),
+    ],
+)
+def test_a_machine_costs_what_ec2_bills(seconds: tuple[float, float, float], taken_back: bool, billed: float) -> None:
+    """The refund is a row of its own: the kinds of use keep what they had, and budgets count it."""
+    lives = Lives()
+    life_of(lives, *seconds)
+    kinds = {cost.kind: cost.dollars for cost in add_hours(lives)}
+    lives.move("linux-1", "empty", taken_back=taken_back)
+    costs = add_hours(lives)
+    assert sum(cost.dollars for cost in costs) == pytest.approx(billed / 3600 * PRICE)
+    assert {cost.kind: cost.dollars for cost in costs if cost.kind != "adjusted"} == pytest.approx(
+        {kind: dollars for kind, dollars in kinds.items() if kind != "adjusted"}
+    )
+    [spent] = lives.store.sum_costs(0.0)
+    assert spent.dollars == pytest.approx(sum(seconds) / 3600 * PRICE)
+    assert [cost.seconds for cost in costs if cost.kind == "adjusted"] == [0.0]
+
+
+def add_hours(lives: Lives) -> list[Cost]:
+    """Return the costs of all hours together, by kind."""
+    return add_costs(msgspec.structs.replace(cost, hour=0.0) for cost in lives.store.read_costs())
+
+
+def test_each_start_of_a_stopped_machine_is_billed_for_a_minute_at_least() -> None:
+    lives = Lives()
+    lives.move("linux-1", "launching")
+    for _ in range(3):
+        lives.move("linux-1", "booting")
+        lives.wait(10)
+        for to in ("binding", "ready"):
+            lives.move("linux-1", to)
+        lives.wait(10)
+        lives.move("linux-1", "stopped")
+    assert sum(cost.dollars for cost in lives.store.read_costs()) == pytest.approx(3 * 60 / 3600 * PRICE)
 
 
 def test_each_kind_of_time_is_booked_as_what_it_was() -> None:
@@ -180,7 +289,8 @@ def test_an_interval_over_several_hours_is_booked_hour_by_hour() -> None:
     lives.move("linux-1", "booting")
     lives.now += 5000
     lives.move("linux-1", "empty")
-    booked = [(cost.hour - NOW // 3600 * 3600, cost.seconds) for cost in lives.store.read_costs()]
+    costs = [cost for cost in lives.store.read_costs() if cost.kind != "adjusted"]
+    booked = [(cost.hour - NOW // 3600 * 3600, cost.seconds) for cost in costs]
     assert booked == [(0.0, 600.0), (3600.0, 3600.0), (7200.0, 800.0)]
 
 
@@ -189,7 +299,7 @@ def test_a_machine_without_a_price_is_booked_with_its_seconds() -> None:
     lives.move("linux-1", "launching", epoch=1)
     lives.move("linux-1", "booting", price=None)
     lives.now += 60
-    [cost] = lives.store.read_costs()
+    [cost] = [cost for cost in lives.store.read_costs() if cost.kind != "adjusted"]
     assert cost == Cost(cost.hour, "linux", "small", "ci", "booting", 60.0, 0.0, unpriced=60.0)
 
 

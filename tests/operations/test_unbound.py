@@ -151,7 +151,7 @@ def test_the_time_before_an_adoption_is_booked_and_the_slot_goes_on_from_there()
     assert harness.slot("linux-2").instance_id == "i-lost"
     harness.now += 50
     reconcile(harness.ports)
-    kinds = {each[3]: each[4] for each in sums(harness)}
+    kinds = {each[3]: each[4] for each in sums(harness) if each[4]}
     assert kinds == {"unbound": 100.0, "booting": 50.0}
 
 
@@ -217,7 +217,7 @@ def test_a_machine_whose_launch_was_given_up_is_booked_when_it_is_ended() -> Non
     launch(harness.ports, slot.id, slot.launch_id or "")
     harness.settle(8)
     assert harness.fleet.running == []
-    assert {each[3] for each in sums(harness)} <= {"unbound", "draining"}
+    assert {each[3] for each in sums(harness)} <= {"unbound", "draining", "adjusted"}
     assert sum(each[4] for each in sums(harness)) > 0
 
 

@@ -28,9 +28,10 @@ MEANINGS: Final[dict[CostKind, str]] = {
     "interrupted": "after the notice of an interruption",
     "stopped": "stopped: it costs its storage",
     "unbound": "without a slot, until the sweep ends it or a slot adopts it",
+    "adjusted": "what AWS bills more or less than the price of this time",
 }
 """Kind of use -> its meaning, in the order of COST_KINDS."""
-RARE: Final[frozenset[CostKind]] = frozenset({"stopped", "unbound"})
+RARE: Final[frozenset[CostKind]] = frozenset({"stopped", "unbound", "adjusted"})
 """Kinds of use that are shown only if a machine was used in this way."""
 STOPS: Final = {
     "warn": "nothing: it only warns",

@@ -131,14 +131,7 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
     if machine is None:
         _mirror_missing(work, rules, slot)
         return
-    if machine.interrupted and machine.state in {"stopping", "terminated"}:
-        slot = interrupt(work, slot.id, work.now)
-        # A tick finds the leases of an interrupted slot only while the slot has them: a slot that is empty has lost its
-        # machine, and their reservations would fail.
-        if machine.state == "stopping" or work.leases.list_on(slot):  # promise: taken-back-requeued
-            return
-    if machine.state == "terminated":
-        _mirror_gone(work, rules, slot, machine)
+    if _mirror_end(work, rules, slot, machine):
         return
     if slot.state == "stopped" or (machine.state == "stopped" and slot.power is None):
         _mirror_power(work, slot, machine)
@@ -155,6 +148,24 @@ def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, 
         note_good_boot(work, slot)
     elif slot.missed:
         work.put(msgspec.structs.replace(slot, missed=0))
+
+
+def _mirror_end(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine) -> bool:
+    """Handle a machine that EC2 stops or ends, or has ended. Return whether nothing is left to do for the slot now: its
+    machine is gone, or EC2 takes it back.
+    """
+    if machine.state == "stopping":
+        work.note_ending(slot)
+    if machine.interrupted and machine.state in {"stopping", "terminated"}:
+        slot = interrupt(work, slot.id, work.now)
+        # A tick finds the leases of an interrupted slot only while the slot has them: a slot that is empty has lost its
+        # machine, and their reservations would fail.
+        if machine.state == "stopping" or work.leases.list_on(slot):  # promise: taken-back-requeued
+            return True
+    if machine.state == "terminated":
+        _mirror_gone(work, rules, slot, machine)
+        return True
+    return False
 
 
 def _note_boots(work: UnitOfWork, rules: Rules, booting: Sequence[Slot], machines: Mapping[str, Machine]) -> None:
@@ -245,6 +256,8 @@ def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | 
     reason = "" if machine is None or slot.state == "terminating" else machine.reason
     if slot.state in BOOTING and not (machine and machine.category):
         note_failed_boot(work, rules.pools.get(slot.pool), slot, f"lost its machine while {slot.state}")
+    if machine is not None and machine.interrupted:
+        work.note_taken_back(slot)
     changes: dict[str, Any] = {"refusal": reason} if reason else {}
     work.move_slot(slot, "empty", reason="gone", **changes)  # promise: empty-confirmed
 
