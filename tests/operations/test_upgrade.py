@@ -97,7 +97,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path, redis_client: redis.
 
 LATER: dict[str, dict[str, Any]] = {
     "slots": dict.fromkeys(
-        ["batch", "launched_for", "meter", "launched_at", "launch_digest", "gang", "power", "storage_price"]
+        ["batch", "launched_for", "meter", "launched_at", "launch_digest", "gang", "power", "storage_price", "refusal"]
     ),
 }
 """Kind of row → the fields that were added after the recording, with the values that recorded rows get."""
