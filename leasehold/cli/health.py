@@ -35,5 +35,7 @@ class Status(msgspec.Struct, kw_only=True):
     """The processes whose wall clock is more than a second off cluster time (the time of the database), with `process`,
     `host` and `seconds` (positive if the clock is ahead). No scheduling decision depends on wall clocks.
     """
+    refused_ends: dict[str, str] = {}
+    """Slot whose machine EC2 refuses to end -> EC2's answer. `leasehold doctor` has the remedy."""
     urls: dict[str, str] = {}
     """Addresses without passwords: of the broker, and of the web pages of a stack that runs in this folder or above."""

@@ -102,7 +102,9 @@ def _assess(client: "Client", probe: bool) -> "Status":
     _read_report(found, client.report(), client.now())
     try:
         found.reservations = dict(Counter(row.phase for row in client.list()))
-        found.slots = dict(Counter(slot.state for slot in client.slots()))
+        slots = client.slots()
+        found.slots = dict(Counter(slot.state for slot in slots))
+        found.refused_ends = {slot.id: slot.refusal for slot in slots if slot.state == "terminating" and slot.refusal}
         found.accounts = {account.id: account.level for account in client.accounts()}
     except LeaseholdError as error:
         found.problems.append(str(error))
@@ -185,9 +187,16 @@ def _describe(found: "Status") -> list[object]:
         ("waiting", shorten(found.waiting, _SHOWN_IDS) or "none"),
         *([("accounts", "  ".join(levels))] if found.accounts else ()),
         *([("wrong clocks", f"{'  '.join(clocks)} (let these hosts follow a time service)")] if found.clocks else ()),
+        *([("EC2 refuses to end", _show_refused(found.refused_ends))] if found.refused_ends else ()),
         *found.urls.items(),
     ]
     return [": ".join(filter(None, (found.state, "; ".join(found.problems)))), make_table(("", ""), rows, "")]
+
+
+def _show_refused(refused: dict[str, str]) -> str:
+    codes = "  ".join(f"{slot} {answer.partition(': ')[0]}" for slot, answer in [*refused.items()][:_SHOWN_IDS])
+    more = f"  and {len(refused) - _SHOWN_IDS} more" if len(refused) > _SHOWN_IDS else ""
+    return f"{codes}{more} (remedy: leasehold doctor)"
 
 
 def _join(counts: dict[str, int]) -> str:

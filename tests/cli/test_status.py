@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from scheduler.model.waits import Waits
+from tests.builders import a_slot
 from tests.cli.conftest import Run
 from tests.client.intake import FakeIntake, a_row
 
@@ -83,3 +84,16 @@ def test_status_names_a_database_url_that_is_none(stack: FakeIntake, run: Run, m
     assert found.status == 1
     assert problem.startswith("database.url: expected sqlite:///PATH")
     assert "hunter2" not in problem
+
+
+def test_status_names_the_slots_whose_machines_ec2_refuses_to_end(stack: FakeIntake, run: Run) -> None:
+    stack.view_cache.write_report({"at": time.time(), "term": 3, "seconds": 0.01})
+    answer = "OperationNotPermitted: The machine is protected."
+    stack.publish(
+        a_slot("linux-1", state="terminating", refusal=answer),
+        a_slot("linux-2", state="terminating"),
+        a_slot("linux-3", state="empty", refusal=answer),
+    )
+    assert json.loads(run("status", "--json").out)["refused_ends"] == {"linux-1": answer}
+    shown = " ".join(run("status").out.split())
+    assert "EC2 refuses to end linux-1 OperationNotPermitted (remedy: leasehold doctor)" in shown
