@@ -129,6 +129,25 @@ def test_the_token_of_a_refused_launch_is_taken_for_other_parameters(plain: "EC2
     assert run(plain, ClientToken="t") == run(plain, kind="m5.large", ClientToken="u") == 1
 
 
+def test_the_token_of_terminated_machines_is_refused(plain: "EC2Client", emulator: Emulator) -> None:
+    run(plain, 2, 2, ClientToken="t")
+    first, second = (life["id"] for life in emulator.history())
+    plain.terminate_instances(InstanceIds=[first])
+    assert run(plain, 2, 2, ClientToken="t") == 2
+    plain.terminate_instances(InstanceIds=[second])
+    with pytest.raises(ClientError, match="IdempotentInstanceTerminated"):
+        run(plain, 2, 2, ClientToken="t")
+    assert len(emulator.instances()) == 2
+
+
+def test_the_token_of_a_machine_that_shuts_down_gives_its_answer_again(plain: "EC2Client", emulator: Emulator) -> None:
+    emulator.steer(terminate_seconds=60)
+    run(plain, ClientToken="t")
+    plain.terminate_instances(InstanceIds=[emulator.history()[0]["id"]])
+    assert run(plain, ClientToken="t") == 1
+    assert len(emulator.instances()) == 1
+
+
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "UnauthorizedOperation"])
 def test_a_launch_that_is_not_looked_at_leaves_its_token_free(
     code: str, plain: "EC2Client", emulator: Emulator

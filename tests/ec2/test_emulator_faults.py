@@ -133,7 +133,8 @@ def test_the_count_of_a_fault_of_machines_counts_machines(plain: "EC2Client", em
     [
         ("UnauthorizedOperation", 403, "You are not authorized to perform this operation."),
         ("AuthFailure", 401, "AWS was not able to validate the provided access credentials"),
-        ("InvalidGroup.NotFound", 400, INJECTED),
+        ("InvalidGroup.NotFound", 400, "The security group does not exist"),
+        (UNKNOWN, 400, INJECTED),
     ],
 )
 def test_a_code_comes_with_the_status_and_the_message_of_aws(

@@ -107,6 +107,20 @@ _MESSAGES: Final[Mapping[str, str]] = {
     "IdempotentParameterMismatch": (
         "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
     ),
+    "IdempotentInstanceTerminated": (
+        "The request to launch an instance uses the same client token as a previous request for which the instance has "
+        "been terminated."
+    ),
+    "InvalidAMIID.NotFound": "The image id does not exist",
+    "InvalidAvailabilityZone": "Invalid availability zone",
+    "InvalidGroup.NotFound": "The security group does not exist",
+    "InvalidKeyPair.NotFound": "The key pair does not exist",
+    "InvalidLaunchTemplateId.NotFound": "The specified launch template does not exist.",
+    "InvalidLaunchTemplateName.NotFoundException": "The specified launch template does not exist.",
+    "InvalidParameterValue": "Value for parameter is invalid.",
+    "InvalidSubnetID.NotFound": "The subnet ID does not exist",
+    "MissingParameter": "The request must contain the parameter",
+    "OperationNotPermitted": "The instance does not support this operation.",
     "InvalidFleetConfig": "The fleet configuration contains duplicate instance pools.",
     "DryRunOperation": "Request would have succeeded, but DryRun flag is set.",
     # EC2 itself.

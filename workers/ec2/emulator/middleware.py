@@ -272,9 +272,7 @@ class Middleware:
         if known and known.parameters != call.parameters:
             return _Reply(answer_fault(FaultRule(code="IdempotentParameterMismatch")), replayed=True)
         if known and known.body is not None:
-            if call.action == "CreateFleet" and self.control.settings.fleet_replays == "empty":
-                return _Reply(answer_empty_fleet(str(call.market), []), replayed=True)
-            return _Reply(Response(known.body, status=200, content_type=known.content_type), replayed=True)
+            return _Reply(self._repeat(call, known), replayed=True)
         if key:
             self._tokens[key] = _Remembered(call.parameters)
         if call.action == "CreateFleet" and (refusal := find_refusal(call)):
@@ -292,6 +290,17 @@ class Middleware:
         if key and answer.status_code == 200:  # noqa: PLR2004 - HTTP status OK
             self._tokens[key] = _Remembered(call.parameters, answer.get_data(), answer.content_type or "")
         return _Reply(answer, faults=[*grant.faults, *self._fail_machines(call, given)])
+
+    def _repeat(self, call: Call, known: _Remembered) -> Response:
+        """Return the answer to a launch with a known client token: the earlier answer, unless the instances of a
+        RunInstances have ended.
+        """
+        answer = Response(known.body, status=200, content_type=known.content_type)
+        if call.action == "CreateFleet":
+            is_empty = self.control.settings.fleet_replays == "empty"
+            return answer_empty_fleet(str(call.market), []) if is_empty else answer
+        has_ended = all(each.real_state.name == "terminated" for each in find_launched(answer))
+        return answer_fault(FaultRule(code="IdempotentInstanceTerminated")) if has_ended else answer
 
     def _fail_machines(self, call: Call, instances: Iterable[EmulatedInstance]) -> list[str]:
         """Plan the ends of these new instances that injected faults bring about. Return the names of the faults."""
