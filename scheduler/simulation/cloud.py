@@ -153,13 +153,17 @@ class SimulatedCloud:
         return msgspec.to_builtins(order)  # type: ignore[no-any-return]
 
     def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
-        """Carry out a request that `freeze_batch` returned, with the offering that was planned for the batch; raise
-        CloudError if it is refused. See Fleet.
+        """Carry out a request that `freeze_batch` returned, with the offering that was planned for the batch. A refusal
+        that may concern one offering is returned as the refusal of this offering, because no other one was tried; any
+        other refusal is raised as CloudError. See Fleet.
         """
         self.calls += 1
         verdict = self.verdicts.pop(request["batch"], None)
         if verdict is not None:
-            raise CloudError(verdict, verdict, "the simulated cloud refuses this launch: outage, shortage or quota")
+            error = CloudError(verdict, verdict, "the simulated cloud refuses this launch: outage, shortage or quota")
+            if verdict not in {"capacity", "quota", "misconfigured"}:
+                raise error
+            return BatchAnswer(machines=(), refusals=(error.refuse(self._gangs[request["batch"]][0].offering),))
         runs_at = self._event_queue.now + self.delays.boot
         names = [f"i-{request['batch']}-{number}" for number in range(request["count"])]
         for name in names:
