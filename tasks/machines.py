@@ -20,7 +20,7 @@ from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
 from scheduler.operations.machines.terminate import terminate, terminate_all
-from scheduler.operations.market.refresh import refresh_market
+from scheduler.operations.market.refresh import follow_spot_prices, refresh_market
 from scheduler.operations.market.resolve import uses_market
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
 from scheduler.ports import CloudError
@@ -144,6 +144,7 @@ def read_market() -> str:
     if not uses_market(rules):
         return "no pool uses them"
     found = refresh_market(store, services.market, rules, catalogue_age=settings.catalogue_age)
+    follow_spot_prices(services.ports)
     log.info(
         "Prices and instance types were read from EC2.",
         action="market.read",

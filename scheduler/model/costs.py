@@ -5,7 +5,8 @@ change of the slot closes the interval and opens the next one at the same instan
 change. So the intervals of a machine follow each other without gap or overlap.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, get_args
 
 import msgspec
@@ -58,6 +59,7 @@ METERED: Final = WITH_MACHINE | {"terminating", "stopped"}
 """States in which a slot's machine costs money: from the cloud's answer to the launch until the cloud reported the end
 of the machine. A stopped machine costs its storage.
 """
+NO_PRICES: Final[Mapping[str, float]] = MappingProxyType({})
 CostKey = tuple[float, str, str, str, str]
 """The key of a row of the ledger: hour, pool, offering, account, kind."""
 
@@ -92,13 +94,22 @@ def measure(pool: str, meter: Meter, until: float, since: float = 0.0) -> Iterat
 
 
 def measure_bill(pool: str, meter: Meter, until: float, since: float = 0.0) -> Iterator[Cost]:
-    """Yield the costs of an interval as `measure` does, and what EC2 bills less for them: all, while the machine is
-    pending or shuts down. Source: EC2 user guide, "Instance lifecycle".
+    """Yield the costs of an interval as `measure` does, and what EC2 bills more or less for them: nothing at all while
+    the machine is pending or shuts down, and else the present spot price in place of that of the launch. Source: EC2
+    user guide, "Instance lifecycle".
     """
     for cost in measure(pool, meter, until, since):
         yield cost
-        if meter.phase != "running" and cost.dollars:
-            yield _adjust(cost, -cost.dollars)
+        billed = find_billed_price(meter) * cost.seconds / HOUR
+        if cost.dollars and billed != cost.dollars:
+            yield _adjust(cost, billed - cost.dollars)
+
+
+def find_billed_price(meter: Meter) -> float:
+    """Return the price in dollars per hour that EC2 bills for an interval. 0: it is free, or the price is unknown."""
+    if meter.phase != "running":
+        return 0.0
+    return (meter.price if meter.spot is None else meter.spot) or 0.0
 
 
 def _adjust(cost: Cost, dollars: float) -> Cost:
@@ -122,7 +133,7 @@ def _close(pool: str, meter: Meter, until: float, *, is_last: bool, is_taken_bac
     if is_last and is_taken_back and ran < HOUR:
         more = -paid
     elif is_last and 0 < ran < LEAST_SECONDS:
-        more = (LEAST_SECONDS - ran) / HOUR * (meter.price or 0.0)
+        more = (LEAST_SECONDS - ran) / HOUR * ((meter.price if meter.spot is None else meter.spot) or 0.0)
     if more:
         costs.append(Cost(begin_of_hour(until), pool, meter.offering, meter.account, "adjusted", 0.0, more))
     return msgspec.structs.replace(meter, ran=ran, paid=paid), costs
@@ -199,17 +210,20 @@ def meter_slots(
     *,
     ending: Collection[str] = (),
     taken_back: Collection[str] = (),
+    spot_prices: Mapping[str, float] = NO_PRICES,
 ) -> tuple[list[Slot], list[Cost]]:
     """Close the intervals of the ledger that end because slots were changed or deleted, and open the next intervals.
     The field `meter` of a slot is its open interval: since when its machine has its present use and price.
 
     `ending`: the slots whose machines EC2 shuts down. `taken_back`: the slots whose machines EC2 has taken back.
-    Return two lists: (1) the slots among `changed` that get another `meter`, with this `meter`; (2) the costs of the
-    closed intervals.
+    `spot_prices`: the new spot prices of machines, by slot. Return two lists: (1) the slots among `changed` that get
+    another `meter`, with this `meter`; (2) the costs of the closed intervals.
     """
     metered, closed = [], []
     for slot in changed:
-        following, costs = meter_slot(slot, now, is_ending=slot.id in ending, is_taken_back=slot.id in taken_back)
+        following, costs = meter_slot(
+            slot, now, is_ending=slot.id in ending, is_taken_back=slot.id in taken_back, spot=spot_prices.get(slot.id)
+        )
         if following is not slot:
             metered.append(following)
         closed += costs
@@ -219,7 +233,7 @@ def meter_slots(
 
 
 def meter_slot(
-    slot: Slot, now: float, *, is_ending: bool = False, is_taken_back: bool = False
+    slot: Slot, now: float, *, is_ending: bool = False, is_taken_back: bool = False, spot: float | None = None
 ) -> tuple[Slot, list[Cost]]:
     """Return two things: (1) the slot with the `meter` (open interval of the ledger) that fits its present fields; (2)
     the costs of the interval that was open before and is closed at `now`; [] if none is closed.
@@ -236,7 +250,7 @@ def meter_slot(
         meter = Meter(at, kind, slot.offering or "", slot.launched_for or "", price)
         if kind != "stopped" and known is not None and known.kind != "stopped":
             is_ending = is_ending or known.phase == "ending"
-            meter = msgspec.structs.replace(meter, ran=known.ran, paid=known.paid)
+            meter = msgspec.structs.replace(meter, ran=known.ran, paid=known.paid, spot=spot or known.spot)
         if kind != "stopped" and (is_ending or (slot.state == "booting" and slot.instance_id is not None)):
             meter = msgspec.structs.replace(meter, phase="ending" if is_ending else "pending")
         if known is not None and msgspec.structs.replace(meter, since=known.since) == known:

@@ -87,6 +87,8 @@ class Meter(msgspec.Struct, frozen=True, gc=False):
     ran: float = 0.0
     paid: float = 0.0
     """Seconds and dollars that EC2 has billed since the machine was started last, without this interval."""
+    spot: float | None = None
+    """The spot price that EC2 bills now, in dollars per hour, if it changed since the launch; None: `price`."""
 
 
 class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -72,6 +72,7 @@ class UnitOfWork:
         self._ending: set[str] = set()
         self._taken_back: set[str] = set()
         """Slots whose machines EC2 shuts down, and slots whose machines EC2 has taken back by an interruption."""
+        self._spot_prices: dict[str, float] = {}
         self._deleted: list[Row] = []
         self._events: list[Event] = []
 
@@ -241,6 +242,11 @@ class UnitOfWork:
             self._ending.add(slot.id)
             self.put(self.slots.get(slot.id, slot))
 
+    def note_spot_price(self, slot: Slot, price: float) -> None:
+        """Record in the cost ledger the spot price, in dollars per hour, that EC2 bills for the slot's machine now."""
+        self._spot_prices[slot.id] = price
+        self.put(self.slots.get(slot.id, slot))
+
     def note_taken_back(self, slot: Slot) -> None:
         """Record that EC2 took the slot's machine back by an interruption. The slot becomes empty in this
         transaction.
@@ -329,7 +335,9 @@ class UnitOfWork:
         """
         slots = [row for row in self._changed.values() if isinstance(row, Slot)]
         gone_slots = [row for row in self._deleted if isinstance(row, Slot)]
-        metered, costs = meter_slots(slots, gone_slots, self.now, ending=self._ending, taken_back=self._taken_back)
+        metered, costs = meter_slots(
+            slots, gone_slots, self.now, ending=self._ending, taken_back=self._taken_back, spot_prices=self._spot_prices
+        )
         for slot in metered:
             # The meter is a part of the row: a change that is written twice fails, and so does its booking.
             self._changed[Slot, slot.id] = self.slots[slot.id] = slot  # promise: seconds-booked-once

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.costs import COST_KINDS, Cost, CostKey, add_costs
+from scheduler.model.costs import COST_KINDS, HOUR, Cost, CostKey, add_costs
+from scheduler.model.market import PriceChange
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import SLOT_MOVES, SlotState
 from scheduler.model.view import Row
+from scheduler.operations.market.refresh import follow_spot_prices
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import StaleWriteError, Transaction
 from scheduler.simulation.runner import Runner
@@ -20,6 +22,7 @@ from scheduler.simulation.scenario import read_scenario
 from scheduler.store.memory import MemoryStore
 from scheduler.store.world import Key, World
 from tests.builders import NOW
+from tests.operations.harness import CONFIG, Harness
 from tests.reference_model.stories import make_scenario
 
 PRICE = 0.5
@@ -207,6 +210,46 @@ def test_a_machine_costs_what_ec2_bills(seconds: tuple[float, float, float], tak
 def add_hours(lives: Lives) -> list[Cost]:
     """Return the costs of all hours together, by kind."""
     return add_costs(msgspec.structs.replace(cost, hour=0.0) for cost in lives.store.read_costs())
+
+
+def test_a_spot_machine_costs_the_spot_price_of_each_hour() -> None:
+    """The price is that at which an hour began; in its first hour, that of the launch. Budgets keep the latter."""
+    harness = Harness(
+        {
+            "pools": {
+                "linux": CONFIG["pools"]["linux"]
+                | {"offerings": [{"name": "m5.large", "market": "spot", "price": 1.0}]}
+            }
+        }
+    )
+    harness.now = NOW // HOUR * HOUR
+    harness.leased()
+    start = harness.now
+    slot = harness.slot()
+    harness.put(msgspec.structs.replace(slot, instance_type="m5.large", zone="a"))
+    with harness.store.transaction() as transaction:
+        transaction.save_price_changes(
+            [
+                PriceChange(type="m5.large", zone=zone, market=market, hour=start + hours * HOUR, price=price)  # type: ignore[arg-type]
+                for zone, market, hours, price in [
+                    ("a", "spot", -1, 0.9),
+                    ("a", "spot", 0, 2.0),
+                    ("a", "spot", 2, 0.5),
+                    ("b", "spot", 0, 7.0),
+                    ("a", "on-demand", 0, 9.0),
+                ]
+            ]
+        )
+    changed = []
+    for _ in range(16):
+        changed.append(follow_spot_prices(harness.ports))
+        harness.now += HOUR / 4
+    costs = harness.store.read_costs()
+    assert sum(changed) == 2
+    by_hour = [sum(cost.dollars for cost in costs if cost.hour == start + hours * HOUR) for hours in range(4)]
+    assert by_hour == pytest.approx([1.0, 2.0, 2.0, 0.5])
+    assert [cost.dollars for cost in harness.store.sum_costs(0.0)] == pytest.approx([4.0])
+    assert harness.slot().price == 1.0
 
 
 def test_each_start_of_a_stopped_machine_is_billed_for_a_minute_at_least() -> None:
