@@ -8,8 +8,10 @@ import pytest
 from leasehold.texts.event_sentences import describe_event
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.slots import Slot
+from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.ports import announce
 from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.ports import Category, CloudError
 from tests.operations.harness import NOW, Harness
 
 WORDS = "InsufficientInstanceCapacity: There is no Spot capacity available."
@@ -100,3 +102,26 @@ def test_a_refused_launch_is_not_logged_for_each_of_its_slots(harness: Harness, 
     harness.put(msgspec.structs.replace(harness.slot("linux-1"), state="launching", launch_id="l"))
     commit(harness, a_hold(), linux_1={"to": "empty", "reason": "capacity: X", "refusal": WORDS})
     assert [each["action"] for each in warnings] == ["launch.refused"]
+
+
+@pytest.mark.parametrize("category", ["capacity", "quota", "throttled", "misconfigured", "auth"])
+def test_a_refused_launch_shows_code_and_words_wherever_it_is_shown(
+    category: Category, harness: Harness, warnings: list[dict[str, Any]]
+) -> None:
+    words = "NobodyKnowsThisCode: A sentence from EC2"
+    harness.fleet.errors = [CloudError(category, "NobodyKnowsThisCode", "A sentence from EC2")]
+    harness.submit("r1")
+    harness.tick()
+    harness.play_tasks()
+    assert harness.slot().refusal == words
+    assert words in {each.detail.get("refusal") for each in harness.events}
+    assert [(each["action"], each["code"], each["reason"]) for each in warnings] == [
+        ("launch.refused", "NobodyKnowsThisCode", "A sentence from EC2")
+    ]
+    harness.tick()
+    found = explain(harness.ports, "r1")
+    assert found["waiting"]["detail"].endswith(words)
+    assert any(words in text for text in found["pools"]["linux"])
+    conditions = describe_conditions(harness.ports)
+    assert any(words in text for text in conditions["slots"]["linux-1"])
+    assert any(words in text for text in conditions["pools"]["linux"])
