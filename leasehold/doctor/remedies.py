@@ -123,9 +123,8 @@ def judge_call(check: str, error: CloudError | None, tried: Tried, text: str = "
 
 
 def show_error(error: CloudError) -> str:
-    """Return an error of AWS in one line. The encoded text of a refusal is left out, because only AWS can read it."""
-    text = re.sub(r"\s*Encoded authorization failure message:\s*\S*", "", str(error))
-    return " ".join(text.split())
+    """Return an error of AWS in one line."""
+    return " ".join(str(error).split())
 
 
 def find_remedy(error: CloudError, tried: Tried) -> str:

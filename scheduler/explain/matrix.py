@@ -120,7 +120,10 @@ def _settle(name: str, found: _Finding, queued: Queued, findings: "Findings") ->
     """
     met, evidence = found
     if queued.code and name == _find_named(queued, findings):
-        return Condition(name, met=False, evidence=f"{queued.detail}; {evidence}" if evidence else queued.detail)
+        parts = queued.detail.split("; ")
+        # The evidence ends with the cloud's words, too.
+        kept = next((at for at in range(1, len(parts)) if evidence.endswith("; ".join(parts[at:]))), len(parts))
+        return Condition(name, met=False, evidence="; ".join(filter(None, [*parts[:kept], evidence])))
     if met is False and not queued.code:
         return Condition(name, None, f"not needed, since the next tick serves it: {evidence}")
     own = CODE_OF[name]

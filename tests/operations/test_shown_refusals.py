@@ -122,6 +122,8 @@ def test_a_refused_launch_shows_code_and_words_wherever_it_is_shown(
     found = explain(harness.ports, "r1")
     assert found["waiting"]["detail"].endswith(words)
     assert any(words in text for text in found["pools"]["linux"])
+    unmet = [each["evidence"] for each in found["conditions"] if words in each["evidence"]]
+    assert [each.count(words) for each in unmet] == [1]
     conditions = describe_conditions(harness.ports)
     assert any(words in text for text in conditions["slots"]["linux-1"])
     assert any(words in text for text in conditions["pools"]["linux"])

@@ -5,6 +5,7 @@ import pytest
 from leasehold.doctor.remedies import Tried, find_remedy, judge_call, show_error
 from scheduler.model.quota_classes import CLASS_OF_FAMILY, find_quota
 from scheduler.ports import Category, CloudError
+from workers.ec2.errors import read_message
 
 LAUNCH = Tried(action="ec2:RunInstances", policy="launch", pool="linux", quota="on-demand:g", region="eu-west-1")
 ARN = "arn:aws:ec2:eu-west-1:123456789012:instance/*"
@@ -119,7 +120,8 @@ def test_an_unknown_quota_has_no_code(subject: str) -> None:
 
 
 def test_a_message_is_shown_up_to_its_point_without_the_encoded_text() -> None:
-    shown = show_error(CloudError("auth", "UnauthorizedOperation", DENIED.format(NO_STATEMENT)))
+    message = read_message(DENIED.format(NO_STATEMENT) + 1500 * "x")
+    shown = show_error(CloudError("auth", "UnauthorizedOperation", message))
     assert shown.endswith(NO_STATEMENT)
     assert "4GIOH" not in shown
 

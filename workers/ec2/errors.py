@@ -141,6 +141,7 @@ _SERVER_ERRORS: Final = 500
 _READABLE: Final = re.compile(r"[A-Za-z][\w.:#/-]{0,127}")
 _HAS_CODE: Final = re.compile(rb"<Code>\s*[A-Za-z][^<]*</Code>")
 _PAGE: Final = re.compile(rb"\s*<(?:!doctype\s+)?html\b", re.IGNORECASE)
+_ENCODED: Final = re.compile(r"\s*Encoded authorization failure message:\s*\S*")
 _TAG: Final = re.compile(r"<[!/?]?[A-Za-z][^<>]*>")
 _UNCLEAR: Final = "leasehold_unclear"
 """Key of a mark: an attempt of a boto3 call left open whether EC2 has carried the call out. The mark is in the context
@@ -244,10 +245,10 @@ def classify_reason(code: str, message: str = "") -> Meaning | None:
 
 def read_message(text: str) -> str:
     """Return a message of the cloud as one line without HTML tags and control characters, at most MOST_MESSAGE
-    characters.
+    characters. The encoded text of a refusal, which only AWS can read, is not a part of it.
     """
     # A page of a proxy may be long, and most of it may be tags.
-    line = " ".join(_TAG.sub(" ", text[: 40 * MOST_MESSAGE]).split())
+    line = " ".join(_TAG.sub(" ", _ENCODED.sub("", text[: 40 * MOST_MESSAGE])).split())
     return make_visible(line)[:MOST_MESSAGE]
 
 
