@@ -1,7 +1,11 @@
 """The settings of the market, the table `[market]`: how often prices and instance types are read from EC2."""
 
+from typing import Final, Literal
+
 from scheduler.model.validation import Document, Seconds
 from workers.setting_types import Period
+
+LINUX: Final = "Linux/UNIX"
 
 
 class MarketSettings(Document):
@@ -18,6 +22,8 @@ class MarketSettings(Document):
     """Interval in which on-demand prices are read from AWS's Pricing API, with the spot prices; 0: they are not read,
     and come from `leasehold prices import`. The role needs the policy `prices`.
     """
+    product: Literal["Linux/UNIX", "Red Hat Enterprise Linux", "SUSE Linux", "Windows"] = LINUX
+    """Operating system whose prices are read, as EC2 names it in spot prices."""
     stale_after: Period = 3600.0
     """Age at which a spot price is shown as stale. It still counts."""
     stale_list_after: Period = 7776000.0

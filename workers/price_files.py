@@ -27,15 +27,23 @@ from scheduler.model.validation import (
     read_document,
     show,
 )
+from workers.market_settings import LINUX
 
 _COLUMNS: Final = "the columns type, zone or region, market and price"
 CURRENCY: Final = "USD"
 FAMILIES: Final = frozenset({"Compute Instance", "Compute Instance (bare metal)"})
-WANTED: Final = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
-"""Attribute of a product in AWS's price list -> its value for a plain Linux instance. Only prices of products with all
-of these values are read.
-"""
+SYSTEMS: Final = {
+    LINUX: {"operatingSystem": "Linux"},
+    "Red Hat Enterprise Linux": {"operatingSystem": "RHEL"},
+    "SUSE Linux": {"operatingSystem": "SUSE"},
+    # AWS also lists Windows with licences that the customer brings.
+    "Windows": {"operatingSystem": "Windows", "licenseModel": "No License required"},
+}
+"""Product, as `market.product` names it -> its attributes in AWS's price list."""
+_PLAIN: Final = {"tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
+"""Attribute of a product in AWS's price list -> its value for a plain instance on shared hardware."""
 _CSV_NAMES: Final = {
+    "licenseModel": "License Model",
     "operatingSystem": "Operating System",
     "tenancy": "Tenancy",
     "preInstalledSw": "Pre Installed S/W",
@@ -89,15 +97,16 @@ class _Found(NamedTuple):
     price: float
 
 
-def read_prices(path: Path, *, region: str | None, seen_at: float) -> list[Price]:
+def read_prices(path: Path, *, region: str | None, seen_at: float, product: str = LINUX) -> list[Price]:
     """Return the prices of a file that hold in `region`; None: the file must have prices of one region only. `seen_at`:
-    the time that is recorded with the prices.
+    the time that is recorded with the prices. `product`: which prices of AWS's price list are read, as
+    `market.product`.
 
     Raises InvalidInputError with one fault for a file that cannot be read, a missing value, two different prices for
     the same instance type, zone and market, or no price.
     """
     try:
-        source, found = _read(path)
+        source, found = _read(path, list_wanted(product))
         rows = [*found]
     except (OSError, UnicodeDecodeError) as error:
         raise fault(str(path), "a file that can be read", getattr(error, "strerror", None) or "no UTF-8") from None
@@ -131,16 +140,23 @@ def _find_region(path: Path, rows: Iterable[_Found]) -> str | None:
     return names[0] if names else None
 
 
-def _read(path: Path) -> tuple[Source, Iterable[_Found]]:
+def list_wanted(product: str) -> dict[str, str]:
+    """Return the attributes that plain instances of a product have in AWS's price list. Only prices of products with
+    all of these values are read.
+    """
+    return SYSTEMS[product] | _PLAIN
+
+
+def _read(path: Path, wanted: Mapping[str, str]) -> tuple[Source, Iterable[_Found]]:
     with path.open(encoding="utf-8-sig") as file:
         head = file.read(1000).lstrip()
     if head.startswith(("{", "[")):
         data = path.read_bytes()
         if b'"offerCode"' in data[:100_000] or b'"products"' in data[:100_000]:
-            return "price-list", _read_aws_json(path, data)
+            return "price-list", _read_aws_json(path, data, wanted)
         return "file", _read_json(path, data)
     is_aws = head.startswith(('"FormatVersion"', "FormatVersion"))
-    return ("price-list", _read_aws_csv(path)) if is_aws else ("file", _read_csv(path))
+    return ("price-list", _read_aws_csv(path, wanted)) if is_aws else ("file", _read_csv(path))
 
 
 def _read_json(path: Path, data: bytes) -> Iterator[_Found]:
@@ -218,13 +234,13 @@ class _Offer(msgspec.Struct):
     terms: _OnDemand
 
 
-def _read_aws_json(path: Path, data: bytes) -> Iterator[_Found]:
+def _read_aws_json(path: Path, data: bytes, wanted: Mapping[str, str]) -> Iterator[_Found]:
     try:
         offer = msgspec.json.decode(data, type=_Offer)
     except msgspec.DecodeError as error:
         raise fault(str(path), "AWS's price list of EC2", str(error)) from None
     for sku, product in offer.products.items():
-        if not is_wanted(product):
+        if not is_wanted(product, wanted):
             continue
         place = f"terms.OnDemand.{sku}"
         prices = [*list_hourly(offer.terms.OnDemand.get(sku, {}))]
@@ -237,9 +253,9 @@ def _read_aws_json(path: Path, data: bytes) -> Iterator[_Found]:
         )
 
 
-def is_wanted(product: Product) -> bool:
-    """Return whether the price of a product is that of a plain Linux instance on shared hardware."""
-    is_plain = all(product.attributes.get(name) == value for name, value in WANTED.items())
+def is_wanted(product: Product, wanted: Mapping[str, str]) -> bool:
+    """Return whether a product is a plain instance with the attributes in `wanted`, see `list_wanted`."""
+    is_plain = all(product.attributes.get(name) == value for name, value in wanted.items())
     return is_plain and product.productFamily in FAMILIES
 
 
@@ -251,7 +267,7 @@ def list_hourly(terms: Mapping[str, Term]) -> Iterator[str | None]:
                 yield dimension.pricePerUnit.get(CURRENCY)
 
 
-def _read_aws_csv(path: Path) -> Iterator[_Found]:
+def _read_aws_csv(path: Path, wanted: Mapping[str, str]) -> Iterator[_Found]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.reader(file)
         names = next((row for row, _ in zip(rows, range(_HEAD_LINES), strict=False) if row[:1] == ["SKU"]), None)
@@ -259,8 +275,8 @@ def _read_aws_csv(path: Path) -> Iterator[_Found]:
             raise fault(str(path), "AWS's price list of EC2 with its line of column names (SKU, …)", "none")
         for values in rows:
             row = dict(zip(names, values, strict=False))
-            wanted = all(row.get(_CSV_NAMES[name]) == value for name, value in WANTED.items())
-            if not wanted or row.get("TermType") != "OnDemand" or row.get("Product Family") not in FAMILIES:
+            is_plain = all(row.get(_CSV_NAMES[name]) == value for name, value in wanted.items())
+            if not is_plain or row.get("TermType") != "OnDemand" or row.get("Product Family") not in FAMILIES:
                 continue
             price = row.get("PricePerUnit") if row.get("Currency") == CURRENCY else None
             place = f"line {rows.line_num}"

@@ -262,7 +262,7 @@ class Services:
         """
         from workers.ec2.market import make_market
 
-        return make_market(read_access(self.settings), self._make_budget())
+        return make_market(read_access(self.settings), self._make_budget(), self.settings.market.product)
 
     @once_per_process
     def on_demand(self) -> "OnDemandReader":

@@ -34,9 +34,10 @@ def import_(
     from scheduler.operations.market.refresh import save_market
     from workers.price_files import read_prices
 
-    region = region or load_settings().aws.region or next(filter(None, map(os.environ.get, REGION_VARIABLES)), None)
+    settings = load_settings()
+    region = region or settings.aws.region or next(filter(None, map(os.environ.get, REGION_VARIABLES)), None)
     with open_store() as store:
-        prices = read_prices(file, region=region, seen_at=store.now())
+        prices = read_prices(file, region=region, seen_at=store.now(), product=settings.market.product)
         changed = save_market(store, prices=prices)
     text = f"{len(prices)} prices" + ("" if changed else ", unchanged")
     print_result({"prices": len(prices), "changed": changed}, text, as_json=as_json)

@@ -14,6 +14,9 @@ file.
 """
 CPUS: Final = "cpus"
 MEMORY: Final = "memory_mib"
+ACCELERATORS: Final = "accelerators"
+KINDS: Final = ("gpus", "neurons", "fpgas")
+"""The kinds of accelerators. Each is a resource and a requirement beside ACCELERATORS, which counts any of them."""
 
 
 class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +32,10 @@ class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
     """Number of GPUs or other accelerators."""
     accelerator: str | None = None
     """Name of the accelerator; None without one."""
+    gpus: int = 0
+    neurons: int = 0
+    """Number of AWS's Inferentia and Trainium devices."""
+    fpgas: int = 0
     local_disk_gib: float = 0.0
     is_bare_metal: bool = False
     markets: tuple[Market, ...] = ("spot", "on-demand")
@@ -44,9 +51,11 @@ class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def resources(self) -> dict[str, float]:
-        """The resources of a machine of this type, by the names that reservations request, without its local disks."""
-        found = {CPUS: self.cpus, MEMORY: self.memory_mib}
-        return found | ({"accelerators": float(self.accelerators)} if self.accelerators else {})
+        """The resources of a machine of this type, by the names that reservations request, without its local disks.
+        A GPU is one of the `accelerators` and one of the `gpus`; likewise `neurons` and `fpgas`.
+        """
+        counts = {name: float(getattr(self, name)) for name in (ACCELERATORS, *KINDS)}
+        return {CPUS: self.cpus, MEMORY: self.memory_mib} | {name: count for name, count in counts.items() if count}
 
     @property
     def labels(self) -> dict[str, str]:

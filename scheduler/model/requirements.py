@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from math import inf
 from typing import Annotated, Final, Literal
 
-from scheduler.model.market import InstanceType
+from scheduler.model.market import ACCELERATORS, KINDS, InstanceType
 from scheduler.model.slots import Market
 from scheduler.model.validation import Amount, Before, Document, Name, Text, expected, is_number
 
@@ -56,7 +56,13 @@ class Requirements(Document):
     generation: Literal["current", "previous", "any"] = "current"
     """Generation of the type, as EC2 classifies it."""
     accelerators: Span = {"max": 0}
-    """Number of GPUs or other accelerators; default: none."""
+    """Number of GPUs or other accelerators; default: none, or any if `gpus`, `neurons` or `fpgas` has a `min`."""
+    gpus: Span = {}
+    """Number of GPUs; default: any within `accelerators`."""
+    neurons: Span = {}
+    """Number of Inferentia and Trainium devices; default: any within `accelerators`."""
+    fpgas: Span = {}
+    """Number of FPGAs; default: any within `accelerators`."""
     local_disk_gib: Span = {}
     """Size of all local disks together in GiB; `{ max = 0 }`: only types without one. With a `min` above 0 the size is
     the resource `local_disk_gib` of the machines.
@@ -67,6 +73,8 @@ class Requirements(Document):
     """Whether machines have the labels `instance_type` and `instance_family`. With these labels, machines of different
     types are not interchangeable, so each request to EC2 names one type instead of several to choose from.
     """
+    include: tuple[Text, ...] = ()
+    """Patterns of types that are accepted, like `m7*`; none = all."""
     exclude: tuple[Text, ...] = ()
     """Patterns of types that are not accepted, like `t*` or `*.nano`."""
 
@@ -94,10 +102,14 @@ class Requirements(Document):
             yield "architecture"
         if self.generation != "any" and kind.is_current != (self.generation == "current"):
             yield "generation"
-        for key in ("cpus", "memory_mib", "accelerators", "local_disk_gib"):
-            if not is_within(getattr(kind, key), getattr(self, key)):
+        has_kind = ACCELERATORS not in self.model_fields_set and any(getattr(self, each).get(LEAST) for each in KINDS)
+        for key in ("cpus", "memory_mib", ACCELERATORS, *KINDS, "local_disk_gib"):
+            is_open = has_kind and key == ACCELERATORS
+            if not is_open and not is_within(getattr(kind, key), getattr(self, key)):
                 yield key
         if kind.is_bare_metal and not self.bare_metal:
             yield "bare_metal"
+        if self.include and not any(fnmatchcase(kind.name, pattern) for pattern in self.include):
+            yield "include"
         if any(fnmatchcase(kind.name, pattern) for pattern in self.exclude):
             yield "exclude"

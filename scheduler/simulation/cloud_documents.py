@@ -59,6 +59,12 @@ class TypeDocument(Document):
     """Architecture of the processor."""
     accelerators: Count = 0
     """Number of GPUs or other accelerators."""
+    gpus: Count = 0
+    """Number of GPUs."""
+    neurons: Count = 0
+    """Number of Inferentia and Trainium devices."""
+    fpgas: Count = 0
+    """Number of FPGAs."""
     on_demand: Amount | None = None
     """On-demand price in dollars per hour. The spot prices of the type move between the shares `low` and `high` of this
     price. Default: the type has only the prices that `cloud.market.prices` lists.

@@ -102,7 +102,10 @@ class SimulatedMarket:
                 cpus=each.cpus,
                 memory_mib=each.memory_mib,
                 architectures=(each.architecture,),
-                accelerators=each.accelerators,
+                accelerators=max(each.accelerators, each.gpus + each.neurons + each.fpgas),
+                gpus=each.gpus,
+                neurons=each.neurons,
+                fpgas=each.fpgas,
                 zones=self._zones,
                 seen_at=seen_at,
             )

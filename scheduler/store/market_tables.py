@@ -25,6 +25,9 @@ instance_types: Final = Table(
     Column("markets", _TEXT, nullable=False, info=_ALIKE),
     Column("zones", _TEXT, nullable=False, info=_ALIKE),
     Column("seen_at", Double, nullable=False),
+    Column("gpus", BigInteger, nullable=False, server_default="0"),
+    Column("neurons", BigInteger, nullable=False, server_default="0"),
+    Column("fpgas", BigInteger, nullable=False, server_default="0"),
 )
 
 price_changes: Final = Table(

@@ -9,7 +9,7 @@ from scheduler.ports import CloudError
 from tests.builders import NOW
 from tests.ec2.conftest import Emulator
 from workers.ec2.clients import Ec2Access
-from workers.ec2.market import Ec2Market, make_market
+from workers.ec2.market import Ec2Market, make_market, read_type
 from workers.ec2.permissions import Permissions
 
 if TYPE_CHECKING:
@@ -43,7 +43,11 @@ def test_the_catalogue_has_the_facts_about_each_type(market: Ec2Market) -> None:
     )
     assert set(ZONES) <= set(found["m5d.xlarge"].zones)
     gpu, arm, metal = found["g4dn.12xlarge"], found["c7g.large"], found["m5.metal"]
-    assert (gpu.accelerators, gpu.accelerator) == (4, "T4")
+    assert (gpu.accelerators, gpu.accelerator, gpu.gpus) == (4, "T4", 4)
+    assert gpu.resources == {"cpus": 48.0, "memory_mib": 196608.0, "accelerators": 4.0, "gpus": 4.0}
+    others = [found[name] for name in ("inf1.6xlarge", "f2.12xlarge")]
+    counts = [(each.accelerators, each.gpus, each.neurons, each.fpgas) for each in others]
+    assert counts == [(4, 0, 4, 0), (2, 0, 0, 2)]
     assert found["g6f.xlarge"].accelerators == 1  # a part of a GPU
     assert arm.architectures == ("arm64",)
     assert metal.is_bare_metal
@@ -121,3 +125,15 @@ def test_the_control_api_gives_on_demand_prices(emulator: Emulator) -> None:
     assert status == 200
     assert rows["m5.large"] == {"type": "m5.large", "region": "us-east-1", "market": "on-demand", "price": 0.096}
     assert emulator.ask("GET", "prices?region=nowhere")[1] == {"prices": []}
+
+
+def test_an_inference_device_of_another_maker_is_an_accelerator_and_no_neuron() -> None:
+    answer = {
+        "InstanceType": "dl2q.24xlarge",
+        "VCpuInfo": {"DefaultVCpus": 96},
+        "MemoryInfo": {"SizeInMiB": 786432},
+        "ProcessorInfo": {"SupportedArchitectures": ["x86_64"]},
+        "InferenceAcceleratorInfo": {"Accelerators": [{"Count": 8, "Name": "Qualcomm AI100"}]},
+    }
+    found = read_type(answer, ["us-east-1a"], NOW)
+    assert (found.accelerators, found.accelerator, found.neurons) == (8, "Qualcomm AI100", 0)

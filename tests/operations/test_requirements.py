@@ -24,6 +24,8 @@ from tests.store.test_market import a_price, a_type
         ({"memory_mib": {"min": 8193}}, ["m5.xlarge"]),
         ({"architecture": "arm64"}, ["m7g.large"]),
         ({"accelerators": {"min": 1}}, ["g5.xlarge"]),
+        ({"include": ["m5.x*", "c*"]}, ["m5.xlarge"]),
+        ({"include": ["m5*"], "exclude": ["*.xlarge"]}, ["m5.large"]),
         ({"exclude": ["*.large"]}, ["m5.xlarge"]),
         ({"exclude": ["m5.*"]}, []),
         ({"generation": "previous"}, []),
@@ -35,6 +37,31 @@ def test_a_requirement_stands_for_the_types_that_meet_it(require: dict[str, Any]
     found = [name.partition("/")[0] for name in names(resolve(some_rules(require), a_market()))]
     # A requirement that nothing meets stays, so that its pool is not taken for one without offerings.
     assert found == (wanted or ["general"])
+
+
+@pytest.mark.parametrize(
+    ("require", "wanted"),
+    [
+        ({}, ["m5.large"]),
+        ({"accelerators": {"min": 1}}, ["f2.xlarge", "g6.xlarge", "inf2.xlarge"]),
+        # A least number of one kind is enough: `accelerators` need not be set, too.
+        ({"gpus": {"min": 1}}, ["g6.xlarge"]),
+        ({"neurons": {"min": 1}}, ["inf2.xlarge"]),
+        ({"fpgas": {"min": 1}}, ["f2.xlarge"]),
+        ({"gpus": {"min": 2}}, []),
+        ({"gpus": {"min": 1}, "accelerators": {"max": 0}}, []),
+        ({"gpus": {"max": 0}}, ["m5.large"]),
+        ({"gpus": {"max": 0}, "accelerators": {}}, ["f2.xlarge", "inf2.xlarge", "m5.large"]),
+    ],
+)
+def test_each_kind_of_accelerator_is_a_requirement_of_its_own(require: dict[str, Any], wanted: list[str]) -> None:
+    kinds = {"g6.xlarge": "gpus", "inf2.xlarge": "neurons", "f2.xlarge": "fpgas"}
+    types = [SMALL, *(a_type(name, accelerators=1, **{kind: 1}) for name, kind in kinds.items())]
+    found = resolve(some_rules(require), a_market(types=types))
+    assert [name.partition("/")[0] for name in names(found)] == (wanted or ["general"])
+    for offering in found.pools["linux"].offerings:
+        if (kind := kinds.get(offering.instance_type)) is not None:
+            assert offering.resources == {"cpus": 2.0, "memory_mib": 8192.0, "accelerators": 1.0, kind: 1.0}
 
 
 def test_a_type_that_cannot_be_bought_in_the_market_or_is_bare_metal_is_not_taken() -> None:

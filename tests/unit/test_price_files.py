@@ -163,3 +163,23 @@ def test_a_file_that_cannot_be_read_or_is_no_text_is_one_line(tmp_path: Path) ->
         with pytest.raises(InvalidInputError) as found:
             read_prices(tmp_path / name, region=None, seen_at=NOW)
         assert len(found.value.faults) == 1
+
+
+def test_the_prices_of_the_product_are_taken(tmp_path: Path) -> None:
+    """AWS also lists Windows with licences that the customer brings, at the price of Linux."""
+    licences = {"operatingSystem": "Windows", "licenseModel": "No License required"}
+    own = {**licences, "licenseModel": "Bring your own license"}
+    products = {
+        "A": a_product(),
+        "B": a_product(**licences),
+        "C": a_product(**own),
+        "D": a_product(operatingSystem="SUSE"),
+    }
+    terms = {name: a_term(price) for name, price in zip("ABCD", ("0.1", "0.2", "0.11", "0.3"), strict=True)}
+    path = tmp_path / "offer"
+    path.write_text(an_offer(products, terms), encoding="utf-8")
+    found = {
+        product: [each.price for each in read_prices(path, region=None, seen_at=NOW, product=product)]
+        for product in ("Linux/UNIX", "Windows", "SUSE Linux")
+    }
+    assert found == {"Linux/UNIX": [0.1], "Windows": [0.2], "SUSE Linux": [0.3]}

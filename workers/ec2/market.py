@@ -12,6 +12,7 @@ from workers.ec2.budget import CallBudget
 from workers.ec2.clients import Ec2Access, make_client
 from workers.ec2.errors import cloud_errors
 from workers.ec2.price_list import open_price_list, read_list
+from workers.market_settings import LINUX
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -22,16 +23,14 @@ PRICES_A_PAGE: Final = 1000
 TYPES_A_CALL: Final = 100
 """Most instance types in one request for spot prices."""
 LOOK_BACK_SECONDS: Final = 300.0
-PRODUCT: Final = "Linux/UNIX"
-"""The product whose spot prices are read: Linux without a licence."""
 ACCELERATORS: Final = (
-    ("GpuInfo", "Gpus"),
-    ("InferenceAcceleratorInfo", "Accelerators"),
-    ("NeuronInfo", "NeuronDevices"),
-    ("FpgaInfo", "Fpgas"),
+    ("gpus", "GpuInfo", "Gpus"),
+    (None, "InferenceAcceleratorInfo", "Accelerators"),
+    ("neurons", "NeuronInfo", "NeuronDevices"),
+    ("fpgas", "FpgaInfo", "Fpgas"),
 )
-"""Where EC2's answer about an instance type lists the accelerators: (field of the answer, list in this field). A type
-that has several of these lists has the same devices in each.
+"""Where EC2's answer about an instance type lists the accelerators: (kind, field of the answer, list in this field). A
+type that has several of these lists has the same devices in each.
 """
 GIB_IN_GB: Final = 10**9 / 2**30
 MARKETS: Final[tuple[Market, ...]] = ("spot", "on-demand")
@@ -50,9 +49,11 @@ class Ec2Market:
         client: "EC2Client",
         open_price_list: Callable[[], "PricingClient"],
         *,
+        product: str = LINUX,
         types_a_call: int = TYPES_A_CALL,
     ) -> None:
         self._client, self._open_price_list, self._types_a_call = client, open_price_list, types_a_call
+        self._product = product
 
     def read_types(self, seen_at: float) -> list[InstanceType]:
         """Return all instance types that EC2 offers in the region, with their zones. `seen_at`: the time that is
@@ -86,7 +87,7 @@ class Ec2Market:
         for batch in _cut(types, self._types_a_call):
             pages = self._client.get_paginator("describe_spot_price_history").paginate(
                 InstanceTypes=cast("Any", batch),
-                ProductDescriptions=[PRODUCT],
+                ProductDescriptions=[self._product],
                 Filters=cast("Any", filters),
                 # EC2 returns the last change before this time, too. The last change of all is the present price.
                 StartTime=since,
@@ -104,7 +105,7 @@ class Ec2Market:
         """Return the on-demand price of each of these instance types, by one call for each type. A type for which the
         price list has no price, or several different ones, is omitted.
         """
-        return [*read_list(self._price_list, self._client.meta.region_name, types, seen_at)]
+        return [*read_list(self._price_list, self._client.meta.region_name, types, seen_at, self._product)]
 
     @cached_property
     def _price_list(self) -> "PricingClient":
@@ -130,7 +131,6 @@ def _cut(names: Iterable[str], size: int) -> Iterator[list[str]]:
 
 def read_type(answer: Mapping[str, Any], zones: Sequence[str], seen_at: float) -> InstanceType:
     """Return the facts about one instance type in an answer of DescribeInstanceTypes."""
-    accelerators, accelerator = _read_accelerators(answer)
     usages = answer.get("SupportedUsageClasses", MARKETS)
     return InstanceType(
         name=answer["InstanceType"],
@@ -138,8 +138,7 @@ def read_type(answer: Mapping[str, Any], zones: Sequence[str], seen_at: float) -
         memory_mib=float(answer["MemoryInfo"]["SizeInMiB"]),
         architectures=_order(answer["ProcessorInfo"]["SupportedArchitectures"]),
         is_current=bool(answer.get("CurrentGeneration", True)),
-        accelerators=accelerators,
-        accelerator=accelerator,
+        **_read_accelerators(answer),
         local_disk_gib=round(answer.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0) * GIB_IN_GB, 1),
         is_bare_metal=bool(answer.get("BareMetal", False)),
         markets=tuple(market for market in MARKETS if market in usages),
@@ -155,15 +154,18 @@ def _order(architectures: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(architectures, key=lambda each: (each == "i386", each)))
 
 
-def _read_accelerators(answer: Mapping[str, Any]) -> tuple[int, str | None]:
-    """Return the number of accelerators of a type, and the name of the first one."""
-    for table, key in ACCELERATORS:
+def _read_accelerators(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of InstanceType about accelerators: their number, the name of the first one, and the number of
+    each kind.
+    """
+    found: dict[str, Any] = {}
+    for kind, table, key in ACCELERATORS:
         devices = answer.get(table, {}).get(key, ())
         # EC2 reports a count of 0 for a part of a device.
-        count = sum(int(each.get("Count", 0)) or 1 for each in devices)
-        if count:
-            return count, devices[0].get("Name")
-    return 0, None
+        if count := sum(int(each.get("Count", 0)) or 1 for each in devices):
+            found = {"accelerators": count, "accelerator": devices[0].get("Name"), **found}
+            found |= {kind: count} if kind else {}
+    return found
 
 
 def read_spot_price(answer: Mapping[str, Any], seen_at: float) -> Price:
@@ -178,11 +180,12 @@ def read_spot_price(answer: Mapping[str, Any], seen_at: float) -> Price:
     )
 
 
-def make_market(access: Ec2Access, budget: CallBudget | None = None) -> Ec2Market:
+def make_market(access: Ec2Access, budget: CallBudget | None = None, product: str = LINUX) -> Ec2Market:
     """Return the Ec2Market of a region. Its EC2 calls take their tokens from `budget`; None: the calls have no limit.
-    Raises CloudError if boto3 cannot make a client.
+    `product`: the operating system whose prices are read, as `market.product`. Raises CloudError if boto3 cannot make a
+    client.
     """
     client = make_client(access)
     if budget is not None:
         budget.guard(client)
-    return Ec2Market(client, lambda: open_price_list(access))
+    return Ec2Market(client, lambda: open_price_list(access), product=product)

@@ -1,8 +1,8 @@
-"""Read on-demand prices of EC2 from AWS's price list by the Pricing API: plain Linux on shared hardware, as
+"""Read on-demand prices of EC2 from AWS's price list by the Pricing API: plain instances on shared hardware, as
 `workers/price_files.py` reads them from a file. No price is invented.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -11,7 +11,8 @@ from scheduler.model.market import Price
 from scheduler.ports import CloudError
 from workers.ec2.clients import CONNECT_SECONDS, READ_SECONDS, Ec2Access, open_client
 from workers.ec2.errors import cloud_errors
-from workers.price_files import WANTED, Product, Term, is_wanted, list_hourly
+from workers.market_settings import LINUX
+from workers.price_files import Product, Term, is_wanted, list_hourly, list_wanted
 
 if TYPE_CHECKING:
     from mypy_boto3_pricing import PricingClient
@@ -44,20 +45,22 @@ def open_price_list(access: Ec2Access, seconds: float | None = None, attempts: i
     return client
 
 
-def read_list(client: "PricingClient", region: str, types: Sequence[str], seen_at: float) -> Iterator[Price]:
-    """Yield the on-demand price of each of these instance types in a region. A type for which the price list has no
-    price, or several different ones, is omitted. Raises CloudError if a call fails.
+def read_list(
+    client: "PricingClient", region: str, types: Sequence[str], seen_at: float, product: str = LINUX
+) -> Iterator[Price]:
+    """Yield the on-demand price of each of these instance types in a region. `product`: as in `market.product`. A type
+    for which the price list has no price, or several different ones, is omitted. Raises CloudError if a call fails.
     """
     for kind in dict.fromkeys(types):
-        found = {price for entry in _find_products(client, region, kind) for price in _list_prices(entry, kind, region)}
+        wanted = {"instanceType": kind, "regionCode": region, **list_wanted(product)}
+        found = {price for entry in _find_products(client, wanted) for price in _list_prices(entry, wanted)}
         if len(found) == 1:
             yield Price(
                 type=kind, zone=region, market="on-demand", price=found.pop(), seen_at=seen_at, source="pricing-api"
             )
 
 
-def _find_products(client: "PricingClient", region: str, kind: str) -> Iterator[_Entry]:
-    wanted = {"instanceType": kind, "regionCode": region, **WANTED}
+def _find_products(client: "PricingClient", wanted: Mapping[str, str]) -> Iterator[_Entry]:
     filters: list[Any] = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
     following: dict[str, Any] = {}
     while True:
@@ -73,12 +76,11 @@ def _find_products(client: "PricingClient", region: str, kind: str) -> Iterator[
         following = {"NextToken": page["NextToken"]}
 
 
-def _list_prices(entry: _Entry, kind: str, region: str) -> Iterator[float]:
-    """Yield the prices per hour of a product if the product is a plain instance of this type in this region; else yield
-    none. Prices of 0 are omitted, because they belong to products that are sold on other conditions.
+def _list_prices(entry: _Entry, wanted: Mapping[str, str]) -> Iterator[float]:
+    """Yield the prices per hour of a product if it has the attributes in `wanted`; else yield none. Prices of 0 are
+    omitted, because they belong to products that are sold on other conditions.
     """
-    attributes = entry.product.attributes
-    if not is_wanted(entry.product) or (attributes.get("instanceType"), attributes.get("regionCode")) != (kind, region):
+    if not is_wanted(entry.product, wanted):
         return
     for text in list_hourly(entry.terms.OnDemand):
         try:
