@@ -1,10 +1,13 @@
-"""Launches in bulk on a whole stack against the EC2 emulator: counted calls, and the seconds until all slots are ready.
+"""Launches in bulk on a whole stack against the EC2 emulator: the seconds until all slots are ready, and counted calls,
+expired messages and repeated work.
 
-`python -m bench.bulk [--slots 1000] [--json]`. Must reach with 1,000 slots: at most 20 mutating calls until all are
-ready, at most 10 to end them, at most slots / 100 + 2 describe calls for each pass of the health checks.
+`python -m bench.bulk [--slots 1000 [2000 …]] [--json]`. Must reach with 1,000 slots: at most 6 mutating calls until all
+are ready, at most 4 to end them, at most slots / 100 + 2 describe calls for each pass of the health checks. Must reach
+with up to 10,000 slots: all are ready in 300 s, and no message of the queues launch, health and terminate expires.
 """
 
 import json
+import re
 from argparse import ArgumentParser
 from collections import Counter
 from pathlib import Path
@@ -12,12 +15,18 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
+from leasehold.common.names import HEALTH, LAUNCH, TERMINATE
+from scheduler.view.metric_table import EXPIRED
+from scheduler.view.redis_meter import RedisMeter
 from tests.guarding import take_signals_as_interrupts
 from tests.system.stack import Stack, a_pool
 
 PATIENCE = 600.0
 OFFERINGS = [{"name": name} for name in ("c5.large", "m5.large", "c5a.large")]
 MUTATING = ("CreateFleet", "RunInstances", "CreateLaunchTemplate", "TerminateInstances", "CreateTags")
+SENT_AGAIN = re.compile(r"action=recover\.sent.*count=(\d+)|count=(\d+).*action=recover\.sent")
+CPU_OF = ("launch", "health", "terminate", "ticks", "emulator")
+"""The processes whose CPU time is shown."""
 
 
 def count_calls(stack: Stack) -> Counter[str]:
@@ -25,18 +34,41 @@ def count_calls(stack: Stack) -> Counter[str]:
     return Counter(call["action"] for call in stack.control("calls")["calls"])
 
 
+def count_work(stack: Stack) -> Counter[str]:
+    """Return how many messages of the queues with slow work have expired so far (`expired`), and how much work was sent
+    again because it was not done (`sent again`).
+    """
+    expired = RedisMeter(stack.redis).read().counters[EXPIRED]
+    again = SENT_AGAIN.findall(stack.processes["health"].read_log(10**9))
+    return Counter(
+        {
+            "expired": int(sum(expired.get((queue,), 0) for queue in (LAUNCH, HEALTH, TERMINATE))),
+            "sent again": sum(int(first or second) for first, second in again),
+        }
+    )
+
+
+def read_cpu_seconds(stack: Stack) -> Counter[str]:
+    """Return the CPU time of processes of the stack, in seconds. Source: proc(5)."""
+    found = Counter[str]()
+    for name in CPU_OF:
+        fields = Path(f"/proc/{stack.processes[name].pid}/stat").read_text().rpartition(")")[2].split()
+        found[name] = sum(map(int, fields[11:15])) // 100
+    return found
+
+
 def await_slots(stack: Stack, state: str, count: int) -> float:
     """Wait until this many slots are in the state. Return the seconds."""
     began = monotonic()
     while sum(slot.state == state for slot in stack.slots()) < count:
         assert monotonic() < began + PATIENCE, f"fewer than {count} slots are {state}"
-        # As exact as the figure has to be.
-        sleep(0.2)
+        # As exact as the figure has to be. A look at all slots takes a tenth of a second for 10,000.
+        sleep(max(0.2, count / 5000))
     return monotonic() - began
 
 
 def measure(slots: int) -> dict[str, Any]:
-    """Let a pool have `slots` slots at once and let them go again. Return the seconds and the calls of both."""
+    """Let a pool have `slots` slots at once and let them go again. Return the seconds and the counts of both."""
     full = {"pools": {"linux": a_pool(min_slots=slots, max_slots=slots, offerings=OFFERINGS)}}
     none = {"pools": {"linux": a_pool(min_slots=0, max_slots=slots, offerings=OFFERINGS)}}
     with (
@@ -45,37 +77,52 @@ def measure(slots: int) -> dict[str, Any]:
     ):
         found: dict[str, Any] = {"slots": slots}
         for name, rules, state in (("launch", full, "ready"), ("end", none, "empty")):
-            before = count_calls(stack)
+            calls, work, cpu = count_calls(stack), count_work(stack), read_cpu_seconds(stack)
             stack.apply(rules)
             seconds = await_slots(stack, state, slots)
-            calls = count_calls(stack) - before
+            # Expired messages are written into the metrics once a second.
+            sleep(1.5)
+            calls = count_calls(stack) - calls
             found[name] = {
                 "seconds": seconds,
                 "mutating": sum(calls[action] for action in MUTATING),
                 "calls": dict(calls),
+                "work": dict(count_work(stack) - work),
+                "cpu_seconds": dict(read_cpu_seconds(stack) - cpu),
             }
         found["machines"] = len(stack.instances())
         return found
 
 
-def main() -> None:
-    """Print one line for the launch and one for the end of the slots."""
-    take_signals_as_interrupts()
-    parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--slots", type=int, default=1000, help="how many slots (default: 1000)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    options = parser.parse_args()
-    found = measure(options.slots)
-    if options.json:
-        print(json.dumps(found))
-        return
+def show(found: dict[str, Any]) -> None:
+    """Print the figures of one number of slots."""
     for name in ("launch", "end"):
         line = found[name]
-        calls = ", ".join(f"{action} {count}" for action, count in sorted(line["calls"].items()))
+        calls, cpu = (
+            ", ".join(f"{key} {count}" for key, count in sorted(line[part].items()))
+            for part in ("calls", "cpu_seconds")
+        )
+        work = ", ".join(f"{line['work'].get(key, 0)} {key}" for key in ("expired", "sent again"))
         print(
-            f"{name:<7} {found['slots']} slots: {line['seconds']:6.1f} s, {line['mutating']} mutating calls ({calls})"
+            f"{name:<7} {found['slots']} slots: {line['seconds']:6.1f} s, {line['mutating']} mutating calls, {work}"
+            f" ({calls}; CPU seconds: {cpu})"
         )
     print(f"machines that EC2 launched: {found['machines']}")
+
+
+def main() -> None:
+    """Print one line for the launch and one for the end of the slots, for each number of slots."""
+    take_signals_as_interrupts()
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--slots", type=int, nargs="+", default=[1000], help="how many slots (default: 1000)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document for each number of slots")
+    options = parser.parse_args()
+    for slots in options.slots:
+        found = measure(slots)
+        if options.json:
+            print(json.dumps(found), flush=True)
+        else:
+            show(found)
 
 
 if __name__ == "__main__":
