@@ -179,8 +179,6 @@ def _make_dispatcher() -> CeleryDispatcher:
     return CeleryDispatcher(
         app,
         tick_seconds=settings.ticks.interval,
-        resend_seconds=settings.recover_interval,
-        sweep_seconds=settings.sweep_interval,
         now=services.clock.now,
     )
 

@@ -41,6 +41,9 @@ MOST_TERMINATED: Final = 500
 """The most slots in one message that requests terminations."""
 MOST_POWERED: Final = 250
 """The most slots in one message that requests starts or stops."""
+WORK_SECONDS: Final = 3600.0
+"""Seconds until a message with slow work expires. Far longer than a queue may need for the machines of a large cluster.
+"""
 LEAST_WAIT: Final = 0.02
 """The least seconds until an alarm (a timer that requests a tick), so that work that stays due does not cause ticks
 without a pause.
@@ -51,10 +54,8 @@ class CeleryDispatcher:
     """Sends the scheduler's slow work, requests for ticks, and callbacks (messages to producers) as Celery messages.
     Threads may share an object; processes may not. `now` returns cluster time.
 
-    `resend_seconds`: the interval in which `recover` sends slow work again. Messages with slow work expire after twice
-    this time, so that copies do not fill a slow queue. `tick_seconds`: the interval of periodic ticks; requests for
-    ticks expire after twice this time. `sweep_seconds`: the interval of the sweep, the periodic task that requests
-    checks of machines (`send_checks`). These requests expire after three times this time.
+    `tick_seconds`: the interval of periodic ticks; requests for ticks expire after twice this time. Messages with slow
+    work expire after WORK_SECONDS: work that waits is not sent again, so copies do not fill a slow queue.
     """
 
     def __init__(
@@ -62,23 +63,20 @@ class CeleryDispatcher:
         app: Celery,
         *,
         tick_seconds: float,
-        resend_seconds: float,
-        sweep_seconds: float,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._app, self._now = app, now
         self._writer = MessageWriter(self._write_form, dumps, find_signer(app))
         self._tick_seconds = tick_seconds
-        self._slow_expires, self._check_expires = 2 * resend_seconds, 3 * sweep_seconds
         self._alarm = Alarm(self._send_due_tick)
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
         """Send one message for each batch of these slots, and for each slot without a batch, to the queue `launch`: a
         worker then launches the machines.
         """
-        self._send(LAUNCH_BATCH, [[batch] for batch in list_batches(slots)], self._slow_expires)
+        self._send(LAUNCH_BATCH, [[batch] for batch in list_batches(slots)], WORK_SECONDS)
         alone = [[slot.id, slot.launch_id] for slot in slots if slot.batch is None]
-        self._send(LAUNCH_SLOT, alone, self._slow_expires)
+        self._send(LAUNCH_SLOT, alone, WORK_SECONDS)
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
         """Send messages for these slots to the queue `terminate`: a worker then ends the machines that the slots have
@@ -86,9 +84,9 @@ class CeleryDispatcher:
         """
         pairs = [[slot.id, slot.epoch] for slot in slots]
         if len(pairs) == 1:
-            self._send(TERMINATE_SLOT, pairs, self._slow_expires)
+            self._send(TERMINATE_SLOT, pairs, WORK_SECONDS)
         lists = [pairs[first : first + MOST_TERMINATED] for first in range(0, len(pairs), MOST_TERMINATED)]
-        self._send(TERMINATE_SLOTS, [[each] for each in lists if len(pairs) > 1], self._slow_expires)
+        self._send(TERMINATE_SLOTS, [[each] for each in lists if len(pairs) > 1], WORK_SECONDS)
 
     def send_power(self, slots: Sequence[Slot]) -> None:
         """Send messages with lists of these slots: to the queue `launch` for starts, to `terminate` for stops. A worker
@@ -97,12 +95,12 @@ class CeleryDispatcher:
         for power, task in (("start", START_SLOTS), ("stop", STOP_SLOTS)):
             pairs = [[slot.id, slot.epoch] for slot in slots if slot.power == power]
             lists = [pairs[first : first + MOST_POWERED] for first in range(0, len(pairs), MOST_POWERED)]
-            self._send(task, [[each] for each in lists], self._slow_expires)
+            self._send(task, [[each] for each in lists], WORK_SECONDS)
 
     def send_checks(self, slots: Sequence[str]) -> None:
         """Send one message to the queue `health`: a worker then checks the machines of the slots with these ids."""
         if slots:
-            self._send(CHECK, [[list(slots)]], self._check_expires)
+            self._send(CHECK, [[list(slots)]], WORK_SECONDS)
 
     def send_tick(self) -> None:
         """Send a message that requests a tick (one run of the scheduler) now."""

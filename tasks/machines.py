@@ -20,6 +20,7 @@ from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
 from scheduler.operations.machines.terminate import terminate, terminate_all
+from scheduler.operations.machines.work import act_once, launch_once
 from scheduler.operations.market.refresh import follow_spot_prices, refresh_market
 from scheduler.operations.market.resolve import uses_market
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
@@ -201,7 +202,8 @@ def prune() -> str:
 @app.task(name=LAUNCH_SLOT)
 def launch_slot(slot_id: str, launch_id: str) -> str:
     """Launch a machine on EC2 for this slot, if the slot still waits for the launch with the id `launch_id`."""
-    result = launch(services.ports, slot_id, launch_id)
+    ports = services.ports
+    result = launch_once(ports, launch_id, lambda: launch(ports, slot_id, launch_id))
     sentence = "A machine was launched." if result == "success" else "No machine was launched."
     log.info(sentence, action=f"launch.{result}", slot=slot_id)
     return result
@@ -210,7 +212,8 @@ def launch_slot(slot_id: str, launch_id: str) -> str:
 @app.task(name=LAUNCH_BATCH)
 def launch_slots(batch: str) -> str:
     """Launch the machines of all slots of this batch by one request to EC2."""
-    result = launch_batch(services.ports, batch)
+    ports = services.ports
+    result = launch_once(ports, batch, lambda: launch_batch(ports, batch))
     sentence = "The machines of a batch were launched." if result == "success" else "A batch was not launched."
     log.info(sentence, action=f"launch.{result}", batch=batch)
     return result
@@ -229,14 +232,14 @@ def _log_outcomes(action: str, outcomes: Mapping[str, str], requested: str, othe
 @app.task(name=START_SLOTS)
 def start_slots(slots: list[tuple[str, int]]) -> str:
     """Start the stopped machines that these slots have in these epochs, given as pairs (slot, epoch)."""
-    outcomes = start_all(services.ports, [(slot, epoch) for slot, epoch in slots])
+    outcomes = act_once(services.ports, "start", [(slot, epoch) for slot, epoch in slots], start_all)
     return _log_outcomes("start", outcomes, "The starts of machines were requested.", "Machines were not started.")
 
 
 @app.task(name=STOP_SLOTS)
 def stop_slots(slots: list[tuple[str, int]]) -> str:
     """Stop the machines that these slots have in these epochs, given as pairs (slot, epoch)."""
-    outcomes = stop_all(services.ports, [(slot, epoch) for slot, epoch in slots])
+    outcomes = act_once(services.ports, "stop", [(slot, epoch) for slot, epoch in slots], stop_all)
     return _log_outcomes("stop", outcomes, "The stops of machines were requested.", "Machines were not stopped.")
 
 
@@ -263,10 +266,16 @@ def _log_ends(outcomes: Mapping[str, str], **fields: object) -> str:
 @app.task(name=TERMINATE_SLOTS)
 def terminate_slots(slots: list[tuple[str, int]]) -> str:
     """End the machines that these slots have in these epochs, given as pairs (slot, epoch)."""
-    return _log_ends(terminate_all(services.ports, [(slot, epoch) for slot, epoch in slots]))
+    return _log_ends(act_once(services.ports, "terminate", [(slot, epoch) for slot, epoch in slots], terminate_all))
 
 
 @app.task(name=TERMINATE_SLOT)
 def terminate_slot(slot_id: str, epoch: int) -> str:
     """End the machine that this slot has in the epoch `epoch`; a machine of another epoch of the slot is not ended."""
-    return _log_ends({slot_id: terminate(services.ports, slot_id, epoch)}, slot=slot_id, epoch=epoch)
+    outcomes = act_once(
+        services.ports,
+        "terminate",
+        [(slot_id, epoch)],
+        lambda ports, _: {slot_id: terminate(ports, slot_id, epoch)},
+    )
+    return _log_ends(outcomes, slot=slot_id, epoch=epoch)

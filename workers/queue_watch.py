@@ -35,6 +35,13 @@ class _Envelope(msgspec.Struct):
     headers: _Headers = msgspec.field(default_factory=_Headers)
 
 
+def read_sent_at(message: bytes) -> float | None:
+    """Return the sending time of a message as it is stored in Redis; None if it has none or cannot be read."""
+    with suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(message, type=_Envelope).headers.sent_at
+    return None
+
+
 class QueueWatch:
     """Reads the length and the oldest message of each Celery queue. If the oldest message has no sending time, its age
     counts from the moment at which it was first seen as the oldest.
@@ -82,11 +89,9 @@ class QueueWatch:
         """Return the sending time of `message`, the oldest message of the Redis list `key`. If the message has no
         sending time, return the time since which it is known as the oldest one.
         """
-        with suppress(msgspec.MsgspecError):
-            sent_at = msgspec.json.decode(message, type=_Envelope).headers.sent_at
-            if sent_at is not None:
-                self._seen.pop(key, None)
-                return sent_at
+        if (sent_at := read_sent_at(message)) is not None:
+            self._seen.pop(key, None)
+            return sent_at
         known, since = self._seen.get(key, (None, now))
         since = since if known == hash(message) else now
         self._seen[key] = hash(message), since

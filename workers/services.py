@@ -147,10 +147,11 @@ class Services:
         # Beat, Flower and the metrics process run no operation, so they need not import the operations and the rules.
         from scheduler.operations.heartbeats import HostKeys
         from scheduler.operations.ports import Ports
-        from scheduler.view.connection import Bundle
+        from scheduler.view.connection import Bundle, make_redis
         from scheduler.view.redis_ports import RedisHeartbeats, RedisLeaderLock, RedisNotifier, RedisRecord
         from scheduler.view.redis_view_cache import RedisViewCache
         from workers.probes import Probes
+        from workers.work_watch import RedisWorkWatch
 
         view, ticks, prefix = self.settings.view, self.settings.ticks, self.settings.view.prefix
         client, dispatcher = self.redis, self._make_dispatcher()
@@ -175,6 +176,15 @@ class Services:
             fleet=cast("Fleet", _OnDemand(self._open_fleet)),
             probe=Probes(),
             new_id=lambda: uuid4().hex,
+            work_watch=RedisWorkWatch(
+                client,
+                client
+                if self.settings.broker_url == self.settings.view_url
+                else make_redis(self.settings.broker_url or ""),
+                prefix,
+                seconds=self.settings.recover_interval,
+                clock=self.clock.now,
+            ),
             record=record,
             together=bundle.open,
             host_keys=HostKeys(self.settings.access.mode),

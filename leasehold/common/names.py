@@ -51,6 +51,10 @@ class RedisNames:
         """
         self.cluster = f"{prefix}cluster"
         """Key of the identity of the cluster to which this Redis belongs."""
+        self.under_way = f"{prefix}under-way"
+        """Key of the sorted set of the slow work that workers carry out now, with the cluster times until which it
+        counts.
+        """
         self.taken = f"{prefix}queue:taken"
         """Key of the sending time (`sent_at`) of the request that a worker took from its queue last. Clients read it to
         see whether the queue moves.

@@ -33,12 +33,14 @@ from scheduler.ports import (
     LeaderLock,
     Meter,
     Notifier,
+    NoWorkWatch,
     OutboxMessage,
     Probe,
     RulesVersion,
     Store,
     StoredRules,
     ViewCache,
+    WorkWatch,
 )
 
 _NOTICED = frozenset(
@@ -79,6 +81,11 @@ class Ports:
     probe: Probe
     new_id: Callable[[], str]
     """Function that returns a new unique id for a launch."""
+    work_watch: WorkWatch = field(default_factory=NoWorkWatch)
+    unchecked: dict[str, None] = field(default_factory=dict)
+    """The ids of slots that sweeps of this process have chosen for a check and not sent yet, oldest first."""
+    swept_at: float = 0.0
+    """Cluster time at which a sweep of this process last sent checks."""
     record: ClusterRecord | None = None
     """The port to the cluster's record in Redis; None in a simulation, which has one process and no Redis."""
     rules_cache: StoredRules | None = None

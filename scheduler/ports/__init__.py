@@ -65,11 +65,15 @@ from scheduler.ports.view import (
     LeaderLock,
     Meter,
     Notifier,
+    NoWorkWatch,
     RefusedMessage,
     Remembered,
     SetAside,
     ViewCache,
     ViewUnavailableError,
+    Waiting,
+    Work,
+    WorkWatch,
     check_reply_address,
 )
 
@@ -110,6 +114,7 @@ __all__ = [
     "MarketWrites",
     "Message",
     "Meter",
+    "NoWorkWatch",
     "NotPermittedError",
     "Notice",
     "NoticeFeed",
@@ -136,5 +141,8 @@ __all__ = [
     "Transaction",
     "ViewCache",
     "ViewUnavailableError",
+    "Waiting",
+    "Work",
+    "WorkWatch",
     "check_reply_address",
 ]

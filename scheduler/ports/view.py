@@ -6,7 +6,8 @@ or metrics, never correctness.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -379,3 +380,49 @@ class Dispatcher(Protocol):
         """Schedule a tick for the time `due`, in place of the tick that the previous call scheduled. None: no tick is
         scheduled.
         """
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """The messages that wait in a queue."""
+
+    count: int = 0
+    since: float | None = None
+    """Cluster time at which the oldest of them was sent. None: no message waits, or its time is unknown."""
+
+
+class Work(msgspec.Struct, frozen=True):
+    """The slow work that was sent and has not ended, as far as it is known."""
+
+    under_way: frozenset[str] = frozenset()
+    """The names of the work that workers carry out now."""
+    waiting: Mapping[str, Waiting] = {}
+    """Queue → its waiting messages. Messages of a queue are taken in the order in which they were sent."""
+
+
+class WorkWatch(Protocol):
+    """The port to the slow work (launches, checks, terminations) that waits or is under way, so that it is not sent
+    again.
+
+    It is a hint: if Redis does not answer, or a worker stops without a word, work counts as neither waiting nor under
+    way. It is then sent again, and has no effect twice.
+    """
+
+    def begin(self, names: Collection[str]) -> AbstractContextManager[frozenset[str]]:
+        """Return a context in which the work with these names is under way. The context is entered with the names that
+        were not under way before. Some time after the death of a process none of its work is under way.
+        """
+
+    def read(self, queues: Sequence[str]) -> Work:
+        """Return the work that is under way in any process, and the messages that wait in these queues."""
+
+
+class NoWorkWatch:
+    """Knows of no work that waits or is under way: for a process without other processes, like a simulation."""
+
+    def begin(self, names: Collection[str]) -> AbstractContextManager[frozenset[str]]:
+        """Return a context that is entered with all names. See WorkWatch."""
+        return nullcontext(frozenset(names))
+
+    def read(self, queues: Sequence[str]) -> Work:  # noqa: ARG002 - the port's signature
+        """Return no work. See WorkWatch."""
+        return Work()

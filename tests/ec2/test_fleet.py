@@ -479,3 +479,16 @@ def test_a_pool_chooses_the_address_of_its_machines(
     names = {"PrivateIpAddress": "10.0.0.1", "PublicIpAddress": "192.0.2.1"}
     every: Any = {**only, **names, "PrivateDnsName": "ip-10-0-0-1.ec2.internal"}
     assert [ec2.choose_address(read_machine(each)) for each in (every, only)] == [of_all, of_ipv6]
+
+
+def test_status_checks_of_a_part_of_a_large_fleet_need_one_page_and_calls_by_ids(
+    client: "EC2Client", emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All pages of the list would be more calls: their number grows with the whole fleet."""
+    monkeypatch.setattr("workers.ec2.fleet.MOST_STATUSES", 100)
+    emulator.steer(boot_seconds=0)
+    answer = client.run_instances(ImageId="ami-12345678", InstanceType="m5.large", MinCount=330, MaxCount=330)
+    machines = [each["InstanceId"] for each in answer["Instances"]]
+    found = Ec2Fleet(client, "blue").describe(machines[50:230])
+    assert {each.healthy for each in found.values()} == {True}
+    assert len(emulator.calls("DescribeInstanceStatus")) == 1 + 2

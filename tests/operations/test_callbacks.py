@@ -30,7 +30,7 @@ class CallbackMailbox(Mailbox):
         super().__init__()
         app = make_app(read_settings({"broker": {"url": url}}))
         app.conf.task_publish_retry = False
-        self._celery = CeleryDispatcher(app, tick_seconds=5, resend_seconds=10, sweep_seconds=2)
+        self._celery = CeleryDispatcher(app, tick_seconds=5)
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
         """See Dispatcher."""

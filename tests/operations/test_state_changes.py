@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduler.operations.machines.check import BATCH
 from scheduler.operations.machines.interrupt import HandledNotices, handle_notices
+from scheduler.operations.machines.work import BATCH
 from scheduler.ports import CloudError, EventFilter, Notice
 from tests.memory_feed import MemoryFeed
 from tests.operations.harness import CONFIG, NOW, Harness

@@ -298,6 +298,4 @@ def make_dispatcher(app: Celery, settings: Settings) -> CeleryDispatcher:
     return CeleryDispatcher(
         app,
         tick_seconds=settings.ticks.interval,
-        resend_seconds=settings.recover_interval,
-        sweep_seconds=settings.sweep_interval,
     )

@@ -74,7 +74,7 @@ def wire(proxy: Proxy) -> Iterator[RequestTransport]:
 
 
 def a_dispatcher(app: Celery) -> CeleryDispatcher:
-    return CeleryDispatcher(app, tick_seconds=5, resend_seconds=10, sweep_seconds=2)
+    return CeleryDispatcher(app, tick_seconds=5)
 
 
 def test_a_channel_keeps_one_client_as_long_as_its_connection_pool(connection: Connection) -> None:

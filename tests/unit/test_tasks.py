@@ -188,7 +188,7 @@ def test_an_alarm_rings_once_and_only_the_last_one() -> None:
 def _a_dispatcher() -> CeleryDispatcher:
     made = make_app(read_settings({"broker": {"url": UNREACHABLE}}))
     made.conf.task_publish_retry = False
-    return CeleryDispatcher(made, tick_seconds=5, resend_seconds=10, sweep_seconds=2)
+    return CeleryDispatcher(made, tick_seconds=5)
 
 
 def test_a_callback_that_the_broker_does_not_accept_is_a_connection_error() -> None:

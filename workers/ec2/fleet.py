@@ -183,18 +183,20 @@ class Ec2Fleet:
 
     def _list_statuses(self, machines: Sequence[str]) -> Iterator["InstanceStatusTypeDef"]:
         """Yield the status checks of these machines. If one call can name all ids, call by ids. Otherwise read the
-        pages of EC2's list of all running machines, because one such page has ten times as many machines.
+        first page of EC2's list of all running machines, because such a page has ten times as many machines, and call
+        by ids for those that it lacks. In a large fleet all pages would be more calls than those by ids.
         """
-        client = self._client
-        if len(machines) <= MOST_IDS:
-            yield from each_batch(
-                machines, lambda ids: client.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
-            )
-            return
-        pages = client.get_paginator("describe_instance_status").paginate(PaginationConfig={"PageSize": MOST_STATUSES})
-        wanted = set(machines)
-        for page in read_pages(pages):
-            yield from (status for status in page["InstanceStatuses"] if status["InstanceId"] in wanted)
+        client, missing = self._client, set(machines)
+        if len(machines) > MOST_IDS:
+            with cloud_errors():
+                page = client.describe_instance_status(MaxResults=MOST_STATUSES)
+            found = [status for status in page["InstanceStatuses"] if status["InstanceId"] in missing]
+            yield from found
+            # A machine that the last page lacks has no status.
+            missing = missing - {status["InstanceId"] for status in found} if page.get("NextToken") else set()
+        yield from each_batch(
+            sorted(missing), lambda ids: client.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
+        )
 
     def find_launch(self, launch_id: str) -> list[Machine]:
         """Return the machines of this cluster that are tagged with this launch id, except terminated ones."""

@@ -45,6 +45,7 @@ from scheduler.operations.machines.unbound import (
     find_offering,
     load_prices,
 )
+from scheduler.operations.machines.work import check_soon
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -289,7 +290,7 @@ def settle_batch(ports: Ports, rules: Rules, batch: str, request: dict[str, Any]
     announce(ports, change_set, kick=change_set.turned_slots)
     is_complete = not is_partial(request, answer)
     if bound and is_complete:
-        ports.dispatcher.send_checks([slot for slot, _ in bound])
+        check_soon(ports, [slot for slot, _ in bound])
     results = Counter((machine.offering, "success") for _, machine in bound)
     missing = len(request[SLOTS]) - len(answer.machines)
     if missing > 0 and answer.refusals:

@@ -3,29 +3,31 @@ checks.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, cast
 
 import msgspec
 
+from leasehold.common.names import HEALTH, LAUNCH, TERMINATE
 from scheduler.model.events import Event
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
-from scheduler.model.transitions import WITH_MACHINE
+from scheduler.model.transitions import WITH_MACHINE, SlotState
 from scheduler.operations.change_set import STOP_DONE
 from scheduler.operations.commands.slot_commands import INTERRUPTED, interrupt
 from scheduler.operations.machines.launch import describe_machine, forget_holds, is_put_off, note_refusal
 from scheduler.operations.machines.terminate import list_spared
+from scheduler.operations.machines.work import BATCH, count_room, is_lost, name_check
 from scheduler.operations.ports import Ports, announce, send_callbacks
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_good_boot
-from scheduler.ports import Category, Refusal, RefusedMessage, Scope, StoreUnavailableError
+from scheduler.ports import Category, Refusal, RefusedMessage, Scope, StoreUnavailableError, Waiting, Work
 
-BATCH = 500
-"""The most slots whose machines one task checks."""
+SWEPT: frozenset[SlotState] = frozenset({"booting", "binding", "terminating"})
+"""The states in which each sweep checks a slot that has a machine."""
 PROBES_AT_ONCE = 25
 """How many machines one task probes at the same time. Each probe may last until its timeout."""
 YOUNG_SECONDS = 300.0
@@ -44,6 +46,11 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
     that EC2 takes back, or has taken back, counts as interrupted, in case its interruption notice was lost: its slot
     becomes `empty` only after a tick has requeued the reservations that had leases there.
     """
+    with ports.work_watch.begin([name_check(name) for name in slot_ids]):
+        return _check(ports, slot_ids)
+
+
+def _check(ports: Ports, slot_ids: Sequence[str]) -> int:
     rules = ports.rules()
     slots = [slot for slot in ports.store.find_slots(ids=slot_ids) if slot.instance_id]
     if not slots:
@@ -284,20 +291,20 @@ RESEND_SECONDS = 10.0
 
 def recover(ports: Ports, resend_seconds: float = RESEND_SECONDS) -> int:
     """Send again the launches, terminations, starts, stops and callbacks that are due and were not sent in the last
-    `resend_seconds`. Return the number of messages.
-
-    If the `sent_at` of a slot is in the future, the clock was set back after the write, so the slot's work counts as
-    due.
+    `resend_seconds`. Return the number of messages. Work that waits in its queue
+    or that a worker carries out is not sent again (`is_lost`).
     """
     now = ports.store.now()
     due = [
         slot
         for slot in ports.store.find_slots(states=["launching", "booting", "terminating", "stopped"])
         if slot.power is not None or slot.state in {"launching", "terminating"}
-        if not is_put_off(slot, now) and not 0 <= now - slot.sent_at < resend_seconds  # promise: lost-work-sent-again
+        if not is_put_off(slot, now)
     ]
-    spared = list_spared(ports, due, now)
-    claimed = _claim(ports, [slot for slot in due if slot.id not in spared], now)
+    work = ports.work_watch.read([LAUNCH, TERMINATE]) if due else Work()
+    lost = [slot for slot in due if is_lost(slot, work, resend_seconds, now)]
+    spared = list_spared(ports, lost, now)
+    claimed = _claim(ports, [slot for slot in lost if slot.id not in spared], now)
     ports.dispatcher.send_launches([slot for slot in claimed if slot.state == "launching"])
     ports.dispatcher.send_terminations([slot for slot in claimed if slot.state == "terminating"])
     if powered := [slot for slot in claimed if slot.power is not None]:
@@ -329,25 +336,46 @@ def sweep(ports: Ports, *, all_machines: bool = False) -> int:
     """Send tasks that check the machines of slots, each task for a batch of slots. Return the number of slots.
 
     Checked are slots that boot, bind or terminate, slots whose stop is not confirmed, and slots that drain because of
-    an interruption. `all_machines`: check every slot that has a machine.
+    an interruption. `all_machines`: check every slot that has a machine. At most MOST_CHECKED slots are checked at
+    once, those first whose state is changing; later sweeps check the others. So the tasks do not fill their queue, and
+    no slot is checked again before its last check has ended, however slow EC2 is.
     """
     probed = ports.store.find_slots(states=["booting", "binding", *(["ready"] if all_machines else [])])
     going = ports.store.find_slots(states=["terminating", "draining", "stopped"])
-    if not all_machines:
-        going = [slot for slot in going if slot.state == "terminating" or slot.interrupted_at is not None or slot.power]
-    return send_checks(ports, [*probed, *going])
+    moving = [slot for slot in going if slot.state == "terminating" or slot.interrupted_at is not None or slot.power]
+    urgent = {slot.id for slot in [*probed, *moving] if slot.state != "ready" and slot.instance_id}
+    ready = {slot.id for slot in [*probed, *going] if slot.instance_id} if all_machines else ()
+    ports.unchecked |= dict.fromkeys(sorted([*urgent, *ready]))
+    work = ports.work_watch.read([HEALTH])
+    waiting = work.waiting.get(HEALTH, Waiting())
+    if waiting.since is not None and waiting.since <= ports.swept_at:
+        return 0
+    checked = {name for name in ports.unchecked if name_check(name) in work.under_way}
+    due = sorted((name for name in ports.unchecked if name not in checked), key=lambda name: name not in urgent)
+    chosen = sorted(due[: count_room(work)])
+    for name in [*chosen, *checked]:
+        del ports.unchecked[name]
+    _send_names(ports, chosen)
+    ports.swept_at = ports.store.now()
+    return len(chosen)
 
 
 def send_checks(ports: Ports, slots: Sequence[Slot]) -> int:
     """Send tasks that check the machines of these slots, each task for up to `BATCH` slots. Slots without a machine are
-    skipped. Return the number of slots.
+    skipped. Slots that sweeps check are left to them if there is no room for them (`count_room`). Return the number of
+    slots.
     """
-    names = iter(sorted(slot.id for slot in slots if slot.instance_id))
-    sent = 0
-    while batch := list(islice(names, BATCH)):
+    present = sorted((slot.id, slot.state in SWEPT) for slot in slots if slot.instance_id)
+    room = count_room(ports.work_watch.read([HEALTH])) if present else 0
+    names = [name for name, is_swept in present if not is_swept or len(present) <= room]
+    _send_names(ports, names)
+    return len(names)
+
+
+def _send_names(ports: Ports, names: Iterable[str]) -> None:
+    unsent = iter(names)
+    while batch := list(islice(unsent, BATCH)):
         ports.dispatcher.send_checks(batch)
-        sent += len(batch)
-    return sent
 
 
 MESSAGE_REFUSED = "message_refused"

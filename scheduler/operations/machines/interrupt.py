@@ -15,7 +15,8 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import list_batches
 from scheduler.model.transitions import SlotState
 from scheduler.operations.commands.slot_commands import interrupt, maintain, rebalance
-from scheduler.operations.machines.check import BATCH, send_checks
+from scheduler.operations.machines.check import send_checks
+from scheduler.operations.machines.work import BATCH
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, Message, Notice, NoticeFeed

@@ -17,6 +17,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.operations.machines.launch import MOST_DELAY, forget_holds, is_put_off, note_refusal, read_refusal
 from scheduler.operations.machines.refused import STOP_REFUSED, Refused, put_off
+from scheduler.operations.machines.work import check_soon
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
@@ -196,7 +197,7 @@ def _note_called(ports: Ports, slots: Sequence[Slot]) -> None:
                     forget_holds(work, ports.rules(), [current])
         change_set = work.flush()
     announce(ports, change_set, kick=False)
-    ports.dispatcher.send_checks([slot.id for slot in slots])
+    check_soon(ports, [slot.id for slot in slots])
 
 
 @repeated_if_overtaken

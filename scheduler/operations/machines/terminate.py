@@ -15,6 +15,7 @@ from scheduler.operations.machines.batch import end_batch
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, is_put_off
 from scheduler.operations.machines.refused import END_REFUSED, Refused, put_off
 from scheduler.operations.machines.unbound import end_unbound, find_accounts
+from scheduler.operations.machines.work import check_soon
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import INTERRUPTION_SECONDS, UNCLEAR, UNHEARD, CloudError, ViewUnavailableError
@@ -147,7 +148,7 @@ def _call_cloud(ports: Ports, slots: Sequence[Slot], machines: Mapping[str, str]
         if slot.instance_id != machines[slot.id] or slot.refusal is not None:
             _write(ports, slot, instance_id=machines[slot.id])
     if accepted:
-        ports.dispatcher.send_checks([slot.id for slot in accepted])
+        check_soon(ports, [slot.id for slot in accepted])
     return {slot.id: errors[slot.id].category if slot.id in errors else "asked" for slot in slots}
 
 

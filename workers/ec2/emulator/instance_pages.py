@@ -66,8 +66,10 @@ class InstancePages:
 
     def __init__(self) -> None:
         self._written: dict[str, _Written] = {}
-        self._model = get_service_model("ec2").operation_model(INSTANCES)
+        service = get_service_model("ec2")
+        self._model = service.operation_model(INSTANCES)
         self._serializer = EC2Serializer(operation_model=self._model, value_picker=_Picker())
+        self._statuses = EC2Serializer(operation_model=service.operation_model(STATUSES), value_picker=_Picker())
 
     def note(self, call: Call) -> None:
         """Forget what was written if this call may have changed an instance."""
@@ -80,29 +82,22 @@ class InstancePages:
 
     def answer(self, call: Call, forward: Callable[[Call], Response]) -> Response:
         """Return the answer to one of the two calls. `forward`: a function that lets moto answer a call. moto answers
-        calls with unknown ids or filters, and writes the statuses of the instances on a page.
+        calls with unknown ids or filters.
         """
         filters = _read_filters(call)
         found = self._find(call, filters)
         if found is None:
             return forward(call)
         if call.instances:
-            return self._write(list(found), None)
+            return self._write(call, list(found), None)
         first, most = find_page(call, MOST)
         page = list(islice((each for each in found if each.number > first), most + 1))
-        following = page[most - 1].number if len(page) > most else None
-        if call.action == INSTANCES:
-            return self._write(page[:most], following)
-        if not page:
-            return write_page(call.action, "<instanceStatusSet/>", None)
-        kept = {key: value for key, value in call.parameters.items() if key not in {"MaxResults", "NextToken"}}
-        named = msgspec.structs.replace(call, parameters=kept).naming(each.id for each in page[:most])
-        return add_next(forward(named), call.action, following)
+        return self._write(call, page[:most], page[most - 1].number if len(page) > most else None)
 
     def _find(self, call: Call, filters: dict[str, list[str]]) -> Iterator[EmulatedInstance] | None:
         """Yield the instances that a call concerns, oldest first. Return None if moto has to answer the call."""
         is_known = all(name.startswith("tag:") or name in filter_dict_attribute_mapping for name in filters)
-        if not is_known or (call.action == STATUSES and (filters or call.instances)):
+        if not is_known or (call.action == STATUSES and filters):
             return None
         if call.instances:
             named = find_all(call.instances)
@@ -119,7 +114,10 @@ class InstancePages:
         running = there if shows_all else [each for each in there if each.is_running()]
         return (each for each in running if passes_filter_dict(each, filters))
 
-    def _write(self, instances: Sequence[EmulatedInstance], following: int | None) -> Response:
+    def _write(self, call: Call, instances: Sequence[EmulatedInstance], following: int | None) -> Response:
+        if call.action == STATUSES:
+            body = self._statuses.serialize({"InstanceStatuses": instances})["body"]
+            return add_next(Response(body, content_type="text/xml;charset=UTF-8"), STATUSES, following)
         launches = (
             f"<item><reservationId>{launch}</reservationId><ownerId>{members[0].owner_id}</ownerId><groupSet/>"
             f"<instancesSet>{''.join(map(self._write_instance, members))}</instancesSet></item>"

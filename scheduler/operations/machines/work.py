@@ -1,0 +1,107 @@
+"""The slow work of slots: its names, whether it is lost, and that two tasks do not carry it out at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal
+
+from leasehold.common.names import HEALTH, LAUNCH, TERMINATE
+from scheduler.model.slots import Slot
+from scheduler.operations.ports import Ports
+from scheduler.ports import Waiting, Work
+
+UNDER_WAY: Final = "under_way"
+"""The outcome of a task that changed nothing, because another task carries the same work out."""
+
+Verb = Literal["launch", "terminate", "start", "stop"]
+_QUEUES: Final[Mapping[Verb, str]] = {
+    "launch": LAUNCH,
+    "start": LAUNCH,
+    "terminate": TERMINATE,
+    "stop": TERMINATE,
+}
+
+
+BATCH: Final = 500
+"""The most slots whose machines one task checks."""
+MOST_CHECKED: Final = 2000
+"""The most slots whose checks may wait or be under way at once, unless EC2's notices request more. A task needs more
+than a second of CPU time to read 500 machines, and other tasks of the queue must not wait for all machines of a large
+cluster.
+"""
+
+
+def name_check(slot: str) -> str:
+    """Return the name of a check of this slot's machine."""
+    return f"check:{slot}"
+
+
+def is_lost(slot: Slot, work: Work, resend_seconds: float, now: float) -> bool:
+    """Return whether the task for the slot's launch, termination, start or stop has to be sent again: it was not sent
+    in the last `resend_seconds`, no worker carries it out, and its message does not wait. `work`: what waits or is
+    under way.
+
+    A message was sent a moment after the `sent_at` of its slot, so it counts as waiting for up to `resend_seconds` more
+    than it may. If `sent_at` is in the future, the clock was set back after the write, so the slot's work counts as
+    lost.
+    """
+    if 0 <= now - slot.sent_at < resend_seconds:  # promise: lost-work-sent-again
+        return False
+    verb, name = _name_work(slot)
+    waiting = work.waiting.get(_QUEUES[verb])
+    since = None if waiting is None else waiting.since
+    waits = since is not None and since - resend_seconds <= slot.sent_at <= now
+    return not waits and name not in work.under_way
+
+
+def _name_work(slot: Slot) -> tuple[Verb, str]:
+    """Return (1) what a task has to do for this slot, and (2) the name of this work."""
+    if slot.power is not None:
+        return slot.power, _name(slot.power, slot.id, slot.epoch)
+    if slot.state == "launching":
+        return "launch", f"launch:{slot.batch or slot.launch_id}"
+    return "terminate", _name("terminate", slot.id, slot.epoch)
+
+
+def _name(verb: Verb, slot: str, epoch: int) -> str:
+    return f"{verb}:{slot}:{epoch}"
+
+
+def launch_once(ports: Ports, launch_id: str, act: Callable[[], str]) -> str:
+    """Carry out `act`, which launches the machines of this launch or batch, unless another task does so now. Return the
+    outcome as one word.
+
+    A copy would ask EC2 for the same machines, and count as one more attempt at the launch.
+    """
+    with ports.work_watch.begin([f"launch:{launch_id}"]) as begun:
+        return act() if begun else UNDER_WAY
+
+
+def act_once(
+    ports: Ports,
+    verb: Verb,
+    wanted: Sequence[tuple[str, int]],
+    act: Callable[[Ports, Sequence[tuple[str, int]]], dict[str, str]],
+) -> dict[str, str]:
+    """Carry out `act` for those of these slots, given as (slot, epoch), for which no other task does so now. Return the
+    outcome by slot.
+    """
+    names = {_name(verb, slot, epoch): (slot, epoch) for slot, epoch in wanted}
+    with ports.work_watch.begin(names) as begun:
+        others = {slot: UNDER_WAY for name, (slot, _) in names.items() if name not in begun}
+        mine = [pair for name, pair in names.items() if name in begun]
+        return others | (act(ports, mine) if mine else {})
+
+
+def count_room(work: Work) -> int:
+    """Return for how many further slots a check may be sent now. `work`: what is under way, or waits in the queue
+    `health`. Each waiting message counts as a check of BATCH slots.
+    """
+    under_way = sum(name.startswith(name_check("")) for name in work.under_way)
+    return max(0, MOST_CHECKED - under_way - BATCH * work.waiting.get(HEALTH, Waiting()).count)
+
+
+def check_soon(ports: Ports, slots: Sequence[str]) -> None:
+    """Send a task that checks the machines of these slots, which sweeps check, too. If there is no room for it, leave
+    them to the next sweep.
+    """
+    if len(slots) <= count_room(ports.work_watch.read([HEALTH])):
+        ports.dispatcher.send_checks(slots)
