@@ -283,3 +283,20 @@ def test_a_launch_that_is_given_up_leaves_no_machine_behind_and_sends_few_reques
     assert launches.fleet.running == []
     assert set(launches.states) == {"empty"}
     assert launches.fleet.sent <= MOST_ATTEMPTS + 1
+
+
+def test_an_attempt_without_an_answer_that_outlasts_its_launch_pauses_the_offering() -> None:
+    """Else the tick would launch the offering again at once, and each attempt would take as long."""
+    launches = Launches(1)
+
+    def outlast() -> None:
+        launches.fleet.during_launch = lambda: None
+        launches.harness.now += 301
+        launches.harness.tick()
+        raise LOST
+
+    launches.fleet.during_launch = outlast
+    launches.harness.play_tasks_of("launch")
+    assert launches.states == ["terminating"]
+    (hold,) = launches.holds().values()
+    assert (hold.kind, hold.code, hold.until - launches.harness.now) == ("misconfigured", "ReadTimeoutError", 60.0)

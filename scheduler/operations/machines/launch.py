@@ -280,27 +280,33 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError, mos
     """Record a failed launch on its slot. Return the category of the error.
 
     After a definite refusal the slot becomes `empty` or `error`, and further launches of what was refused are paused.
-    After an unclear outcome the same request is sent again, at most `most` times.
+    After an unclear outcome the same request is sent again, at most `most` times. If the slot was given up during an
+    attempt without a clear answer, launches of the offering are paused: else the tick would launch it again at once.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
         current = transaction.load_slots([slot.id]).get(slot.id)
-        if current is None or not _is_wanted(current, slot.launch_id):
+        if current is None or current.launch_id != slot.launch_id:
             return "aborted"
-        category = error.category
-        if may_have_launched(category, current.attempts, most):
+        category, pool = error.category, rules.pools.get(slot.pool)
+        outcome: str = category
+        if not _is_wanted(current, slot.launch_id):
+            outcome = "aborted"
+            if current.state == "terminating" and category in UNCLEAR and pool is not None:
+                note_refusal(work, pool, current, read_refusal(current, error), is_definite=False)
+        elif may_have_launched(category, current.attempts, most):
             due = work.now + find_delay(current.attempts)
             work.put(msgspec.structs.replace(current, not_before=due, sent_at=0.0))
             if category not in UNHEARD:
-                category = "transient"
-            elif (pool := rules.pools.get(slot.pool)) is not None:
+                outcome = "transient"
+            elif pool is not None:
                 note_refusal(work, pool, current, read_refusal(current, error), is_definite=False)
         else:
-            category = find_outcome(error)
+            outcome = find_outcome(error)
             _refuse(work, rules, current, error)
         change_set = work.flush()
     announce(ports, change_set, kick=change_set.turned_slots)
-    return category
+    return outcome
 
 
 def may_have_launched(category: Category, attempts: int, most: int) -> bool:
