@@ -286,3 +286,15 @@ def test_a_machine_that_is_not_listed_yet_is_not_taken_for_lost(harness: Harness
     harness.fleet.machines = machines
     check(harness.ports, ["linux-1"])
     assert harness.slot().state == "ready"
+
+
+def test_an_address_that_the_cloud_returns_late_is_filled_in_by_the_check(harness: Harness) -> None:
+    harness.leased()
+    machine = harness.slot().instance_id or ""
+    harness.put(msgspec.structs.replace(harness.slot(), address=None))
+    harness.fleet.machines[machine] = msgspec.structs.replace(harness.fleet.machines[machine], address=None)
+    check(harness.ports, ["linux-1"])
+    assert harness.slot().address is None
+    harness.fleet.machines[machine] = msgspec.structs.replace(harness.fleet.machines[machine], address="2001:db8::1")
+    check(harness.ports, ["linux-1"])
+    assert (harness.slot().state, harness.slot().address) == ("ready", "2001:db8::1")
