@@ -166,11 +166,13 @@ def _is_filled(slot_info: SlotInfo) -> bool:
     """
     if slot_info.lifted:
         return False  # a grant may have taken what an elastic lease gave back
-    if slot_info.capacity is not None and (slot_info.free is None or slot_info.free.get(CPUS, 0.0) > SLACK):
+    opened = slot_info.opened
+    # Without new leases, what the cycle took is kept for a reservation that waits, and is shared until then.
+    free = slot_info.free if opened is None or slot_info.given else opened.slot_info.free
+    if slot_info.capacity is not None and (free is None or free.get(CPUS, 0.0) > SLACK):
         return False
     if not slot_info.leases:
         return True
-    opened = slot_info.opened
     return opened is not None and slot_info.is_plain and slot_info.leases is opened.slot_info.leases
 
 

@@ -164,6 +164,8 @@ class Play:
 @given(st.integers(0, 1 << 32))
 # An elastic lease ends at once, and a grant takes its capacity, on a slot whose limits of cores are to be computed.
 @example(70137)
+# Capacity is kept on a slot, without a new lease there, for two ticks whose limits of cores are not carried out.
+@example(583)
 def test_ticks_plan_as_on_a_new_view_and_as_a_cascade_that_remembers_nothing(seed: int) -> None:
     random = Random(seed)
     game = Play(random)
