@@ -19,9 +19,10 @@ from scheduler.operations.machines.interrupt import handle_notices
 from scheduler.operations.machines.launch import launch
 from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
+from scheduler.operations.machines.spot_prices import follow_spot_prices
 from scheduler.operations.machines.terminate import terminate, terminate_all
 from scheduler.operations.machines.work import act_once, launch_once
-from scheduler.operations.market.refresh import follow_spot_prices, refresh_market
+from scheduler.operations.market.refresh import refresh_market
 from scheduler.operations.market.resolve import uses_market
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
 from scheduler.ports import CloudError

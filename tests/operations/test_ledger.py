@@ -14,7 +14,7 @@ from scheduler.model.market import PriceChange
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import SLOT_MOVES, SlotState
 from scheduler.model.view import Row
-from scheduler.operations.market.refresh import follow_spot_prices
+from scheduler.operations.machines.spot_prices import follow_spot_prices
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import StaleWriteError, Transaction
 from scheduler.simulation.runner import Runner

@@ -3,7 +3,6 @@ increases only if an instance type or the amount of a price changes, so that tic
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 import msgspec
 
@@ -12,10 +11,7 @@ from scheduler.model.machines import Offering
 from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
 from scheduler.model.pools import Pool, has_price
 from scheduler.model.rules import Rules
-from scheduler.model.transitions import WITH_MACHINE
 from scheduler.operations.market.resolve import find_zones, has_requirements, list_types
-from scheduler.operations.ports import Ports, announce
-from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import MarketSource, Store
 
 
@@ -167,46 +163,3 @@ def _list_changes(known: StoredMarket, types: Sequence[InstanceType] | None, pri
         before = known.type_by_name.get(each.name)
         if before is None or msgspec.structs.replace(before, seen_at=each.seen_at) != each:
             yield each.name
-
-
-MOST_SLOTS: Final = 500
-"""The most slots that one transaction gives another spot price."""
-
-
-def follow_spot_prices(ports: Ports) -> int:
-    """Let the cost ledger bill running spot machines at the spot price that held when this hour began. Return the
-    number of machines whose price changed.
-
-    Machines that were launched in this hour keep the price of their launch, and so do machines whose price the history
-    of prices lacks. The prices of slots stay, because budgets count them.
-    """
-    now = ports.store.now()
-    hour = begin_of_hour(now)
-    spots = [
-        slot
-        for slot in ports.store.find_slots(states=sorted(WITH_MACHINE))
-        if slot.market == "spot" and slot.meter is not None and slot.meter.price
-        if slot.launched_at is not None and slot.launched_at < hour
-    ]
-    history = ports.store.read_price_changes(sorted({slot.instance_type for slot in spots if slot.instance_type}))
-    prices: dict[tuple[str | None, str | None], float] = {}
-    for change in sorted(history, key=lambda each: each.hour):
-        if change.market == "spot" and change.hour < hour:
-            prices[change.type, change.zone] = change.price
-    changed = {
-        slot.id: price
-        for slot in spots
-        if slot.meter is not None and (price := prices.get((slot.instance_type, slot.zone))) is not None
-        if price != (slot.meter.price if slot.meter.spot is None else slot.meter.spot)
-    }
-    names = sorted(changed)
-    for first in range(0, len(names), MOST_SLOTS):
-        with ports.store.transaction() as transaction:
-            work = UnitOfWork(transaction, "cloud")
-            work.slots = transaction.load_slots(names[first : first + MOST_SLOTS])
-            for slot in list(work.slots.values()):
-                if slot.meter is not None and slot.market == "spot" and slot.state in WITH_MACHINE:
-                    work.note_spot_price(slot, changed[slot.id])
-            change_set = work.flush()
-        announce(ports, change_set, kick=False)
-    return len(changed)
