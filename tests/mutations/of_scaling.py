@@ -260,7 +260,11 @@ OF_SCALING: Final[Changes] = {
         ],
         "make_headroom": [
             Change("slots in flight go before ready ones", "not each.is_coming", "each.is_coming"),
-            Change("what drains already counts as room being made", "lacking.take(slot_info)", "None"),
+            Change(
+                "what drains already counts as room being made",
+                "slot_info.state in {'draining', 'terminating'}",
+                "False",
+            ),
         ],
         "_Lacking.take": [
             Change("only slots that use the quota end for it", "not own or is_limited_by(own, limit)", "True"),

@@ -42,6 +42,7 @@ MODULES: Final = (
     "tests.rules.lifecycle.test_found",
     "tests.rules.scaling.test_arvados_full",
     "tests.rules.scaling.test_arvados_refusals",
+    "tests.rules.scaling.test_quota_classes",
     "tests.rules.lifecycle.test_arvados_slots",
     "tests.rules.placement.test_orchard_placement",
     "tests.rules.lifecycle.test_orchard_failures",
