@@ -35,6 +35,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Kind (private, public, ipv6, dns) -> address."""
     type: str | None = None
     zone: str | None = None
+    subnet: str | None = None
     market: Market | None = None
     launched_at: float | None = None
     healthy: bool | None = None
@@ -135,6 +136,7 @@ class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     address: str | None = None
     instance_type: str | None = None
     zone: str | None = None
+    subnet: str | None = None
     machine: str | None = None
     """Id of the machine, as a static host registered it. The id is kept while the host is away, so that no other host
     gets the slot.
@@ -274,6 +276,7 @@ def without_machine(slot: Slot) -> dict[str, Any]:
         "address": None,
         "instance_type": None,
         "zone": None,
+        "subnet": None,
         "missed": 0,
         "uses": 0,
         "launched_at": None,

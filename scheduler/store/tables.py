@@ -215,6 +215,7 @@ slots: Final = Table(
     _real("storage_price", null=True),
     _text("gang", null=True),
     _text("refusal", null=True),
+    _text("subnet", null=True),
 )
 Index("slots_by_state", slots.c.state)
 Index("slots_by_pool", slots.c.pool, slots.c.state)

@@ -97,7 +97,18 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path, redis_client: redis.
 
 LATER: dict[str, dict[str, Any]] = {
     "slots": dict.fromkeys(
-        ["batch", "launched_for", "meter", "launched_at", "launch_digest", "gang", "power", "storage_price", "refusal"]
+        [
+            "batch",
+            "launched_for",
+            "meter",
+            "launched_at",
+            "launch_digest",
+            "gang",
+            "power",
+            "storage_price",
+            "refusal",
+            "subnet",
+        ]
     ),
 }
 """Kind of row → the fields that were added after the recording, with the values that recorded rows get."""

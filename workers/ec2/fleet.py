@@ -322,6 +322,7 @@ def read_machine(instance: "InstanceTypeDef") -> Machine:
         addresses=addresses,
         type=instance.get("InstanceType"),
         zone=instance.get("Placement", {}).get("AvailabilityZone"),
+        subnet=instance.get("SubnetId"),
         market=_market(instance.get("InstanceLifecycle")),
         launched_at=launched.timestamp() if launched else None,
         interrupted=code in INTERRUPTIONS,
@@ -350,6 +351,7 @@ def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
         state="pending",
         type=instance.get("InstanceType"),
         zone=override.get("AvailabilityZone"),
+        subnet=override.get("SubnetId"),
         market=_market(instance.get("Lifecycle")),
         **_read_tags(tags),
     )

@@ -334,9 +334,11 @@ def _record(
             for slot, _ in bound:
                 work.move_slot(work.slots[slot.id], "terminating", reason="gang_incomplete")  # promise: gang-whole
         if bound and not refusals:
-            launched = {(machine.offering, machine.zone) for _, machine in bound}
+            launched = {(machine.offering, machine.zone, machine.subnet) for _, machine in bound}
             forget_holds(
-                work, rules, [msgspec.structs.replace(first, offering=key, zone=zone) for key, zone in launched]
+                work,
+                rules,
+                [msgspec.structs.replace(first, offering=key, zone=zone, subnet=net) for key, zone, net in launched],
             )
         _refuse(work, pool, first, wanting[len(bound) :], refusals)
         _clear(work, slots, batch)

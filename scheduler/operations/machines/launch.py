@@ -167,6 +167,7 @@ def describe_machine(machine: Machine, pool: Pool | None) -> dict[str, Any]:
         "address": pool.ec2.choose_address(machine) if pool else machine.address,
         "instance_type": machine.type,
         "zone": machine.zone,
+        "subnet": machine.subnet,
     }
 
 
@@ -186,7 +187,7 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
             rules = ports.rules()
             found = describe_machine(machine, rules.pools.get(current.pool))
             work.move_slot(current, "booting", attempts=0, last_seen=work.now, **found)
-            forget_holds(work, rules, [msgspec.structs.replace(current, zone=machine.zone)])
+            forget_holds(work, rules, [msgspec.structs.replace(current, zone=machine.zone, subnet=machine.subnet)])
         change_set = work.flush()
         is_bound = current is not None and (current.launch_id, current.instance_id) == (slot.launch_id, machine.id)
         if not wanted and not is_bound:
@@ -223,9 +224,7 @@ def _list_concerned(pool: Pool | None, slot: Slot) -> Iterator[str]:
     pool; None: the rules no longer have it.
     """
     key, market = slot.offering or "", slot.market or ""
-    there = [] if pool is None else [place for place in pool.ec2.list_places(slot.zone) if slot.zone in place]
-    # The subnet of the machine is known only if its zone has one.
-    places = sorted({slot.zone or "", *(there[0] if len(there) == 1 else ())} - {""})
+    places = sorted(filter(None, {slot.zone, slot.subnet}))
     yield hold_id(slot.pool, "throttled")
     for subject in {"", market, *([quota_subject(pool, slot.offering, market)] if pool else [])}:
         yield hold_id(slot.pool, "quota", subject)
