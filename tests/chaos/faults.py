@@ -18,6 +18,10 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "clients": 1,
     "database": 2,
     "cloud": 4,
+    "refuse": 6,
+    "protect": 4,
+    "notices": 3,
+    "template": 1,
     "interrupt": 6,
     "repeat": 6,
     "late stop": 2,
@@ -72,3 +76,19 @@ CLOUD_FAULTS: Final[tuple[dict[str, Any], ...]] = (
     {"lost": "reset", "action": "StartInstances", "count": 2},
     {"lost": "500", "action": "StopInstances", "count": 2},
 )
+REFUSALS: Final[tuple[dict[str, Any], ...]] = (
+    {"code": "InsufficientInstanceCapacity", "where": "fleet", "type": "c5.large", "market": "spot"},
+    {"code": "VcpuLimitExceeded", "where": "fleet", "market": "on-demand", "count": 2},
+    {"code": "MaxSpotInstanceCountExceeded", "where": "fleet", "market": "spot", "count": 2},
+    {"code": "VcpuLimitExceeded", "where": "call", "count": 1},
+    {"code": "RequestLimitExceeded", "where": "call", "count": 2},
+    # This pause lasts a minute. So it concerns one of the two offerings of a pool, and no launch has to outwait it.
+    {"code": "UnauthorizedOperation", "where": "fleet", "action": "CreateFleet", "type": "c5.large", "count": 1},
+    {"code": "NotYetInAnyTable", "where": "fleet", "count": 2},
+    {"code": "NotYetInAnyTable", "where": "call", "status": 400, "count": 2},
+    {"code": "Client.VolumeLimitExceeded", "where": "machine", "count": 2},
+    {"code": "Client.InternalError", "where": "machine", "after": 0.5, "count": 2},
+)
+"""Refusals of a whole call, of types in zones, and machines that end with a state reason. The pauses after them are
+short, because everything has to end after the faults.
+"""

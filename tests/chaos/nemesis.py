@@ -11,10 +11,13 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Self, cast
 
+import boto3
 import psycopg
 import redis
+from botocore.exceptions import BotoCoreError, ClientError
 from kombu.exceptions import OperationalError
 
 from leasehold.common.names import QUEUE_NAMES
@@ -23,7 +26,7 @@ from scheduler.model.slots import Slot
 from scheduler.ports import CloudError, StoreUnavailableError
 from tasks.queues import LAUNCH_BATCH, LAUNCH_SLOT, START_SLOTS, STOP_SLOTS, TERMINATE_SLOT, TERMINATE_SLOTS
 from tests.chaos.evidence import HANDS, HOLDERS
-from tests.chaos.faults import CALLS, CLOUD_FAULTS, NEEDED, ONLY_KILLED, SHORT, WEIGHTS
+from tests.chaos.faults import CALLS, CLOUD_FAULTS, NEEDED, ONLY_KILLED, REFUSALS, SHORT, WEIGHTS
 from tests.chaos.hosts import Hosts
 from tests.chaos.mallory import Mallory
 from tests.chaos.points import POINTS, Order, Point, find_takers, give_order, withdraw_orders
@@ -43,6 +46,8 @@ CLOCK_SHIFTS: Final = (-600, -60, -20, -5, 0, 5, 20, 60, 600)
 _ERRORS: Final = (
     LeaseholdError,
     CloudError,
+    ClientError,
+    BotoCoreError,
     OSError,
     redis.RedisError,
     OperationalError,
@@ -73,6 +78,15 @@ class Nemesis:
         """The points of the last orders to kill within calls for several machines."""
         self._shifted: set[str] = set()
         """Processes whose wall clock was shifted at some time."""
+        self._protected: set[str] = set()
+        """Machines that had termination protection at some time."""
+        self._ec2: Any = boto3.client(
+            "ec2",
+            endpoint_url=hosts.emulator_url,
+            region_name="us-east-1",
+            aws_access_key_id="nemesis",
+            aws_secret_access_key="nemesis",
+        )
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="nemesis", daemon=True)
         faults: dict[str, Callable[[], str]] = {
@@ -88,6 +102,10 @@ class Nemesis:
             "clients": self._cut_redis,
             "database": self._cut_database,
             "cloud": self._break_cloud,
+            "refuse": self._refuse,
+            "protect": self._protect,
+            "notices": self._lose_notices,
+            "template": self._hide_templates,
             "interrupt": self._interrupt,
             "repeat": self._repeat,
             "late stop": self._stop_late,
@@ -103,6 +121,11 @@ class Nemesis:
         self._done: set[str] = set()
         """Faults of NEEDED without orders that have taken effect."""
         self._restorer = Restorer(hosts, self._dice, seconds) if not only or "restore" in only else None
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the faults among which it chooses."""
+        return set(self._faults)
 
     @property
     def faults(self) -> list[str]:
@@ -125,6 +148,9 @@ class Nemesis:
             self._restorer.finish()
         self._hosts.shifts.set_all(self._shifted, 0)
         self._hosts.control_emulator("PUT", "faults", [])
+        self._hosts.control_emulator("PUT", "settings", {"dropped_notices": 0, "template_lag_seconds": 0})
+        for machine in self._protected:
+            self._set_protection(machine, is_on=False)
         self._await_redis()
 
     def _work(self) -> None:
@@ -321,6 +347,49 @@ class Nemesis:
         fault = self._dice.choice(CLOUD_FAULTS)
         self._hosts.control_emulator("POST", "faults", {**fault, "seconds": self._dice.uniform(0.5, 3)})
         return str(fault.get("code", f"answers lost by {fault.get('lost')}"))
+
+    def _refuse(self) -> str:
+        """Let EC2 refuse a call, or types in zones, or end machines with a state reason."""
+        fault = self._dice.choice(REFUSALS)
+        self._hosts.control_emulator("POST", "faults", {**fault, "seconds": self._dice.uniform(0.5, 3)})
+        return f"{fault['code']} in a {fault['where']}"
+
+    def _protect(self) -> str:
+        """Protect half of the running machines from their termination for some seconds."""
+        running = [each["id"] for each in self._hosts.machines() if each["state"] == "running"]
+        machines, seconds = self._dice.sample(running, (len(running) + 1) // 2), self._dice.uniform(2, 5)
+        for machine in machines:
+            self._protected.add(machine)
+            self._set_protection(machine, is_on=True)
+            self._later(seconds, partial(self._unprotect, machine))
+        return f"{', '.join(machines)} for {seconds:.1f} s" if machines else "no machine"
+
+    def _unprotect(self, machine: str) -> None:
+        # Another fault may refuse this call. All protections are removed again when the faults are over.
+        with suppress(*_ERRORS):
+            self._set_protection(machine, is_on=False)
+
+    def _set_protection(self, machine: str, *, is_on: bool) -> None:
+        self._ec2.modify_instance_attribute(InstanceId=machine, DisableApiTermination={"Value": is_on})
+
+    def _lose_notices(self) -> str:
+        """Interrupt spot machines, and lose EC2's notices of it and of other changes for some seconds."""
+        spot = [each["id"] for each in self._hosts.machines() if (each["state"], each["market"]) == ("running", "spot")]
+        machines, deadline = self._dice.sample(spot, min(2, len(spot))), self._dice.uniform(0.2, 2)
+        self._hosts.control_emulator("PUT", "settings", {"dropped_notices": 1})
+        self._later(deadline + 1, partial(self._hosts.control_emulator, "PUT", "settings", {"dropped_notices": 0}))
+        if machines:
+            self._hosts.control_emulator("POST", "interrupt", {"instances": machines, "deadline": deadline})
+        return f"interrupt {', '.join(machines)}" if machines else "no machine"
+
+    def _hide_templates(self) -> str:
+        """Delete the launch templates, so that Leasehold makes others, and let EC2 not find these for some seconds."""
+        seconds = self._dice.uniform(0.5, 3)
+        self._hosts.control_emulator("PUT", "settings", {"template_lag_seconds": seconds})
+        found = self._ec2.describe_launch_templates()["LaunchTemplates"]
+        for template in found:
+            self._ec2.delete_launch_template(LaunchTemplateId=template["LaunchTemplateId"])
+        return f"{len(found)} for {seconds:.1f} s"
 
     def _interrupt(self) -> str:
         running = [each["id"] for each in self._hosts.machines() if each["state"] == "running"]

@@ -181,14 +181,15 @@ def _judge(hosts: Hosts, seed: int, settled: float) -> Verdict:
         violations=find_violations(evidence),
         reservations=len(evidence.accepted),
         ends=ends,
-        calls=Counter(kind for call in evidence.calls for kind in _find_kinds(call)),
+        calls=Counter(kind for call in evidence.calls for kind in find_kinds(call)),
         uses=len(evidence.uses),
         terms=len(set(evidence.terms)),
         settled_seconds=settled,
     )
 
 
-def _find_kinds(call: Line) -> Iterator[str]:
+def find_kinds(call: Line) -> Iterator[str]:
+    """Yield the kinds of calls that the verdict counts to which this call belongs."""
     if is_launch(call):
         yield "launches"
         if len(call["instances"]) > 1:
@@ -198,6 +199,11 @@ def _find_kinds(call: Line) -> Iterator[str]:
             yield kind
     if is_done(call, "TerminateInstances") and len(call["instances"]) > 1:
         yield "terminated lists"
+    if call["action"] == "TerminateInstances" and call["code"] == "OperationNotPermitted":
+        yield "refused terminations"
+    for met in call["faults"]:
+        if met.startswith(("error:", "place:", "machine:")) and call["action"] in {"RunInstances", "CreateFleet"}:
+            yield f"launches with {met}"
 
 
 def describe_counts(counts: Counter[str]) -> str:

@@ -41,6 +41,7 @@ def a_call(at: float, action: str, token: str | None = None, **changes: Any) -> 
         "asked": 1,
         "replayed": False,
         "code": None,
+        "faults": [],
         "lost": False,
         "attempt": 1,
         **changes,

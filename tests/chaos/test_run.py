@@ -6,13 +6,19 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.chaos.seed_run import make_requests
+from tests.chaos.faults import CLOUD_FAULTS, REFUSALS, WEIGHTS
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.seed_run import find_kinds, make_requests
+from tests.chaos.test_checker import a_call
 from tests.guarding import Guarded
 from tests.system.processes import wait_for
 from tests.system.stack import ROOT
+from workers.ec2.emulator.settings import read_settings
 from workers.embedded_redis import NO_SERVER, find_redis_server
 
 
@@ -46,3 +52,42 @@ def test_the_requests_of_a_wave_are_sent_together_by_one_holder() -> None:
     assert {("fleet", 1, 4), ("fleet", 1, 3), ("tier", 1, 3), ("tier", 1, 2), ("gang", 3, 1), ("gang", 3, 2)} <= kinds
     assert len(kinds) <= 7
     assert all(0 <= after <= 10 for _, after, _, _ in waves)
+
+
+def test_the_nemesis_has_a_fault_for_each_name_that_may_be_chosen() -> None:
+    hosts: Any = SimpleNamespace(emulator_url="http://127.0.0.1:9")
+    assert Nemesis(hosts, 1, 1.0, tuple(WEIGHTS)).names == set(WEIGHTS)
+    assert Nemesis(hosts, 1, 1.0, ("refuse", "protect", "notices", "template")).names == {
+        "refuse",
+        "protect",
+        "notices",
+        "template",
+    }
+
+
+def test_the_emulator_takes_each_fault_of_ec2() -> None:
+    assert len(read_settings({"faults": [*CLOUD_FAULTS, *REFUSALS]}).faults) == len(CLOUD_FAULTS) + len(REFUSALS)
+
+
+def test_refusals_concern_calls_places_and_machines() -> None:
+    assert {each["where"] for each in REFUSALS} == {"call", "fleet", "machine"}
+
+
+@pytest.mark.parametrize(
+    ("call", "kinds"),
+    [
+        (a_call(1, "TerminateInstances", code="OperationNotPermitted"), ["refused terminations"]),
+        (a_call(1, "TerminateInstances", instances=["i-1", "i-2"]), ["terminated lists"]),
+        (
+            a_call(1, "CreateFleet", "t1", instances=["i-1"], faults=["place:VcpuLimitExceeded"]),
+            ["launches", "launches with place:VcpuLimitExceeded"],
+        ),
+        (
+            a_call(1, "RunInstances", "t1", instances=[], code="VcpuLimitExceeded", faults=["error:VcpuLimitExceeded"]),
+            ["launches with error:VcpuLimitExceeded"],
+        ),
+        (a_call(1, "DescribeInstances", code="Unavailable", faults=["error:Unavailable"]), []),
+    ],
+)
+def test_the_verdict_counts_what_the_faults_of_ec2_met(call: dict[str, Any], kinds: list[str]) -> None:
+    assert list(find_kinds(call)) == kinds
