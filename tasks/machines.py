@@ -144,7 +144,8 @@ def read_market() -> str:
     store, settings = services.ports.store, services.settings.market
     rules = store.load_rules().rules
     if not uses_market(rules):
-        return "no pool uses them"
+        # The ledger may need the prices of volumes and addresses.
+        return f"prices: {_read_on_demand(rules)}" if settings.on_demand_interval else "no pool uses them"
     found = refresh_market(store, services.market, rules, catalogue_age=settings.catalogue_age)
     follow_spot_prices(services.ports)
     log.info(

@@ -259,11 +259,11 @@ def is_wanted(product: Product, wanted: Mapping[str, str]) -> bool:
     return is_plain and product.productFamily in FAMILIES
 
 
-def list_hourly(terms: Mapping[str, Term]) -> Iterator[str | None]:
-    """Yield the hourly prices of a product as texts; None in place of a price in another currency than CURRENCY."""
+def list_hourly(terms: Mapping[str, Term], unit: str = "Hrs") -> Iterator[str | None]:
+    """Yield the prices of a product per `unit` as texts; None in place of a price in another currency than CURRENCY."""
     for term in terms.values():
         for dimension in term.priceDimensions.values():
-            if dimension.unit == "Hrs":
+            if dimension.unit == unit:
                 yield dimension.pricePerUnit.get(CURRENCY)
 
 

@@ -60,6 +60,7 @@ METERED: Final = WITH_MACHINE | {"terminating", "stopped"}
 of the machine. A stopped machine costs its storage.
 """
 NO_PRICES: Final[Mapping[str, float]] = MappingProxyType({})
+NONE_NOTED: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType({})
 CostKey = tuple[float, str, str, str, str]
 """The key of a row of the ledger: hour, pool, offering, account, kind."""
 
@@ -94,15 +95,18 @@ def measure(pool: str, meter: Meter, until: float, since: float = 0.0) -> Iterat
 
 
 def measure_bill(pool: str, meter: Meter, until: float, since: float = 0.0) -> Iterator[Cost]:
-    """Yield the costs of an interval as `measure` does, and what EC2 bills more or less for them: nothing at all while
-    the machine is pending or shuts down, and else the present spot price in place of that of the launch. Source: EC2
-    user guide, "Instance lifecycle".
+    """Yield the costs of an interval as `measure` does, and what EC2 bills more or less for them: nothing for the
+    machine while it is pending or shuts down, and else the present spot price in place of that of the launch. The
+    volume and the public address are added. Source: EC2 user guide, "Instance lifecycle".
     """
+    extra = meter.volume + (meter.address if meter.phase == "running" else 0.0)
     for cost in measure(pool, meter, until, since):
         yield cost
-        billed = find_billed_price(meter) * cost.seconds / HOUR
-        if cost.dollars and billed != cost.dollars:
-            yield _adjust(cost, billed - cost.dollars)
+        more = extra * cost.seconds / HOUR
+        if cost.dollars:
+            more += cost.seconds / HOUR * find_billed_price(meter) - cost.dollars
+        if more:
+            yield _adjust(cost, more)
 
 
 def find_billed_price(meter: Meter) -> float:
@@ -128,7 +132,9 @@ def _close(pool: str, meter: Meter, until: float, *, is_last: bool, is_taken_bac
         return meter, costs
     ran, paid = meter.ran, meter.paid
     if meter.phase == "running":
-        ran, paid = ran + until - meter.since, paid + sum(cost.dollars for cost in costs)
+        # EC2 gives back the price of the machine, not that of its volume and address.
+        price = find_billed_price(meter) if meter.price else 0.0
+        ran, paid = ran + until - meter.since, paid + price * (until - meter.since) / HOUR
     more = 0.0
     if is_last and is_taken_back and ran < HOUR:
         more = -paid
@@ -210,19 +216,23 @@ def meter_slots(
     *,
     ending: Collection[str] = (),
     taken_back: Collection[str] = (),
-    spot_prices: Mapping[str, float] = NO_PRICES,
+    noted: Mapping[str, Mapping[str, float]] = NONE_NOTED,
 ) -> tuple[list[Slot], list[Cost]]:
     """Close the intervals of the ledger that end because slots were changed or deleted, and open the next intervals.
     The field `meter` of a slot is its open interval: since when its machine has its present use and price.
 
     `ending`: the slots whose machines EC2 shuts down. `taken_back`: the slots whose machines EC2 has taken back.
-    `spot_prices`: the new spot prices of machines, by slot. Return two lists: (1) the slots among `changed` that get
-    another `meter`, with this `meter`; (2) the costs of the closed intervals.
+    `noted`: slot -> new prices of its meter, by field (`spot`, `volume`, `address`). Return two lists: (1) the slots
+    among `changed` that get another `meter`, with this `meter`; (2) the costs of the closed intervals.
     """
     metered, closed = [], []
     for slot in changed:
         following, costs = meter_slot(
-            slot, now, is_ending=slot.id in ending, is_taken_back=slot.id in taken_back, spot=spot_prices.get(slot.id)
+            slot,
+            now,
+            is_ending=slot.id in ending,
+            is_taken_back=slot.id in taken_back,
+            noted=noted.get(slot.id, NO_PRICES),
         )
         if following is not slot:
             metered.append(following)
@@ -233,7 +243,12 @@ def meter_slots(
 
 
 def meter_slot(
-    slot: Slot, now: float, *, is_ending: bool = False, is_taken_back: bool = False, spot: float | None = None
+    slot: Slot,
+    now: float,
+    *,
+    is_ending: bool = False,
+    is_taken_back: bool = False,
+    noted: Mapping[str, float] = NO_PRICES,
 ) -> tuple[Slot, list[Cost]]:
     """Return two things: (1) the slot with the `meter` (open interval of the ledger) that fits its present fields; (2)
     the costs of the interval that was open before and is closed at `now`; [] if none is closed.
@@ -250,7 +265,11 @@ def meter_slot(
         meter = Meter(at, kind, slot.offering or "", slot.launched_for or "", price)
         if kind != "stopped" and known is not None and known.kind != "stopped":
             is_ending = is_ending or known.phase == "ending"
-            meter = msgspec.structs.replace(meter, ran=known.ran, paid=known.paid, spot=spot or known.spot)
+            meter = msgspec.structs.replace(
+                meter, ran=known.ran, paid=known.paid, spot=known.spot, volume=known.volume, address=known.address
+            )
+            if noted:
+                meter = msgspec.structs.replace(meter, **noted)
         if kind != "stopped" and (is_ending or (slot.state == "booting" and slot.instance_id is not None)):
             meter = msgspec.structs.replace(meter, phase="ending" if is_ending else "pending")
         if known is not None and msgspec.structs.replace(meter, since=known.since) == known:

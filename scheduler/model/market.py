@@ -12,6 +12,12 @@ Source = Literal["spot-history", "pricing-api", "price-list", "file"]
 """Where a price comes from: EC2's history of spot prices, AWS's Pricing API, AWS's price list as a file, or a simple
 file.
 """
+VOLUME: Final = "volume/gp3"
+ADDRESS: Final = "address/ipv4"
+EXTRAS: Final = frozenset({VOLUME, ADDRESS})
+"""What the table of prices has beside instance types: a GiB of a volume, and a public IPv4 address in use. No instance
+type has such a name. Their market is `on-demand`, and only the cost ledger reads them.
+"""
 CPUS: Final = "cpus"
 MEMORY: Final = "memory_mib"
 ACCELERATORS: Final = "accelerators"
@@ -75,6 +81,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     """The price of one instance type in one market, in dollars per hour."""
 
     type: str
+    """Name of the instance type, or one of EXTRAS."""
     zone: str
     """Availability zone; the name of a region for a price that holds in all its zones."""
     market: Market

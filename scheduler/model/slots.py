@@ -90,6 +90,11 @@ class Meter(msgspec.Struct, frozen=True, gc=False):
     """Seconds and dollars that EC2 has billed since the machine was started last, without this interval."""
     spot: float | None = None
     """The spot price that EC2 bills now, in dollars per hour, if it changed since the launch; None: `price`."""
+    volume: float = 0.0
+    address: float = 0.0
+    """Prices of the machine's volume and of its public IPv4 address in dollars per hour; 0: there is none, or its price
+    is unknown. The volume exists in each phase; the address is billed while the machine runs.
+    """
 
 
 class PublicSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):

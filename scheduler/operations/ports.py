@@ -12,6 +12,7 @@ import msgspec
 from scheduler.model.accounts import PAID
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
+from scheduler.model.market import EXTRAS, StoredMarket
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.rules_in_force import InForce, RulesInForce
@@ -96,6 +97,8 @@ class Ports:
     """
     market_version: int | None = None
     """Version of the market with which the cached rules were resolved; None if they do not use the market."""
+    extras: StoredMarket = field(default_factory=StoredMarket)
+    """The stored prices of EXTRAS, and the version of the market that has them."""
     known_slots: KnownSlots = field(default_factory=KnownSlots)
     host_keys: HostKeys = field(default_factory=HostKeys)
     admission: Admission = field(default_factory=Admission)
@@ -137,6 +140,16 @@ class Ports:
         if cached is None or not is_current or self.market_version not in {None, present.market}:
             cached = self.rules_cache = self._load_rules()
         return cached
+
+    def extra_prices(self, version: RulesVersion) -> StoredMarket:
+        """Return the prices of volumes and public addresses. The table of prices is read only if the version of the
+        market has changed. `version`: the present versions.
+        """
+        if self.extras.version != version.market:
+            market = self.store.load_market()
+            prices = tuple(each for each in market.prices if each.type in EXTRAS)
+            self.extras = StoredMarket(version=market.version, prices=prices)
+        return self.extras
 
     def _load_rules(self) -> StoredRules:
         stored = self.store.load_rules()

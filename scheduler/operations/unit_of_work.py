@@ -72,7 +72,8 @@ class UnitOfWork:
         self._ending: set[str] = set()
         self._taken_back: set[str] = set()
         """Slots whose machines EC2 shuts down, and slots whose machines EC2 has taken back by an interruption."""
-        self._spot_prices: dict[str, float] = {}
+        self._noted: dict[str, dict[str, float]] = {}
+        """Slot -> the new prices of its meter, by field."""
         self._deleted: list[Row] = []
         self._events: list[Event] = []
 
@@ -242,10 +243,13 @@ class UnitOfWork:
             self._ending.add(slot.id)
             self.put(self.slots.get(slot.id, slot))
 
-    def note_spot_price(self, slot: Slot, price: float) -> None:
-        """Record in the cost ledger the spot price, in dollars per hour, that EC2 bills for the slot's machine now."""
-        self._spot_prices[slot.id] = price
-        self.put(self.slots.get(slot.id, slot))
+    def note_prices(self, slot: Slot, **prices: float) -> None:
+        """Record in the cost ledger prices that AWS bills for the slot's machine from now on, in dollars per hour.
+        `prices`: fields of its meter (`spot`, `volume`, `address`).
+        """
+        if slot.meter is not None and any(getattr(slot.meter, name) != price for name, price in prices.items()):
+            self._noted.setdefault(slot.id, {}).update(prices)
+            self.put(self.slots.get(slot.id, slot))
 
     def note_taken_back(self, slot: Slot) -> None:
         """Record that EC2 took the slot's machine back by an interruption. The slot becomes empty in this
@@ -336,7 +340,7 @@ class UnitOfWork:
         slots = [row for row in self._changed.values() if isinstance(row, Slot)]
         gone_slots = [row for row in self._deleted if isinstance(row, Slot)]
         metered, costs = meter_slots(
-            slots, gone_slots, self.now, ending=self._ending, taken_back=self._taken_back, spot_prices=self._spot_prices
+            slots, gone_slots, self.now, ending=self._ending, taken_back=self._taken_back, noted=self._noted
         )
         for slot in metered:
             # The meter is a part of the row: a change that is written twice fails, and so does its booking.

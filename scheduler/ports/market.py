@@ -90,6 +90,6 @@ class MarketSource(Protocol):
         """
 
     def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
-        """Return the on-demand price of each of these instance types in the region, from AWS's price list. A type
-        without exactly one price is missing. `seen_at`: the present time, which the result records.
+        """Return the on-demand price of each of these instance types (or EXTRAS) in the region, from AWS's price list.
+        A type without exactly one price is missing. `seen_at`: the present time, which the result records.
         """

@@ -142,7 +142,22 @@ def test_the_health_worker_logs_a_refused_price_list_once(
         *("market.read", "market.prices"),
     ]
     assert outcomes[0] == outcomes[1] != outcomes[2]
-    assert len(cloud.calls("GetProducts")) == 3
+    # The third reading asks for the type and for public addresses.
+    assert len(cloud.calls("GetProducts")) == 4
+
+
+def test_the_health_worker_reads_what_the_ledger_needs_if_no_pool_uses_the_market(
+    cloud: Emulator, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = "[pools.linux]\nsystem = 's'\nmax_slots = 1\nec2 = { image = 'ami-1', volume_gib = 40 }\n"
+    Path("plain.toml").write_text(pool)
+    assert run("apply", "plain.toml").status == 0
+    monkeypatch.setattr("tasks.machines.services", Services(load_settings(), QuietDispatcher))
+    assert (read_market.run(), cloud.calls("GetProducts")) == ("no pool uses them", [])
+    monkeypatch.setenv("LEASEHOLD_MARKET__ON_DEMAND_INTERVAL", "1d")
+    monkeypatch.setattr("tasks.machines.services", Services(load_settings(), QuietDispatcher))
+    assert read_market.run() == "prices: 2"
+    assert cloud.calls("DescribeSpotPriceHistory") == []
 
 
 def test_without_on_demand_prices_the_health_worker_calls_no_price_list(

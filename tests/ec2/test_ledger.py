@@ -9,6 +9,7 @@ import pytest
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.machines.check import recover, sweep
 from scheduler.operations.machines.reconcile import reconcile
+from scheduler.operations.market.refresh import refresh_on_demand
 from scheduler.operations.tick.tick import tick
 from scheduler.ports import BatchOrder, CloudError, LaunchOrder
 from scheduler.store.memory import MemoryStore
@@ -17,6 +18,8 @@ from tests.ec2.test_faults_at_scale import ProbedFleet
 from tests.operations.harness import Harness
 from tests.system.processes import wait_for
 from workers.ec2.clients import Ec2Access, open_client
+from workers.ec2.emulator.spot_prices import A_GB_MONTH, AN_ADDRESS
+from workers.ec2.market import make_market
 
 PRICES: Final = {"c5.large": 0.3, "m5.large": 0.4}
 RULES: Final[dict[str, Any]] = {
@@ -34,6 +37,7 @@ RULES: Final[dict[str, Any]] = {
     },
 }
 ORPHAN_SECONDS: Final = 4.0
+MOST_GIB: Final = 16384
 LATE: Final = 1.0
 """Seconds by which the times of a machine in the ledger and in EC2 may differ, beside the time between two looks of the
 jobs at its begin and at its end: EC2 has whole seconds.
@@ -43,8 +47,8 @@ jobs at its begin and at its end: EC2 has whole seconds.
 class Real(Harness):
     """A process whose cloud is the emulator, and whose time is that of the host."""
 
-    def __init__(self, fleet: ProbedFleet) -> None:
-        super().__init__(RULES, store=MemoryStore(time.time), fleet=fleet)  # type: ignore[arg-type]
+    def __init__(self, fleet: ProbedFleet, rules: dict[str, Any] = RULES) -> None:
+        super().__init__(rules, store=MemoryStore(time.time), fleet=fleet)  # type: ignore[arg-type]
         self.looked_at, self.longest = time.time(), 0.0
         """The begin of the last step, and the longest time between the begins of two steps."""
 
@@ -124,3 +128,45 @@ def test_the_ledger_has_the_lives_of_all_machines_also_of_those_without_a_slot(
         assert abs(seconds - lived[offering]) <= (LATE + 2 * process.longest) * counts[offering]
     without_slot = sum(cost.seconds for cost in costs if cost.kind == "unbound")
     assert without_slot >= 3 * ORPHAN_SECONDS, "the machines without a slot are more than the tolerance"
+
+
+def test_volumes_and_public_addresses_are_booked_at_the_prices_of_the_price_list(
+    emulator: Emulator, access: Ec2Access
+) -> None:
+    """The offering has no price, so all dollars are those of the volume and of the address."""
+    linux = RULES["pools"]["linux"]
+    rules = {"offerings": [{"name": "m5.large"}], "ec2": {"image": IMAGE, "volume_gib": MOST_GIB}}
+    process = Real(
+        ProbedFleet(open_client("ec2", access, 30, attempts=1), "blue"), {"pools": {"linux": {**linux, **rules}}}
+    )
+    refresh_on_demand(process.store, make_market(access), process.ports.rules())
+    volume = MOST_GIB * A_GB_MONTH / 730
+    process.submit("r")
+
+    def is_leased() -> bool:
+        process.step()
+        return bool(process.store.find_reservations(phases=["leased"]))
+
+    wait_for(is_leased, "the lease", 30)
+    [meter] = [slot.meter for slot in process.store.find_slots() if slot.meter is not None]
+    assert (meter.volume, meter.address) == pytest.approx((volume, AN_ADDRESS))
+    lasting = process.store.now() + 3 * LATE
+
+    def has_lasted() -> bool:
+        process.step()
+        return process.store.now() >= lasting
+
+    wait_for(has_lasted, "a life that is longer than the tolerance", 30)
+    [row] = process.store.find_reservations(phases=["leased"])
+    process.ask("release", reservation=row.id, token=row.token)
+    wait_for(process.is_at_rest, "the end of all machines", 30)
+
+    [life] = emulator.history()
+    lived = life["terminated_at"] - life["launched_at"]
+    costs = process.store.read_costs()
+    assert {cost.kind for cost in costs if cost.dollars} == {"adjusted"}
+    dollars = sum(cost.dollars for cost in costs)
+    late = (LATE + 2 * process.longest) * (volume + AN_ADDRESS)
+    # The volume is there from the launch until the end; the address is billed while the machine runs.
+    assert lived * volume - late <= 3600 * dollars <= lived * (volume + AN_ADDRESS) + late
+    assert not any(each.dollars for each in process.store.sum_costs(0.0)), "no budget counts them"

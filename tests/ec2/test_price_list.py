@@ -5,12 +5,12 @@ from typing import Any, Final
 
 import pytest
 
-from scheduler.model.market import Price
+from scheduler.model.market import ADDRESS, VOLUME, Price
 from scheduler.ports import CloudError
 from tests.builders import NOW
 from tests.ec2.conftest import REGION, Emulator
 from workers.ec2.clients import Ec2Access
-from workers.ec2.emulator.spot_prices import find_on_demand_price
+from workers.ec2.emulator.spot_prices import A_GB_MONTH, AN_ADDRESS, find_on_demand_price
 from workers.ec2.market import Ec2Market, make_market
 from workers.ec2.permissions import Permissions
 from workers.ec2.price_list import read_list
@@ -47,9 +47,18 @@ def test_prices_are_read_by_one_call_for_each_type(market: Ec2Market, emulator: 
     assert emulator.calls("GetProducts")[0]["region"] == "us-east-1"
 
 
+def test_volumes_and_public_addresses_have_prices_per_hour(market: Ec2Market, emulator: Emulator) -> None:
+    found = market.read_on_demand_prices([VOLUME, ADDRESS], NOW)
+    assert [(each.type, each.zone, each.market) for each in found] == [
+        (VOLUME, REGION, "on-demand"),
+        (ADDRESS, REGION, "on-demand"),
+    ]
+    assert [each.price for each in found] == pytest.approx([A_GB_MONTH / 730, AN_ADDRESS])
+
+
 def test_a_region_without_prices_has_none(access: Ec2Access, emulator: Emulator) -> None:
     other = Ec2Access(region="eu-none-9", endpoint_url=access.endpoint_url, access_key_id="a", secret_access_key="b")
-    assert make_market(other).read_on_demand_prices(["m5.large"], NOW) == []
+    assert make_market(other).read_on_demand_prices(["m5.large", VOLUME, ADDRESS], NOW) == []
 
 
 def test_a_refusal_is_an_error_about_permissions(market: Ec2Market, access: Ec2Access, emulator: Emulator) -> None:
@@ -110,6 +119,33 @@ class Pages:
 def test_only_a_single_price_of_a_plain_machine_counts(pages: list[list[str]], price: float | None) -> None:
     client: Any = Pages(*pages)
     assert [each.price for each in read_list(client, "eu-1", ["m5.large"], NOW)] == ([] if price is None else [price])
+
+
+GP3 = {"volumeApiName": "gp3", "usagetype": "EU-EBS:VolumeUsage.gp3"}
+IN_USE = {"usagetype": "EU-PublicIPv4:InUseAddress"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "products", "price"),
+    [
+        (VOLUME, [product("0.073", unit="GB-Mo", **GP3)], 0.0001),
+        (VOLUME, [product("0.073", unit="GB-Mo", **{**GP3, "usagetype": "EBS:VolumeUsage.gp3"})], 0.0001),
+        (ADDRESS, [product("0.005", **IN_USE)], 0.005),
+        # no price is invented: none, two prices, another currency, unit, product or region
+        (VOLUME, [], None),
+        (VOLUME, [product("0.073", unit="GB-Mo", **GP3), product("0.08", unit="GB-Mo", **GP3)], None),
+        (VOLUME, [product(None, unit="GB-Mo", **GP3)], None),
+        (VOLUME, [product("0.073", unit="Hrs", **GP3)], None),
+        (VOLUME, [product("0.005", unit="GB-Mo", **{**GP3, "usagetype": "EU-EBS:VolumeP-IOPS.gp3"})], None),
+        (VOLUME, [product("0.073", unit="GB-Mo", **{**GP3, "regionCode": "eu-2"})], None),
+        (ADDRESS, [product("0.005", usagetype="EU-PublicIPv4:IdleAddress")], None),
+        (ADDRESS, [product("0.005")], None),
+    ],
+)
+def test_only_a_single_price_of_a_volume_or_address_counts(kind: str, products: list[str], price: float | None) -> None:
+    client: Any = Pages(products)
+    found = [each.price for each in read_list(client, "eu-1", [kind], NOW)]
+    assert found == pytest.approx([] if price is None else [price])
 
 
 def test_an_answer_that_is_no_price_list_is_an_error() -> None:

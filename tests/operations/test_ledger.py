@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.costs import COST_KINDS, HOUR, Cost, CostKey, add_costs
-from scheduler.model.market import PriceChange
-from scheduler.model.slots import Slot
+from scheduler.model.market import ADDRESS, VOLUME, Price, PriceChange
+from scheduler.model.slots import Meter, Slot
 from scheduler.model.transitions import SLOT_MOVES, SlotState
 from scheduler.model.view import Row
+from scheduler.operations.apply import apply_rules
+from scheduler.operations.machines.check import check
 from scheduler.operations.machines.spot_prices import follow_spot_prices
+from scheduler.operations.market.refresh import save_market
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import StaleWriteError, Transaction
 from scheduler.simulation.runner import Runner
@@ -24,6 +27,7 @@ from scheduler.store.world import Key, World
 from tests.builders import NOW
 from tests.operations.harness import CONFIG, Harness
 from tests.reference_model.stories import make_scenario
+from tests.store.test_market import a_price
 
 PRICE = 0.5
 
@@ -40,8 +44,10 @@ class Lives:
         self.ran: dict[str, float] = {}
         """Slot -> the seconds that EC2 bills for its machine since its start; missing without one."""
         self.ending: set[str] = set()
+        self.extras: dict[str, tuple[float, float]] = {}
+        """Slot -> the prices of its machine's volume and public address."""
         self.bill = 0.0
-        """The dollars that EC2 has billed for starts that are over, and for storage."""
+        """The dollars that AWS has billed for starts that are over, for storage and for addresses."""
         with self.store.transaction() as transaction:
             transaction.save([Slot(id=f"linux-{number}", pool="linux") for number in (1, 2, 3)])
 
@@ -51,12 +57,25 @@ class Lives:
         for slot in self.store.find_slots():
             if slot.instance_id and slot.state == "stopped":
                 self.bill += seconds / 3600 * PRICE
-            elif slot.instance_id and slot.state != "booting" and slot.id not in self.ending:
+                continue
+            volume, address = self.extras.get(slot.id, (0.0, 0.0))
+            self.bill += seconds / 3600 * volume
+            if slot.instance_id and slot.state != "booting" and slot.id not in self.ending:
                 self.ran[slot.id] = self.ran.get(slot.id, 0.0) + seconds
+                self.bill += seconds / 3600 * address
+
+    def has_extras(self, name: str, volume: float, address: float) -> None:
+        """Let a check of the slot's machine find a volume and a public address with these prices."""
+        self.extras[name] = volume, address
+        with self.store.transaction() as transaction:
+            work = UnitOfWork(transaction, "cloud")
+            work.note_prices(transaction.load_slots([name])[name], volume=volume, address=address)
+            work.flush()
 
     def end_start(self, name: str, *, taken_back: bool) -> None:
         """Bill a start of a machine that is over."""
         ran = self.ran.pop(name, 0.0)
+        self.extras.pop(name, None)
         self.ending.discard(name)
         if ran and not (taken_back and ran < 3600):
             self.bill += max(ran, 60.0) / 3600 * PRICE
@@ -127,7 +146,7 @@ class Lives:
 STEPS = st.tuples(
     st.sampled_from(["linux-1", "linux-2", "linux-3"]),
     st.integers(0, 40_000).map(lambda each: each / 4),
-    st.integers(0, 9),
+    st.integers(0, 11),
 )
 
 
@@ -140,7 +159,9 @@ def test_the_ledger_has_every_second_of_every_machine_once(
         lives.wait(seconds)
         slot = lives.find(name)
         moves = [to for source, to in SLOT_MOVES if source == slot.state and (source, to) != ("empty", "ready")]
-        if slot.state in {"ready", "draining"} and choice >= 6:
+        if slot.meter is not None and slot.meter.kind != "stopped" and choice >= 10:
+            lives.has_extras(name, 0.25, 0.125 * (choice - 10))
+        elif slot.state in {"ready", "draining"} and choice >= 6:
             lives.change(name, idle_since=None if slot.idle_since else lives.now)
         elif slot.instance_id and choice == 5:
             lives.change(name, interrupted_at=lives.now)
@@ -151,7 +172,7 @@ def test_the_ledger_has_every_second_of_every_machine_once(
             lives.move(name, to, taken_back=to == "empty" and bool(choice % 2))  # type: ignore[arg-type]
         costs = lives.store.read_costs()
         assert sum(cost.seconds for cost in costs) == lives.lifetimes
-        # Budgets count all time; EC2's bill is that with the adjustments.
+        # Budgets count all time at the price of the machines; AWS' bill is that with the adjustments.
         spent = sum(cost.dollars for cost in lives.store.sum_costs(0.0))
         assert spent == pytest.approx(lives.lifetimes / 3600 * PRICE)
         bill = lives.bill + sum(lives.ran.values()) / 3600 * PRICE
@@ -205,6 +226,84 @@ def test_a_machine_costs_what_ec2_bills(seconds: tuple[float, float, float], tak
     [spent] = lives.store.sum_costs(0.0)
     assert spent.dollars == pytest.approx(sum(seconds) / 3600 * PRICE)
     assert [cost.seconds for cost in costs if cost.kind == "adjusted"] == [0.0]
+
+
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_volume_and_address_are_billed_above_the_machine_and_never_given_back(taken_back: bool) -> None:
+    """The volume is billed while it exists, the address while the machine runs. Budgets count neither."""
+    lives = Lives()
+    lives.move("linux-1", "launching")
+    lives.move("linux-1", "booting")
+    lives.has_extras("linux-1", 0.25, 0.125)
+    lives.wait(100)
+    lives.move("linux-1", "binding")
+    lives.wait(600)
+    lives.move("linux-1", "terminating")
+    lives.shut_down("linux-1")
+    lives.wait(50)
+    lives.move("linux-1", "empty", taken_back=taken_back)
+    machine = 0 if taken_back else 600 * PRICE
+    total = sum(cost.dollars for cost in lives.store.read_costs())
+    assert total == pytest.approx((machine + 750 * 0.25 + 600 * 0.125) / 3600)
+    [spent] = lives.store.sum_costs(0.0)
+    assert spent.dollars == pytest.approx(750 / 3600 * PRICE)
+    assert sum(cost.seconds for cost in lives.store.read_costs()) == 750
+
+
+def test_a_meter_of_an_earlier_version_has_no_volume_and_address() -> None:
+    old = msgspec.json.decode(b'{"since": 5.0, "kind": "used", "price": 0.5}', type=Meter)
+    assert (old.volume, old.address) == (0.0, 0.0)
+
+
+def extra_rules(**ec2: Any) -> dict[str, Any]:
+    linux = CONFIG["pools"]["linux"]
+    return {"pools": {"linux": linux | {"ec2": linux.get("ec2", {}) | ec2}}}
+
+
+EXTRA_PRICES = [a_price(VOLUME, zone="eu-1", price=0.001), a_price(ADDRESS, zone="eu-1", price=0.005)]
+
+
+@pytest.mark.parametrize(
+    ("prices", "gib", "zone", "is_public", "noted"),
+    [
+        (EXTRA_PRICES, 40, "eu-1b", True, (0.04, 0.005)),
+        (EXTRA_PRICES, 40, "eu-1b", False, (0.04, 0.0)),
+        (EXTRA_PRICES, None, "eu-1b", True, (0.0, 0.005)),  # the image determines the size
+        (EXTRA_PRICES, 40, "us-2a", True, (0.0, 0.0)),  # the prices of another region
+        ([], 40, "eu-1b", True, (0.0, 0.0)),
+    ],
+)
+def test_a_check_finds_the_volume_and_the_address_that_the_price_list_has(
+    prices: list[Price], gib: int | None, zone: str, is_public: bool, noted: tuple[float, float]
+) -> None:
+    harness = Harness(extra_rules(**({"volume_gib": gib} if gib else {})))
+    save_market(harness.store, prices=[msgspec.structs.replace(each, market="on-demand") for each in prices])
+    harness.leased()
+    machine = harness.fleet.machines[harness.slot().instance_id or ""]
+    addresses = {"private": "10.0.0.1"} | ({"public": "203.0.113.1"} if is_public else {})
+    harness.fleet.machines[machine.id] = msgspec.structs.replace(machine, zone=zone, addresses=addresses)
+    versions = []
+    for _ in range(2):
+        check(harness.ports, [harness.slot().id])
+        versions.append(harness.slot().version)
+    meter = harness.slot().meter
+    assert meter is not None
+    assert (meter.volume, meter.address) == pytest.approx(noted)
+    assert versions[0] == versions[1], "what is known is not written again"
+
+
+def test_a_machine_keeps_the_volume_of_its_launch() -> None:
+    harness = Harness(extra_rules(volume_gib=40))
+    save_market(harness.store, prices=[msgspec.structs.replace(EXTRA_PRICES[0], market="on-demand")])
+    harness.leased()
+    machine = harness.fleet.machines[harness.slot().instance_id or ""]
+    harness.fleet.machines[machine.id] = msgspec.structs.replace(machine, zone="eu-1a")
+    check(harness.ports, [harness.slot().id])
+    apply_rules(harness.ports, extra_rules(volume_gib=80))
+    check(harness.ports, [harness.slot().id])
+    meter = harness.slot().meter
+    assert meter is not None
+    assert meter.volume == pytest.approx(0.04)
 
 
 def add_hours(lives: Lives) -> list[Cost]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.launch_backoff import Hold, hold_id
-from scheduler.model.market import Price, StoredMarket
+from scheduler.model.market import ADDRESS, VOLUME, Price, StoredMarket
 from scheduler.model.rules import read_rules
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.apply import apply_rules
@@ -76,7 +76,12 @@ def test_on_demand_prices_are_read_for_the_types_that_the_pools_may_use() -> Non
     assert refresh_on_demand(store, source, read_rules(some_rules())) == Refreshed()
     static = read_rules({"pools": {"linux": {"system": "s", "max_slots": 1, "offerings": [PLAIN, by_hand]}}})
     refresh_on_demand(store, source, static, all_pools=True)
-    assert source.listed == [("c5.large", "m5.large"), ("m5.xlarge",), ("c5.large", "m7i.large")]
+    assert source.listed == [
+        (ADDRESS, "c5.large", "m5.large"),
+        (ADDRESS, "m5.xlarge"),
+        (ADDRESS,),
+        (ADDRESS, "c5.large", "m7i.large"),
+    ]
     assert [(each.type, each.price) for each in store.load_market().prices] == [("c5.large", 0.2), ("m5.large", 0.1)]
 
 
@@ -91,8 +96,26 @@ def test_a_process_reads_on_demand_prices_once_in_an_interval_and_only_old_ones(
     assert OnDemandReader().read(store, source, rules, 100.0) == Refreshed()
     clock.now += 1
     assert reader.read(store, source, rules, 100.0) == Refreshed(prices=1)
-    both = ("c5.large", "m5.large")
-    assert source.listed == [both, ("c5.large",), both]
+    all_of_them = (ADDRESS, "c5.large", "m5.large")
+    assert source.listed == [all_of_them, (ADDRESS, "c5.large"), all_of_them]
+
+
+def test_volumes_and_addresses_are_priced_for_the_ledger_and_are_no_offerings(harness: Harness) -> None:
+    """Also if no pool uses the market; not for pools of static hosts."""
+    extras = [on_demand(VOLUME, 0.0001), on_demand(ADDRESS, 0.005)]
+    clock, source = Clock(), Source(*extras)
+    store = MemoryStore(clock)
+    save_market(store, types=TYPES)
+    plain = {"system": "s", "max_slots": 1, "ec2": {"image": "ami-1", "volume_gib": 40}}
+    rules = read_rules({"pools": {"linux": plain}})
+    assert refresh_on_demand(store, source, rules, age=100.0) == Refreshed(prices=2, changed=True)
+    assert refresh_on_demand(store, source, rules, age=100.0) == Refreshed()
+    hosts = read_rules({"pools": {"mac": {"system": "s", "provider": "static"}}})
+    assert refresh_on_demand(store, source, hosts) == Refreshed()
+    assert source.listed == [(ADDRESS, VOLUME)]
+    save_market(harness.store, prices=[a_price(), *extras])
+    apply_rules(harness.ports, some_rules({"exclude": ["m5.xlarge"]}))
+    assert [each.key for each in list_(harness.store)] == ["m5.large/spot"]
 
 
 def test_a_refused_price_list_changes_nothing_and_is_tried_again_after_the_interval() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.model.market import ADDRESS, VOLUME
 from scheduler.model.validation import InvalidInputError
 from tests.builders import NOW
 from workers.price_files import read_prices
@@ -66,6 +67,14 @@ def test_a_simple_csv_has_zones_or_regions(tmp_path: Path) -> None:
     assert read(tmp_path, text) == [
         ("m5.large", "eu-1", "on-demand", 0.1, "file"),
         ("m5.large", "eu-1a", "spot", 0.04, "file"),
+    ]
+
+
+def test_a_simple_file_may_have_volumes_and_addresses(tmp_path: Path) -> None:
+    text = f"type,region,market,price\n{VOLUME},eu-1,on-demand,0.0001\n{ADDRESS},eu-1,on-demand,0.005\n"
+    assert [row[:4] for row in read(tmp_path, text)] == [
+        (ADDRESS, "eu-1", "on-demand", 0.005),
+        (VOLUME, "eu-1", "on-demand", 0.0001),
     ]
 
 

@@ -12,6 +12,8 @@ import msgspec
 
 from leasehold.common.names import HEALTH, LAUNCH, TERMINATE
 from scheduler.model.events import Event
+from scheduler.model.lives import find_drift
+from scheduler.model.market import ADDRESS, VOLUME, StoredMarket
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
@@ -51,7 +53,8 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
 
 
 def _check(ports: Ports, slot_ids: Sequence[str]) -> int:
-    rules = ports.rules()
+    version = ports.store.rules_versions()
+    rules, extras = ports.rules(version), ports.extra_prices(version)
     slots = [slot for slot in ports.store.find_slots(ids=slot_ids) if slot.instance_id]
     if not slots:
         return 0
@@ -81,6 +84,8 @@ def _check(ports: Ports, slot_ids: Sequence[str]) -> int:
                 mirror(work, rules, current, machines.get(seen.instance_id or ""), serves=seen.id in serving)
                 if seen.state == "ready":
                     _note_probe(work, seen.id, failed=seen.id in failing)
+                if seen.instance_id in machines:
+                    _note_extras(work, rules, extras, seen.id, machines[seen.instance_id])
         _note_boots(work, rules, [slot for slot in before.values() if slot.state in BOOTING], machines)
         change_set = work.flush()
     interrupted = [
@@ -129,6 +134,29 @@ def _note_probe(work: UnitOfWork, name: str, *, failed: bool) -> None:
     count = slot.failed_probes + 1 if slot and failed else 0
     if slot is not None and slot.state == "ready" and slot.failed_probes != count:
         work.put(msgspec.structs.replace(slot, failed_probes=count))
+
+
+def _note_extras(work: UnitOfWork, rules: Rules, extras: StoredMarket, name: str, machine: Machine) -> None:
+    """Record in the cost ledger what the volume and the public address of a slot's machine cost, as far as the table of
+    prices has them. `extras`: these prices.
+    """
+    slot = work.slots.get(name)
+    pool = rules.pools.get(slot.pool) if slot else None
+    if slot is None or slot.meter is None or pool is None or machine.state not in {"pending", "running"}:
+        return
+    # The ledger books a stopped machine with the price of its storage, until the machine is started or gone.
+    if slot.meter.kind == "stopped" or slot.state == "stopped":
+        return
+
+    def find_price(kind: str) -> float:
+        found = extras.find_price(kind, "on-demand", [machine.zone] if machine.zone else ())
+        return found.price if found else 0.0
+
+    volume = (pool.ec2.volume_gib or 0) * find_price(VOLUME)
+    if "machine" in find_drift(slot, pool.launch_digest):  # its volume may have the size of earlier rules
+        volume = slot.meter.volume
+    address = find_price(ADDRESS) if "public" in machine.addresses else 0.0
+    work.note_prices(slot, volume=volume, address=address)
 
 
 def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, *, serves: bool) -> None:

@@ -44,7 +44,7 @@ def follow_spot_prices(ports: Ports) -> int:
             work.slots = transaction.load_slots(names[first : first + MOST_SLOTS])
             for slot in list(work.slots.values()):
                 if slot.meter is not None and slot.market == "spot" and slot.state in WITH_MACHINE:
-                    work.note_spot_price(slot, changed[slot.id])
+                    work.note_prices(slot, spot=changed[slot.id])
             change_set = work.flush()
         announce(ports, change_set, kick=False)
     return len(changed)

@@ -8,7 +8,7 @@ import msgspec
 
 from scheduler.model.costs import begin_of_hour
 from scheduler.model.machines import Offering
-from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
+from scheduler.model.market import ADDRESS, VOLUME, InstanceType, Price, PriceChange, StoredMarket
 from scheduler.model.pools import Pool, has_price
 from scheduler.model.rules import Rules
 from scheduler.operations.market.resolve import find_zones, has_requirements, list_types
@@ -70,8 +70,9 @@ def refresh_market(
 def refresh_on_demand(
     store: Store, source: MarketSource, rules: Rules, *, age: float = 0.0, all_pools: bool = False
 ) -> Refreshed:
-    """Read the on-demand prices of the instance types that the pools may use and whose price was not read for `age`
-    seconds. If AWS lists no price for a type, the known price stays. Raises CloudError; then nothing is written.
+    """Read the on-demand prices of the instance types that the pools may use, of volumes and of public addresses, as
+    far as they were not read for `age` seconds. If AWS lists no price for a type, the known price stays. Raises
+    CloudError; then nothing is written.
 
     `all_pools`: also for offerings with a price set by hand, and in pools that do not use the market.
     """
@@ -84,12 +85,15 @@ def refresh_on_demand(
 
 def _list_on_demand(rules: Rules, market: StoredMarket, *, all_pools: bool) -> set[str]:
     """Return the instance types whose on-demand price the pools need, because they are launched on demand or because a
-    spot price is compared with it. `all_pools`: also for offerings with a price set by hand, and in pools that do not
-    use the market.
+    spot price is compared with it; also VOLUME and ADDRESS, if machines of the pools may have them. `all_pools`: also
+    for offerings with a price set by hand, and in pools that do not use the market.
     """
     wanted: set[str] = set()
     for pool in rules.pools.values():
-        if not pool.is_elastic or not (all_pools or pool.uses_market):
+        if not pool.is_elastic:
+            continue
+        wanted |= {VOLUME, ADDRESS} if pool.ec2.volume_gib else {ADDRESS}
+        if not (all_pools or pool.uses_market):
             continue
         for entry in pool.offerings:
             is_compared = entry.market == "spot" and pool.market.spot_below is not None

@@ -1,9 +1,13 @@
-"""AWS's Pricing API in the emulator, as far as on-demand prices of EC2 need it: GetProducts with filters, page by page.
+"""AWS's Pricing API in the emulator, as far as on-demand prices of EC2 need it: GetProducts with filters, page by page,
+for instances, gp3 volumes and public IPv4 addresses.
 
 The emulator invents the prices (`spot_prices.find_on_demand_price`). The answers have the format of AWS.
 """
 
 import json
+import re
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
@@ -11,10 +15,11 @@ from werkzeug.wrappers import Response
 
 from scheduler.model.json_text import parse_json
 from workers.ec2.emulator.calls import Call
-from workers.ec2.emulator.spot_prices import find_on_demand_price
+from workers.ec2.emulator.spot_prices import A_GB_MONTH, AN_ADDRESS, find_on_demand_price
 
 SERVICE: Final = "pricing"
 ACTION: Final = "GetProducts"
+EC2, VPC = "AmazonEC2", "AmazonVPC"
 MOST_RESULTS: Final = 100
 _KIND: Final = "application/x-amz-json-1.1"
 _TERM, _RATE = "JRTCKXETXF", "6YS6EN2CT7"
@@ -49,21 +54,23 @@ def answer_products(call: Call) -> Response:
     call.
     """
     wanted = {key: value for key, value in call.parameters.items() if key not in {"MaxResults", "NextToken"}}
-    if call.action != ACTION or wanted.pop("ServiceCode", "") != "AmazonEC2":
-        return answer_price_error("InvalidParameterException", "expected GetProducts of AmazonEC2", 400)
-    kinds = {wanted["instanceType"]} if "instanceType" in wanted else None
-    regions = [wanted["regionCode"]] if "regionCode" in wanted else sorted(INSTANCE_TYPE_OFFERINGS["region"])
-    found = [
+    service = wanted.pop("ServiceCode", "")
+    if call.action != ACTION or service not in {EC2, VPC}:
+        return answer_price_error("InvalidParameterException", f"expected GetProducts of {EC2} or {VPC}", 400)
+    known: Any = INSTANCE_TYPE_OFFERINGS["region"]
+    regions = {wanted["regionCode"]} & {*known} if "regionCode" in wanted else {*known}
+    products = _make_products if service == EC2 else _make_addresses
+    found = (
         product
-        for region in regions
-        for kind in sorted({each["InstanceType"] for each in INSTANCE_TYPE_OFFERINGS["region"].get(region, ())})
-        if kinds is None or kind in kinds
-        if _matches(product := _make_product(kind, region), wanted)
-    ]
+        for region in sorted(regions)
+        for product in products(region, wanted.get("instanceType"))
+        if _matches(product, wanted)
+    )
     first = int(call.parameters.get("NextToken", "0"))
     most = min(MOST_RESULTS, int(call.parameters.get("MaxResults", MOST_RESULTS)))
-    page: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": list(map(json.dumps, found[first : first + most]))}
-    if len(found) > first + most:
+    listed = [*islice(found, first, first + most + 1)]
+    page: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": [*map(json.dumps, listed[:most])]}
+    if len(listed) > most:
         page["NextToken"] = str(first + most)
     return Response(json.dumps(page), content_type=_KIND)
 
@@ -78,14 +85,43 @@ def _matches(product: dict[str, Any], wanted: dict[str, str]) -> bool:
     return all(attributes.get(field) == value for field, value in wanted.items())
 
 
-def _make_product(kind: str, region: str) -> dict[str, Any]:
-    sku = f"{kind}-{region}".upper().replace(".", "").replace("-", "")
+def _make_products(region: str, only: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the products of EC2 in a region: instances, and a GB of a gp3 volume with its throughput. `only`: the
+    instance type to which the instances are limited.
+    """
+    for kind in sorted({each["InstanceType"] for each in INSTANCE_TYPE_OFFERINGS["region"][region]}):
+        if only in {None, kind}:
+            described = f"per On Demand Linux {kind} Instance Hour"
+            given = {"instanceType": kind, **_PLAIN}
+            yield _make_product(kind, region, "Compute Instance", given, find_on_demand_price(kind), "Hrs", described)
+    for usage, family, price, unit in (
+        ("EBS:VolumeUsage.gp3", "Storage", A_GB_MONTH, "GB-Mo"),
+        ("EBS:VolumeP-Throughput.gp3", "Provisioned Throughput", A_GB_MONTH / 2, "GiBps-mo"),
+    ):
+        given = {"volumeApiName": "gp3", "usagetype": f"{region}-{usage}"}
+        yield _make_product(usage, region, family, given, price, unit, f"per {unit} of gp3")
+
+
+def _make_addresses(region: str, _: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the products of VPC in a region: an hour of a public IPv4 address, in use and idle."""
+    for state in ("InUse", "Idle"):
+        usage = f"PublicIPv4:{state}Address"
+        given = {"group": "VPCPublicIPv4Address", "usagetype": f"{region}-{usage}"}
+        yield _make_product(usage, region, None, given, AN_ADDRESS, "Hrs", f"per {state} public IPv4 address per hour")
+
+
+def _make_product(
+    name: str, region: str, family: str | None, attributes: dict[str, str], dollars: float, unit: str, described: str
+) -> dict[str, Any]:
+    """Return a product with one price, as the Pricing API returns it. `family` None: AWS gives the product none."""
+    sku = re.sub(r"\W", "", f"{name}{region}".upper())
+    service = VPC if family is None else EC2
     name = f"{sku}.{_TERM}"
-    price = f"{find_on_demand_price(kind):.10f}"
+    price = f"{dollars:.10f}"
     rate = {
-        "unit": "Hrs",
+        "unit": unit,
         "rateCode": f"{name}.{_RATE}",
-        "description": f"${price} per On Demand Linux {kind} Instance Hour",
+        "description": f"${price} {described}",
         "beginRange": "0",
         "endRange": "Inf",
         "appliesTo": [],
@@ -95,9 +131,9 @@ def _make_product(kind: str, region: str) -> dict[str, Any]:
     return {
         "product": {
             "sku": sku,
-            "productFamily": "Compute Instance",
-            "attributes": {"servicecode": "AmazonEC2", "instanceType": kind, "regionCode": region, **_PLAIN},
+            **({} if family is None else {"productFamily": family}),
+            "attributes": {"servicecode": service, "regionCode": region, **attributes},
         },
-        "serviceCode": "AmazonEC2",
+        "serviceCode": service,
         "terms": {"OnDemand": {name: term}},
     }

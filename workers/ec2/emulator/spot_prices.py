@@ -28,6 +28,9 @@ AN_ACCELERATOR: Final = 0.6
 """Dollars per hour in an invented on-demand price: A_CPU for a vCPU, A_GIB for a GiB of memory, AN_ACCELERATOR for an
 accelerator.
 """
+A_GB_MONTH: Final = 0.08
+AN_ADDRESS: Final = 0.005
+"""Dollars for a GB of a gp3 volume in a month, and for an hour of a public IPv4 address."""
 MOST_RESULTS: Final = 1000
 _FILTER: Final = re.compile(r"Filter\.(\d+)\.(Name|Value\.\d+)")
 
