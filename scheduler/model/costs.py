@@ -185,7 +185,7 @@ def find_kind(slot: Slot) -> CostKind | None:
     """
     if slot.state not in METERED or (slot.instance_id is None and slot.machine is None):
         return None
-    if slot.interrupted_at is not None:
+    if slot.interrupted_at is not None and slot.state != "stopped":  # a stopped machine costs only its storage
         return "interrupted"
     if slot.state in HOLDING and slot.idle_since is None:
         return "used"

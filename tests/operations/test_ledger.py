@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler.model.costs import COST_KINDS, HOUR, Cost, CostKey, add_costs
@@ -151,6 +151,7 @@ STEPS = st.tuples(
 
 
 @given(steps=st.lists(STEPS, max_size=30))
+@example([("linux-1", 0.0, 0), ("linux-1", 0.0, 0), ("linux-1", 0.0, 3), ("linux-1", 0.0, 5), ("linux-1", 0.25, 2)])
 def test_the_ledger_has_every_second_of_every_machine_once(
     steps: list[tuple[str, float, int]],
 ) -> None:
