@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from leasehold.common.names import QUEUE_NAMES
-from scheduler.ports import Defect
+from scheduler.ports import Category, Defect
 
 
 class UnknownMetricError(ValueError):
@@ -30,21 +30,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     buckets: tuple[float, ...] = ()
 
 
-LAUNCH_RESULTS: Final = (
-    "success",
-    "capacity",
-    "quota",
-    "throttled",
-    "transient",
-    "auth",
-    "misconfigured",
-    "token",
-    "gone",
-    "state",
-    "not_found",
-    "unknown",
-    "aborted",
-)
+LAUNCH_RESULTS: Final[tuple[str, ...]] = ("success", *get_args(Category), "aborted")
 """The results of a launch request, as a label of metrics: `success`, the category of the cloud's error, or `aborted`
 (the machine was no longer wanted).
 """
