@@ -3,14 +3,23 @@
 import hashlib
 import hmac
 import os
+import re
 import socket
-from pathlib import Path
+from collections.abc import Iterator
+from math import floor, inf
+from pathlib import Path, PurePosixPath
 from typing import Final
 from uuid import uuid4
 
 MACHINE_ID: Final = Path("/etc/machine-id")
 STATE_FILE: Final = "machine-id"
 MIB: Final = 1024 * 1024
+NO_ID: Final = "uninitialized"
+"""Content of machine-id in images of machines that have not booted yet, see machine-id(5). Every clone of such an image
+has it.
+"""
+_CPU_DIGITS: Final = 1000
+"""A number of cpus is rounded down to a whole number of this part."""
 
 
 def find_machine_id(state: Path, source: Path = MACHINE_ID) -> str:
@@ -28,11 +37,13 @@ def find_machine_id(state: Path, source: Path = MACHINE_ID) -> str:
 
 
 def _read(path: Path) -> str | None:
-    """Return the id in this file; None if the file is missing or empty, as in container images."""
+    """Return the id in this file; None if the file is missing or has no id, as in images of containers and machines."""
     try:
-        return path.read_text(encoding="utf-8").strip() or None
-    except FileNotFoundError:
+        found = path.read_text(encoding="utf-8").strip()
+    except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
+        # Docker makes a folder in place of a missing file that is mounted.
         return None
+    return None if found == NO_ID or not found.strip("0-") else found
 
 
 def _keep(path: Path) -> str:
@@ -60,12 +71,80 @@ def find_state_folder() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "leasehold"
 
 
-def find_resources() -> dict[str, float]:
-    """Return the resources of this machine. `cpus`: the number of CPUs that this process may use. `memory_mib`: the
-    whole memory of the machine in MiB.
+def find_resources(root: Path = Path("/")) -> dict[str, float]:
+    """Return the resources that this process may use. `cpus`: the least of the machine's CPUs, the affinity of this
+    process, and the CPU limits of its cgroup and of all cgroups above. `memory_mib`: the least of the machine's memory
+    in MiB and the memory limits of these cgroups. `root`: the folder that contains `proc` and the mounted cgroups.
     """
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {"cpus": cpus, "memory_mib": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB}
+    cpus: float = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cpus = min(cpus, len(os.sched_getaffinity(0)))
+    memory: float = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for group in _list_cgroups(root):
+        cpus = min(cpus, _read_cpu_limit(group))
+        memory = min(memory, _read_memory_limit(group))
+    # Rounded down: a host must not offer more than its cgroup lets it use.
+    part = floor(cpus * _CPU_DIGITS + 1e-6) / _CPU_DIGITS
+    return {"cpus": int(part) if part == int(part) else part, "memory_mib": int(memory // MIB)}
+
+
+def _list_cgroups(root: Path) -> Iterator[Path]:
+    """Yield the folders of the cgroups, of version 1 and 2, to which this process belongs, and of all cgroups above
+    them that are visible here.
+    """
+    members: dict[str, PurePosixPath] = {}
+    for line in _list_lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2) if line.count(":") > 1 else ("", "-", "/")
+        # The group of version 2 has no controllers in this file.
+        members |= {name: PurePosixPath(path) for name in controllers.split(",")}
+    for line in _list_lines(root / "proc/self/mountinfo"):
+        fields, _, more = line.partition(" - ")
+        words, kind = fields.split(), more.split()
+        if len(words) < 5 or len(kind) < 3 or kind[0] not in {"cgroup", "cgroup2"}:  # noqa: PLR2004 - see proc(5)
+            continue
+        names = {""} if kind[0] == "cgroup2" else set(kind[2].split(","))
+        top = PurePosixPath(_unescape(words[3]))
+        mounted = root / _unescape(words[4]).lstrip("/")
+        for group in {members[name] for name in names if name in members}:
+            # In a container without a namespace of its own for cgroups, only the part below the mount is visible.
+            inner = group.relative_to(top) if group.is_relative_to(top) and ".." not in group.parts else PurePosixPath()
+            yield from (mounted / each for each in (inner, *inner.parents))
+
+
+def _read_cpu_limit(group: Path) -> float:
+    """Return how many CPUs a cgroup may use; infinite without a limit, or if none can be read."""
+    words = _read_word(group / "cpu.max").split()
+    words = words or [_read_word(group / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+    match words:
+        case [quota, period] if quota.isdecimal() and period.isdecimal() and int(period) and int(quota):
+            return int(quota) / int(period)
+        case _:
+            return inf
+
+
+def _read_memory_limit(group: Path) -> float:
+    """Return how many bytes of memory a cgroup may use; infinite without a limit, or if none can be read."""
+    # The kernel computes the last one from cgroups above, which a container may not see.
+    above = (line.split()[-1] for line in _list_lines(group / "memory.stat") if line.startswith("hierarchical_memory_"))
+    found = [_read_word(group / name) for name in ("memory.max", "memory.limit_in_bytes")]
+    return min((int(word) for word in (*found, *above) if word.isdecimal()), default=inf)
+
+
+def _read_word(path: Path) -> str:
+    return next(iter(_list_lines(path)), "").strip()
+
+
+def _list_lines(path: Path) -> list[str]:
+    """Return the lines of a file of the kernel; [] if this process cannot read it, for example on macOS."""
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+
+
+def _unescape(word: str) -> str:
+    """Return a path of mountinfo without the octal numbers in place of spaces and the like, see proc(5)."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
 
 
 def find_slot_name() -> str:
