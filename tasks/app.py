@@ -49,6 +49,9 @@ def make_app(settings: Settings) -> Celery:
     signs = settings.access.mode != "open"
     app = Celery(
         "leasehold",
+        # Given, because Celery would look for the loader and for Django's settings in the environment of the user.
+        loader="app",
+        fixups=[],
         task_cls="tasks.base:LeaseholdTask",
         include=MODULES,
         amqp="tasks.signing:SigningAMQP" if signs else None,
@@ -98,7 +101,7 @@ def _tasks(settings: Settings) -> dict[str, Any]:
 def _broker(settings: Settings) -> dict[str, Any]:
     url, user, password = split_login(settings.broker_url)
     return {
-        # All three, because a CELERY_BROKER_URL of the environment would replace a missing one.
+        # All three, because a CELERY_BROKER_URL of the environment (tasks/__init__.py) would replace a missing one.
         "broker_url": url,
         "broker_read_url": url,
         "broker_write_url": url,

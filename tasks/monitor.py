@@ -79,7 +79,8 @@ def main(arguments: Sequence[str]) -> None:
     if flower.basic_auth is not None:
         # The password is passed by the environment, because every user of this host can read a command line.
         os.environ["FLOWER_BASIC_AUTH"] = flower.basic_auth.get_secret_value()
-    app.start(["flower", f"--address={flower.host}", f"--port={flower.port}"])
+    # By default Flower runs a flowerconfig.py of the working folder.
+    app.start(["flower", f"--conf={os.devnull}", f"--address={flower.host}", f"--port={flower.port}"])
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from typing import Any
 
 # From the submodules: another thread may be importing the lazy attributes of the packages.
 from celery.app.base import Celery
+from celery.utils import uuid
 from kombu.connection import Connection
-from kombu.entity import Queue
 from kombu.messaging import Producer
 from kombu.utils.json import dumps
 
@@ -22,20 +22,17 @@ def make_writer(signer: Signer | None) -> MessageWriter:
 
 
 def _write_form(task: str, queue: str) -> dict[str, Any]:
-    # Do not make this the current app, so that the producer's tasks keep using their own.
-    app = Celery("leasehold-client", broker="memory://", set_as_current=False, fixups=[])
-    app.conf.update(
-        task_serializer="json",
-        accept_content=["json"],
-        task_ignore_result=True,
-        task_store_errors_even_if_ignored=False,
-    )
+    # The client runs within programs that use Celery themselves. So this is not the current app, and the loader and the
+    # configuration are given, because CELERY_LOADER and CELERY_CONFIG_MODULE name those of the program.
+    app = Celery("leasehold-client", set_as_current=False, fixups=[], loader="app")
+    # Not by `send_task`: it calls the program's receivers of signals, takes ids from the program's running task, and
+    # opens CELERY_BROKER_URL and CELERY_RESULT_BACKEND.
+    message = app.amqp.as_task_v2(uuid(), task, reply_to=app.thread_oid, ignore_result=True, argsrepr="")
     with Connection("memory://") as connection:
         producer: Any = Producer(connection)
         # The default exchange writes to the list directly and needs no binding, which a flush could remove.
-        place: Any = Queue(queue, routing_key=queue)
-        app.send_task(
-            task, args=[], queue=place, declare=[], producer=producer, ignore_result=True, argsrepr="", retry=False
+        producer.publish(
+            message.body, routing_key=queue, serializer="json", headers=message.headers, **message.properties
         )
         found: dict[str, Any] = producer.channel._get(queue)  # noqa: SLF001 - the message as it is stored
         return found

@@ -21,6 +21,15 @@ BATCH: Final = 40
 SECRET: Final = "swordfish"
 TASK_PAGE: Final = "/tasks/datatable?draw=1&start=0&length=1000&order[0][column]=0&columns[0][data]=name"
 USER: Final = "monitor:correct horse"
+FOREIGN: Final = {
+    "APP": "no_such_module",
+    "BROKER_URL": "redis://127.0.0.1:1/0",
+    "CELERY_BROKER_READ_URL": "redis://127.0.0.1:1/0",
+    "CELERY_CONFIG_MODULE": "no_such_module",
+    "FLOWER_BASIC_AUTH": "other:user",
+    "FLOWER_URL_PREFIX": "elsewhere",
+}
+"""Variables for another Celery application and another Flower of the user."""
 AUTHORIZATION: Final = {"Authorization": f"Basic {base64.b64encode(USER.encode()).decode()}"}
 
 Tasks = dict[str, dict[str, Any]]
@@ -62,8 +71,10 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def flower(stack: Stack, port: int) -> Iterator[Process]:
+    (stack.folder / "flowerconfig.py").write_text('url_prefix = "elsewhere"\n')
     environment = {
         **stack.environment,
+        **FOREIGN,
         "LEASEHOLD_FLOWER__PORT": str(port),
         # Without a password Flower serves no page of its API.
         "LEASEHOLD_FLOWER__BASIC_AUTH": USER,
@@ -79,6 +90,10 @@ def pages(flower: Process, port: int) -> Pages:
     wait_for(found.is_served, "Flower")
     wait_for(lambda: len(found.list_workers()) == len(QUEUE_NAMES), "the events of all workers")
     return found
+
+
+def test_flower_takes_no_settings_of_another_flower_or_application(pages: Pages) -> None:
+    assert pages.is_served()
 
 
 def test_the_page_of_each_worker_is_served_at_the_first_visit(pages: Pages) -> None:

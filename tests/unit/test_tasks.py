@@ -101,6 +101,40 @@ def test_the_environment_does_not_choose_the_broker(monkeypatch: pytest.MonkeyPa
     assert made.connection_for_read().hostname == "here"
 
 
+SHOW_APP = """
+from tasks.app import app, settings
+app.loader.import_default_modules()
+print(app.conf.humanize(with_defaults=True, censored=False), app.conf.broker_url, type(app.backend))
+print(app.connection_for_read().as_uri(), app.connection_for_write().as_uri(), len(app.tasks))
+"""
+
+
+def test_another_celery_application_of_the_user_changes_no_setting_of_ours(tmp_path: Path) -> None:
+    annotations = "task_annotations = {'*': {'rate_limit': '10/m'}}\nbroker_pool_limit = 1\n"
+    for name in ("celeryconfig", "shop_config"):
+        (tmp_path / f"{name}.py").write_text(annotations)
+    elsewhere = "redis://127.0.0.1:1/0"
+    foreign = {
+        "CELERY_CONFIG_MODULE": "shop_config",
+        "CELERY_LOADER": "default",
+        "CELERY_BROKER_URL": elsewhere,
+        "CELERY_BROKER_READ_URL": elsewhere,
+        "CELERY_BROKER_WRITE_URL": elsewhere,
+        "CELERY_RESULT_BACKEND": "no-such-backend://",
+        "DJANGO_SETTINGS_MODULE": "shop.settings",
+        "FORKED_BY_MULTIPROCESSING": "1",
+    }
+    own = {name: value for name, value in os.environ.items() if name not in foreign}
+    own |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "LEASEHOLD_BROKER__URL": "redis://here:1/0"}
+    shown = [
+        subprocess.run(
+            [sys.executable, "-c", SHOW_APP], cwd=tmp_path, env=each, capture_output=True, text=True, check=True
+        ).stdout
+        for each in (own, own | foreign)
+    ]
+    assert shown[0] == shown[1]
+
+
 @pytest.mark.parametrize(
     ("url", "user", "password"),
     [
