@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Final
+from typing import Final
 
 from leasehold.errors import Unavailable
 from leasehold.web.backend import Backend
 from scheduler.model.lives import find_drift, find_end_of_life
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
-from scheduler.model.slots import Slot
+from scheduler.model.slots import Slot, find_requested_image
 from scheduler.ports import RulesVersion, Store
 
 PARTS: Final = {
@@ -76,10 +76,7 @@ def find_image(slot: Slot, pool: Pool | None) -> str:
     """Return the image of a slot's machine: the image in its launch request, else the image of its pool if the machine
     was launched from the same image settings. Return "" if the image is not known.
     """
-    parameters: dict[str, Any] = (slot.launch_request or {}).get("parameters", {})
-    image = parameters.get("ImageId")
-    for configuration in parameters.get("LaunchTemplateConfigs", ()):
-        image = image or next((each.get("ImageId") for each in configuration.get("Overrides", ())), None)
+    image = find_requested_image(slot.launch_request)
     if image is None and pool is not None and slot.launch_digest is not None:
         image = None if "image" in find_drift(slot, pool.launch_digest) else pool.ec2.image
     return image or ""

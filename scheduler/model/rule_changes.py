@@ -92,4 +92,16 @@ def _show(path: str, value: Any) -> str:
         return "not set"
     if path.endswith(f".{_HIDDEN}"):
         return f"{len(str(value))} characters"
-    return f"{value:g}" if isinstance(value, float) else show(value)
+    return f"{value:g}" if isinstance(value, float) else show(_mask(value))
+
+
+def _mask(value: Any) -> Any:
+    """Return a value of the rules in which each user data is replaced by its length. Whole tables are shown if one of
+    two versions was written by another version of this program.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: f"{len(each)} characters" if key == _HIDDEN and isinstance(each, str) else _mask(each)
+        for key, each in value.items()
+    }

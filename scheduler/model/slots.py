@@ -169,7 +169,8 @@ class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
     """
     launch_request: dict[str, Any] | None = None
     """The complete launch request to the cloud. It is stored before it is sent, so that a repetition is
-    exactly equal. The request of a batch is stored on the first of its slots, until the cloud has answered.
+    exactly equal. The request of a batch is stored on the first of its slots, until the cloud has answered. The view
+    has only the image of it (`without_user_data`).
     """
     attempts: int = 0
     """Number of attempts so far at the launch or termination that is under way."""
@@ -230,6 +231,26 @@ def slot_order(slot_id: str) -> tuple[str, int, str]:
 def list_batches(slots: Iterable[Slot]) -> list[str]:
     """Return the ids of the batches of launches to which these slots belong, each once, in the order of the slots."""
     return list(dict.fromkeys(slot.batch for slot in slots if slot.batch is not None))
+
+
+def find_requested_image(request: Mapping[str, Any] | None) -> str | None:
+    """Return the id of the image in a launch request; None if there is no request, or if the request names none."""
+    parameters = (request or {}).get("parameters", {})
+    if image := parameters.get("ImageId"):
+        return str(image)
+    overrides = (each for part in parameters.get("LaunchTemplateConfigs", ()) for each in part.get("Overrides", ()))
+    return next((str(image) for each in overrides if (image := each.get("ImageId"))), None)
+
+
+def without_user_data(slot: Slot) -> Slot:
+    """Return a slot as the view has it. Of the launch request, which contains the user data of the pool, it keeps only
+    the image: every reader of the view can read all of it.
+    """
+    if slot.launch_request is None:
+        return slot
+    image = find_requested_image(slot.launch_request)
+    kept = None if image is None else {"parameters": {"ImageId": image}}
+    return slot if slot.launch_request == kept else msgspec.structs.replace(slot, launch_request=kept)
 
 
 def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: Any) -> tuple[Slot, Event]:

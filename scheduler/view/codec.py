@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from scheduler.model.reservations import Request, Reservation, is_over
+from scheduler.model.slots import Slot, without_user_data
 from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, Kind, Row
 
 _ENCODER = msgspec.json.Encoder()
@@ -40,6 +41,13 @@ def pack_changes(changes: Iterable[Change]) -> bytes:
     thousands of arguments.
     """
     return _PACKER.encode([_describe(change) for change in changes])
+
+
+def has_user_data(changes: Iterable[Change]) -> bool:
+    """Return whether one of these rows, which were read from the view, has user data of a pool. Processes of earlier
+    versions wrote it into the view.
+    """
+    return any(isinstance(each, Slot) and without_user_data(each) is not each for each in changes)
 
 
 def decode_row(kind: Kind, body: bytes) -> Row:
@@ -88,6 +96,8 @@ def decode_deltas(field: str, body: bytes) -> list[Change]:
 
 
 def _describe(change: Change) -> tuple[Kind, str, int, float, str, str]:
+    if isinstance(change, Slot):
+        change = without_user_data(change)
     # As text, because the MessagePack of Redis 6 has no bytes.
     body = _ENCODER.encode(change).decode()
     if isinstance(change, Gone):

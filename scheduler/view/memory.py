@@ -11,7 +11,7 @@ from typing import Any
 from leasehold.common.heartbeats import Heartbeat
 from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.model.reservations import Reservation, is_over
-from scheduler.model.slots import Slot
+from scheduler.model.slots import Slot, without_user_data
 from scheduler.model.view import KINDS, Change, Gone, Kind, Row, View, count_rows, is_newer
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import Heard, SetAside, ViewUnavailableError, check_reply_address
@@ -66,7 +66,8 @@ class InMemoryRedis:
         """Store each change that is newer than the stored copy of its row, and keep it for the readers that follow the
         changes. Delete the ended reservations and tombstones that are older than `kept_seconds`.
         """
-        for change in changes:
+        for each in changes:
+            change = without_user_data(each) if isinstance(each, Slot) else each
             taken = self._bury(change) if isinstance(change, Gone) else self._take(change)
             if taken:
                 self.sequence += 1

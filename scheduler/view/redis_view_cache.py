@@ -22,7 +22,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import SetAside, ViewUnavailableError
-from scheduler.view.codec import RowReader, decode_deltas, pack_changes
+from scheduler.view.codec import RowReader, decode_deltas, has_user_data, pack_changes
 from scheduler.view.connection import Ahead, Bundle, Command, load_script, name_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
 from scheduler.view.wait_blocks import WaitBlocks
@@ -73,6 +73,8 @@ class RedisViewCache:
         self._view: View | None = None
         self._make_view = make_view
         self._generation, self._sequence = b"", 0
+        self._has_user_data = False
+        """Whether this process has read a row with user data since the last rebuild."""
         self._early: tuple[bytes, int, list[Any] | None] | None = None
         """(generation, sequence, changes) that were read when the leader lock was taken: the position of this copy at
         that time, and the later changes. None: nothing was read.
@@ -167,7 +169,7 @@ class RedisViewCache:
     @redis_errors()
     def rebuild(self, rows: Iterable[Row]) -> View:
         """Replace the view by these rows from the database, and return this process's new copy. See ViewCache."""
-        self._view = None
+        self._view, self._has_user_data = None, False
         generation = cast("bytes", self._begin(self._keys.all, [secrets.token_hex(8)]))
         view = self._make_view()
         self._write_rows(rows, view, generation)
@@ -205,8 +207,11 @@ class RedisViewCache:
     @redis_errors()
     def matches_copy(self) -> bool:
         """Return whether the stored view has as many rows of each kind as this process's own copy. The counts cannot be
-        compared if other processes publish faster than this one reads; then return True. See ViewCache.
+        compared if other processes publish faster than this one reads; then return True. Return False if a process of
+        an earlier version has written user data into the view. See ViewCache.
         """
+        if self._has_user_data:
+            return False
         for _ in range(LOADS_TRIED):
             view = self.catch_up()
             stored = cast("list[int] | None", self._count(self._keys.all, [self._generation]))
@@ -302,7 +307,9 @@ class RedisViewCache:
                 return False
             try:
                 for field, body in zip(answer[2::2], answer[3::2], strict=True):
-                    view.apply_all(decode_deltas(field.decode(), body))
+                    changes = decode_deltas(field.decode(), body)
+                    self._has_user_data = self._has_user_data or has_user_data(changes)
+                    view.apply_all(changes)
             except msgspec.DecodeError:
                 return False
             is_done, self._sequence = bool(answer[0]), answer[1]
@@ -323,7 +330,9 @@ class RedisViewCache:
         try:
             for kind in ROW_TYPES:
                 for body in self._scan_kind(kind):
-                    view.apply_all(reader.decode(kind, body))
+                    rows = reader.decode(kind, body)
+                    self._has_user_data = self._has_user_data or (kind == "slots" and has_user_data(rows))
+                    view.apply_all(rows)
         except msgspec.DecodeError:
             return None
         return view

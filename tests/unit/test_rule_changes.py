@@ -51,6 +51,11 @@ def rules(**changes: Any) -> dict[str, Any]:
         ),
         # rules of another version of this program
         ({"pools": 3}, {"pools": {}}, ["pools: 3 -> {}", "scheduler: not set -> "]),
+        (
+            {"old": 1, "pools": {"linux": {}}},
+            {"old": 1, "pools": {"linux": {"ec2": {"user_data": "secret"}}}},
+            ['pools.linux.ec2: not set -> {"user_data": "6 characters"}'],
+        ),
     ],
 )
 def test_each_key_that_differs_is_named_with_both_values(

@@ -1,5 +1,6 @@
 """Rows at a given version, and the content of a view for comparisons."""
 
+import base64
 from typing import Any
 
 from scheduler.model.launch_backoff import Hold
@@ -12,6 +13,30 @@ from tests.builders import NOW, a_reservation, a_slot
 def slot_at(version: int, name: str = "linux-1", marked_at: float | None = None) -> Slot:
     """A slot at this version; each version is written one second after the one before."""
     return a_slot(name, version=version, marked_at=NOW + version if marked_at is None else marked_at)
+
+
+SECRET = "#!/bin/sh\necho user-data-of-the-pool"
+_ENCODED = base64.b64encode(SECRET.encode()).decode()
+_TEMPLATE = {"LaunchTemplateName": "boxes", "Version": "3", "LaunchTemplateSpecificationUserData": _ENCODED}
+LAUNCH_REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
+    "RunInstances": (
+        {"action": "RunInstances", "parameters": {"ImageId": "ami-1", "UserData": SECRET}},
+        {"parameters": {"ImageId": "ami-1"}},
+    ),
+    "CreateFleet": (
+        {
+            "parameters": {
+                "LaunchTemplateConfigs": [
+                    {"LaunchTemplateSpecification": _TEMPLATE, "Overrides": [{}, {"ImageId": "ami-2"}]}
+                ]
+            },
+            "batch": "b1",
+        },
+        {"parameters": {"ImageId": "ami-2"}},
+    ),
+    "no image": ({"parameters": {"UserData": SECRET}}, None),
+}
+"""Launch requests with user data, and what the view has of them."""
 
 
 def reservation_at(version: int, name: str = "r1", **changes: object) -> Reservation:

@@ -3,10 +3,12 @@
 No process uses the view after such a fault until it was rebuilt.
 """
 
+import base64
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis
 
@@ -16,7 +18,7 @@ from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import Ahead, make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from tests.servers import SERVERS, OpenRedis, start_own_redis
-from tests.view.rows import content, hold_at, reservation_at, slot_at
+from tests.view.rows import LAUNCH_REQUESTS, SECRET, content, hold_at, reservation_at, slot_at
 from workers.embedded_redis import RedisServer
 
 
@@ -41,6 +43,45 @@ def assert_no_view(*processes: RedisViewCache) -> None:
         assert view_cache.load() is None
         with pytest.raises(ViewUnavailableError):
             view_cache.read_slots(["linux-1"])
+
+
+def has_secret(client: redis.Redis) -> bool:
+    """Return whether any key of this Redis contains the user data of LAUNCH_REQUESTS."""
+    marks = (b"user-data-of-the-pool", base64.b64encode(SECRET.encode()))
+    texts = [
+        msgspec.json.encode(client.hgetall(key), enc_hook=str)
+        if client.type(key) == b"hash"
+        else repr(client.xrange(key)).encode()
+        if client.type(key) == b"stream"
+        else b""
+        for key in client.scan_iter()
+    ]
+    return any(mark in text for mark in marks for text in texts)
+
+
+@pytest.mark.parametrize("way", ["load", "catch_up"])
+@pytest.mark.parametrize("kind", LAUNCH_REQUESTS)
+def test_user_data_of_an_earlier_version_is_deleted_by_the_audit(
+    kind: str,
+    way: str,
+    redis_client: redis.Redis,
+    redis_url: str,
+    open_redis: OpenRedis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Processes of earlier versions publish whole launch requests while the cluster is upgraded."""
+    leader, earlier = open_view_caches(open_redis, redis_url)
+    slot = msgspec.structs.replace(slot_at(1, "linux-2"), launch_request=LAUNCH_REQUESTS[kind][0])
+    with monkeypatch.context() as patched:
+        patched.setattr("scheduler.view.codec.without_user_data", lambda slot: slot)
+        assert earlier.publish([slot])
+    assert has_secret(redis_client)
+    leader = leader if way == "catch_up" else RedisViewCache(open_redis(redis_url))
+    assert leader.catch_up() or leader.load()
+    assert not leader.matches_copy()
+    leader.rebuild([slot_at(1), slot])
+    assert leader.matches_copy()
+    assert not has_secret(redis_client)
 
 
 def test_a_flushed_view_is_refused_until_it_was_rebuilt(

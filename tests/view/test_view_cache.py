@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from scheduler.model.waits import Waits
 from scheduler.ports import ViewCache, ViewUnavailableError
 from tests.builders import NOW, a_lease
 from tests.view.conftest import MakeViewCache
-from tests.view.rows import content, hold_at, newest, reservation_at, slot_at
+from tests.view.rows import LAUNCH_REQUESTS, content, hold_at, newest, reservation_at, slot_at
 
 
 @dataclass
@@ -47,6 +48,22 @@ def test_a_rebuilt_view_contains_every_row_and_any_process_can_copy_it(make_view
     built = make_view_cache().rebuild(rows)
     assert content(built) == content(newest([*rows]))
     assert content(make_view_cache().load()) == content(built)
+
+
+@pytest.mark.parametrize("kind", LAUNCH_REQUESTS)
+def test_of_a_launch_request_the_view_has_only_the_image(cluster: Cluster, kind: str) -> None:
+    request, kept = LAUNCH_REQUESTS[kind]
+    old, new = (msgspec.structs.replace(slot_at(1, name), launch_request=request) for name in ("linux-1", "linux-2"))
+    cluster.leader.rebuild([old])
+    reader = cluster.make()
+    assert reader.load() is not None
+    assert cluster.writer.publish([new])
+    copies = [reader.catch_up(), cluster.make().load()]
+    found = [copy.slots for copy in copies if copy is not None] + [cluster.make().read_slots(["linux-1", "linux-2"])]
+    for slots in found:
+        assert slots == {slot.id: msgspec.structs.replace(slot, launch_request=kept) for slot in (old, new)}
+    assert len(found) == 3
+    assert cluster.leader.matches_copy()
 
 
 def test_a_process_that_never_copied_the_view_cannot_catch_up(cluster: Cluster) -> None:
