@@ -14,7 +14,7 @@ taken.
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +26,7 @@ import redis
 
 from leasehold.common.names import RESERVATIONS, TASK_PREFIX, RedisNames
 from leasehold.common.signing import PRINCIPAL, encode_canonically
-from scheduler.model.validation import InvalidInputError
+from scheduler.model.validation import Fault, InvalidInputError
 from scheduler.policy.load_shedding import QUERIES, QueueGauge, find_retry
 from scheduler.ports import ForeignAddressError, Meter, ViewUnavailableError
 from scheduler.view.redis_ports import RedisNotifier
@@ -108,7 +108,7 @@ def read_arrival(message: Mapping[str, Any], body: bytes) -> Arrival:
 
 
 def _read_document(body: bytes) -> _Document:
-    with suppress(msgspec.MsgspecError):
+    with suppress(msgspec.MsgspecError, RecursionError):
         arguments, named, _ = _BODY.decode(body)
         raw = arguments[0] if arguments else named.get("document")
         if raw is not None:
@@ -187,6 +187,16 @@ class Admission:
         if arrival.key is not None and not arrival.is_signed:
             self._keys[arrival.key] = self._monotonic()
         return True
+
+    def answer_unreadable(self, body: bytes, faults: Sequence[Fault]) -> None:
+        """Send the faults of a message that is no request to its sender, if the body names an address for the answer.
+        The sender would else wait until its time is over.
+        """
+        address = _read_document(body).reply_to
+        if address is not None:
+            errors = [{"index": 0, **msgspec.to_builtins(each)} for each in faults]
+            with suppress(ForeignAddressError, ViewUnavailableError):
+                self._notifier.reply(address, {"ok": False, "errors": errors})
 
     def note_left(self, number: str) -> None:
         """Record that the request with this number left the worker's process pool, with any result."""

@@ -149,8 +149,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         except UnprovenError as error:
             log.warning("A message was refused.", action="task.refused", error=str(error), why=error.reason)
             self._report("signature", [error.fault])
-            with suppress(*DROPPED):
-                self.answer_refused(args, kwargs, error.answer)
+            self._answer(args, kwargs, [error.fault])
             return "refused"
         except tuple(DROPPED) as error:
             return self._drop(error)
@@ -161,7 +160,13 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             # promise: bad-message-refused
             log.warning("A message was refused.", action="task.refused", error=str(error), arguments=shown)
             self._report("arguments", error.faults)
+            self._answer(args, kwargs, error.faults)
             return "refused"
+
+    def _answer(self, args: Sequence[Any], kwargs: Mapping[str, Any], faults: Sequence[Fault]) -> None:
+        with suppress(*DROPPED):
+            errors = [{"index": 0, **msgspec.to_builtins(each)} for each in faults]
+            self.answer_refused(args, kwargs, {"ok": False, "errors": errors})
 
     def _run(self, prepared: "Prepared") -> str:
         with acting_for(prepared.principal):
@@ -254,11 +259,6 @@ class UnprovenError(Exception):
     def __init__(self, fault: Fault, reason: str) -> None:
         self.fault, self.reason = fault, reason
         super().__init__(str(fault))
-
-    @property
-    def answer(self) -> dict[str, Any]:
-        """The answer to the sender of the refused message: `fault` as a document."""
-        return {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(self.fault)}]}
 
 
 def current_principal() -> Principal | None:

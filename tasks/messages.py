@@ -59,6 +59,14 @@ def check_message(queue: str, raw: object, known: Collection[str]) -> bytes:
     return content
 
 
+def find_body(raw: object) -> bytes:
+    """Return the bytes of the body of a message that `check_message` refused; b"" if it has no readable body."""
+    with suppress(InvalidInputError):
+        envelope = _table(raw, ".")
+        return _read_body(envelope.get("body"), _table(envelope.get("properties"), "properties").get("body_encoding"))
+    return b""
+
+
 def find_defect(error: InvalidInputError) -> Defect:
     """Return what is wrong with a message that `check_message` refused: "task" for an unknown task name, else
     "envelope".

@@ -3,7 +3,6 @@ is sent after the commit to the list in Redis that `reply_to` names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -119,11 +118,10 @@ class RequestTask(LeaseholdTask):
     roles = frozenset(ROLES)
 
     def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Send `answer` to the sender of a refused request, if its document names an address for the answer."""
-        with suppress(InvalidInputError):
-            (document,), _ = self.read_arguments(args, kwargs)
-            if address := find_address(document):
-                services.ports.notifier.reply(address, answer)
+        """Send `answer` to the sender of a refused request, if one of its arguments names an address for the answer."""
+        named = (find_address(each) for each in (*args, kwargs, *kwargs.values()))
+        if address := next(filter(None, named), None):
+            services.ports.notifier.reply(address, answer)
 
     def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Return the document of a request as the only argument for the task. Raises InvalidInputError if the arguments

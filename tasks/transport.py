@@ -24,7 +24,15 @@ from scheduler.view.connection import load_script
 from scheduler.view.set_aside import BROKER_TYPES, UNACKED, set_aside, set_aside_note
 from tasks.admission import ARRIVAL, find_admission, read_arrival
 from tasks.held_messages import QoS, read_clock
-from tasks.messages import check_message, describe_message, expired, find_defect, is_expired, report_refused
+from tasks.messages import (
+    check_message,
+    describe_message,
+    expired,
+    find_body,
+    find_defect,
+    is_expired,
+    report_refused,
+)
 from tasks.queues import GATHERED_TASKS, MOST_BYTES
 from workers.access import is_signed
 from workers.logs import get_logger
@@ -200,6 +208,8 @@ class Transport(redis.Transport):
                 report_refused(
                     queue, find_defect(error), error.faults, task=described["task"], message=described["task_id"]
                 )
+                if queue == RESERVATIONS and (admission := find_admission()) is not None:
+                    admission.answer_unreadable(find_body(message), error.faults)
                 return
             # promise: cluster-time-expiry
             if is_expired(message, read_clock()):

@@ -7,7 +7,6 @@ import copy
 import os
 import re
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from typing import Any, Final, TypeVar
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.schedules import OVERRIDES, find_clock_change, find_overlap, find_own_overlap, show_instant
+from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
 from scheduler.policy.capacity.fits import fits
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
@@ -255,7 +255,7 @@ def _parse(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
+        return parse_toml(path.read_bytes().decode("utf-8"))
     except OSError as error:
         raise fault(str(path), "a file that can be read", _describe(error)) from None
     except UnicodeDecodeError as error:

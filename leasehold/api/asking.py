@@ -18,14 +18,15 @@ from leasehold.api.service import Service, check_right, find_caller, read_body, 
 from leasehold.common.http_routes import LONGEST_WAIT_SECONDS, NUMBERS, REQUEST_HEADER, Route, quote_id
 from leasehold.errors import LeaseholdError, Overloaded
 from leasehold.web.caller import READS
+from leasehold.web.places import Places
 from leasehold.web.problems import describe_refusal
 from leasehold.web.problems import respond as respond_problem
 from scheduler.model.faults import Fault, InvalidInputError, show
 from scheduler.model.validation import MOST_NAME, is_whole_text
 
-MOST_WAITING: Final = 256
-"""The most requests of this process that wait for workers at the same time. A further request is refused at once with
-Overloaded.
+MOST_WAITING: Final = 1024
+"""The most requests of this process that wait for workers at the same time. A caller gets a quarter of them at the most
+(`Places`). A further request is refused at once with Overloaded.
 """
 _ITEMS: Final = "items"
 
@@ -41,7 +42,7 @@ class Asking:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._waiting = 0
+        self._places = Places(MOST_WAITING)
 
     async def ask(self, verb: str, route: Route, request: Request) -> Response:
         """Send a worker the request of this verb that the HTTP request describes, and respond with its answer."""
@@ -77,17 +78,17 @@ class Asking:
         in time, Overloaded if too many requests wait, and Unavailable if Redis does not answer.
         """
         client, caller = await self._service.open_client(request), find_caller(request)
-        name = None if key is None else _make_id(caller.principal or caller.name, verb, key)
-        if self._waiting >= MOST_WAITING:
-            raise Overloaded(f"{MOST_WAITING} requests of this server wait for workers; the request was not sent")
-        self._waiting += 1
-        try:
-            answer, joined = await client.exchange(verb, document, seconds, name, has_row=has_row)
-        except LeaseholdError as error:
-            self._log(request, verb, document, error)
-            raise
-        finally:
-            self._waiting -= 1
+        sender = caller.principal or caller.name
+        name = None if key is None else _make_id(sender, verb, key)
+        with self._places.using(sender) as has_place:
+            if not has_place:
+                count = self._places.count(sender)
+                raise Overloaded(f"{count} requests of {sender} wait for workers already; this one was not sent")
+            try:
+                answer, joined = await client.exchange(verb, document, seconds, name, has_row=has_row)
+            except LeaseholdError as error:
+                self._log(request, verb, document, error)
+                raise
         self._log(request, verb, document, Outcome(answer.get("ok") is True))
         if has_row and answer.get("ok") and answer.get("reservation"):
             row = None if joined is None or joined.row is None else write_joined(joined)

@@ -12,11 +12,14 @@ import msgspec
 from starlette.requests import Request
 
 from leasehold.common.http_routes import LONGEST_WAIT_SECONDS
+from scheduler.model.documents import MOST_FAULTS
 from scheduler.model.faults import Fault, InvalidInputError, show, suggest
 
 MOST_ITEMS: Final = 1000
 """The most items of one page."""
 USUAL_ITEMS: Final = 100
+MOST_VALUES: Final = 100
+"""The most values with commas between them in one parameter that are read; what follows counts as one more value."""
 
 
 class Query:
@@ -50,9 +53,9 @@ class Query:
         """Return the values of a parameter, which may be repeated or have several values with commas between them.
         Return None if the parameter is missing.
         """
-        values = [each for text in self.take_all(name) for each in text.split(",")]
+        values = [each for text in self.take_all(name) for each in text.split(",", MOST_VALUES)]
         for each in values:
-            if each not in choices:
+            if each not in choices and not self._has_enough():
                 self._refuse(name, f"one of {', '.join(sorted(choices))}{suggest(each, choices)}", each)
         return frozenset(values) if values else None
 
@@ -120,6 +123,8 @@ class Query:
     def end(self) -> None:
         """Raise InvalidInputError if a parameter was wrong or is not known."""
         for name in self._left:
+            if self._has_enough():
+                break
             known = ", ".join(self._known)
             self._faults.append(Fault(name, f"a known parameter ({known}){suggest(name, self._known)}", "this one"))
         if self._faults:
@@ -138,6 +143,12 @@ class Query:
             self._refuse(name, f"{kind} from {least:g} to {most:g}", text)
             return usual
         return value
+
+    def _has_enough(self) -> bool:
+        """Return whether the query has as many faults as a response reports: to find the name that was meant takes
+        long.
+        """
+        return len(self._faults) >= MOST_FAULTS
 
     def _refuse(self, name: str, wanted: str, got: object) -> None:
         self._faults.append(Fault(name, wanted, show(got)))

@@ -138,8 +138,9 @@ class Reading:
         """Store a heartbeat (message that a host is online), which the host of this slot has sent as the HTTP
         request.
         """
-        name, body = request.path_params["slot"], await read_body(request)
+        name = request.path_params["slot"]
         self._check_host(request, name)
+        body = await read_body(request)
         machine, version = read_text("machine", body.pop("machine", None)), body.pop("version", None)
         if body:
             raise fault(next(iter(body)), "a known key: machine or version", "this one")

@@ -18,6 +18,10 @@ from scheduler.model.faults import Fault as Found
 from scheduler.model.faults import InvalidInputError, fault, show
 
 _JSON: Final = "application/json"
+MOST_TABLES: Final = 100_000
+"""The most tables and lists in the JSON of a body. The event loop needs a second to make the 700,000 lists that a body
+of 2 MB can have.
+"""
 
 
 class MediaTypeError(Exception):
@@ -84,6 +88,8 @@ async def read_body(request: Request) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != _JSON and not kind.endswith("+json"):
         raise MediaTypeError(kind or "no Content-Type")
+    if content.count(b"{") + content.count(b"[") > MOST_TABLES:
+        raise InvalidInputError([Found("body", f"JSON with at most {MOST_TABLES} tables and lists", "more")])
     try:
         found = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -5,6 +5,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -22,11 +23,11 @@ from leasehold.console.live import live
 from leasehold.console.login import LOGIN_ROUTES
 from leasehold.console.page import Page, redirect, render
 from leasehold.console.pages import PAGES
-from leasehold.errors import LeaseholdError, Unavailable
+from leasehold.errors import LeaseholdError, Refused, Unavailable
 from leasehold.web.backend import Backend
 from leasehold.web.entrance import Entrance, find_route
 from leasehold.web.gate import Gate
-from leasehold.web.problems import make_problem, respond
+from leasehold.web.problems import find_status, make_problem, respond
 from leasehold.web.security import API_PATH, HEALTH_PATH, Security
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -109,9 +110,16 @@ async def explain_failure(request: Request, error: Exception) -> Response:
     """Answer a request that failed because Redis, the database or a worker did not answer, or because a worker refused
     the request.
     """
-    status = 503 if isinstance(error, Unavailable) else 502
-    template = "problem_part.html" if "hx-request" in request.headers else "problem.html"
-    return render(request, template, status=status, title="This cannot be shown now", detail=str(error))
+    if isinstance(error, Refused):
+        status, title = find_status(error.errors), "This request was refused"
+    else:
+        status, title = 503 if isinstance(error, Unavailable) else 502, "This cannot be shown now"
+    is_part = "hx-request" in request.headers
+    if is_part and status == HTTPStatus.FORBIDDEN:
+        # The page shows the text of such an answer for some seconds, and keeps what it has.
+        return respond(make_problem(status, str(error)))
+    template = "problem_part.html" if is_part else "problem.html"
+    return render(request, template, status=status, title=title, detail=str(error))
 
 
 def _make_start(path: str) -> Callable[[Request], Awaitable[Response]]:

@@ -8,8 +8,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from leasehold.console.page import read_form, redirect, render, url
-from leasehold.web.entrance import LOGIN_PATH, set_cookie
+from leasehold.web.entrance import set_cookie
 from leasehold.web.gate import Gate
+from leasehold.web.security import LOGIN_PATH
 from workers.logs import get_logger
 
 log = get_logger(__name__)

@@ -1,19 +1,22 @@
 """The form of a page of the console, and what every page uses: templates, links, forms and fragments."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 import jinja2
 from markupsafe import Markup, escape
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
 from leasehold.common.visible import make_visible
+from leasehold.errors import Fault, Refused
 from leasehold.web.backend import Backend
 from leasehold.web.caller import Caller
 
@@ -27,7 +30,11 @@ _ENVIRONMENT: Final = jinja2.Environment(
     # Every text of a value has its control characters shown; autoescape then escapes markup.
     finalize=lambda value: value if isinstance(value, Markup) else show(value),
 )
-_MOST_FIELDS: Final = 10_000
+_MOST_FIELDS: Final = 2000
+_LONG_FORM: Final = 16 * 1024
+"""Size in bytes from which on a form is read in a thread."""
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,23 @@ def caller(request: Request) -> Caller:
     """Return the caller of a request, as the gate identified it."""
     found: Caller = request.state.caller
     return found
+
+
+def needs(verb: str) -> Callable[[Handler], Handler]:
+    """Return a decorator for the handler of a route. It refuses a request whose caller may not use this verb before the
+    handler reads anything of the request. The route then answers with status 403.
+    """
+
+    def wrap(handler: Handler) -> Handler:
+        @wraps(handler)
+        async def answer(request: Request) -> Response:
+            if refusal := caller(request).find_refusal(verb):
+                raise Refused([Fault(0, "principal", f"a caller that may use `{verb}`", refusal, "forbidden")])
+            return await handler(request)
+
+        return answer
+
+    return wrap
 
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
@@ -102,10 +126,15 @@ def url(request: Request, path: str) -> str:
 async def read_form(request: Request) -> dict[str, list[str]]:
     """Return the fields of a form (`application/x-www-form-urlencoded`), each with its values in order.
 
-    Raises ValueError for a body that is no form, or has more than 10,000 fields.
+    Raises ValueError for a body that is no form, or has more than 2,000 fields.
     """
-    body = (await request.body()).decode("utf-8")
-    return parse_qs(body, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    body = await request.body()
+    # Python needs a second for 2 MB.
+    return _parse_form(body) if len(body) < _LONG_FORM else await run_in_threadpool(_parse_form, body)
+
+
+def _parse_form(body: bytes) -> dict[str, list[str]]:
+    return parse_qs(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
 
 
 def show(value: object) -> object:

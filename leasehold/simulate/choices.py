@@ -1,12 +1,12 @@
 """The combinations of settings that `leasehold simulate --compare` plays, each with its rules."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
 from scheduler.model.rules import SchedulerKeys, merge_rules, read_rules
+from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import InvalidInputError, fault, suggest
 
 MOST_COMBINATIONS: Final = 100
@@ -92,6 +92,6 @@ def _parse(text: str) -> Any:
     unchanged.
     """
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return text

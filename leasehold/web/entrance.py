@@ -15,11 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leasehold.web.gate import SAFE_METHODS, Admission, Gate
 from leasehold.web.problems import make_problem, respond
-from leasehold.web.security import API_PATH, HEALTH_PATH
+from leasehold.web.security import API_PATH, HEALTH_PATH, LOGIN_PATH
 from leasehold.web.sessions import SESSION_SECONDS
 from workers.logs import get_logger
 
-LOGIN_PATH: Final = "/login"
 _OPEN: Final = frozenset({HEALTH_PATH, LOGIN_PATH})
 _OPEN_FOLDERS: Final = ("/static/",)
 
@@ -65,7 +64,9 @@ class Entrance:
         the answer to the request: a refusal, or for a page with a token in its address the result of the login.
         `admission` None: the caller is unknown.
         """
-        if not is_api and request.method == "GET" and "token" in request.query_params:
+        # The parameters are read only if one of them may be the token: the caller is not known yet.
+        has_token = b"token=" in request.scope["query_string"] and "token" in request.query_params
+        if not is_api and request.method == "GET" and has_token:
             return self._exchange_token(request)
         if admission is None:
             return self._refuse_unknown(request, is_api=is_api)

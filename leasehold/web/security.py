@@ -17,7 +17,12 @@ from workers.console_settings import ConsoleSettings
 
 MOST_BODY: Final = 2 * 1024 * 1024
 """The most bytes of the body of a request."""
+MOST_LOGIN_BODY: Final = 16 * 1024
+"""The most bytes of the form of a login, which is read before the caller is known."""
+MOST_PARAMETERS: Final = 200
+"""The most parameters in the query of an address. A program that lists reservations by their ids needs the most."""
 HEALTH_PATH: Final = "/healthz"
+LOGIN_PATH: Final = "/login"
 API_PATH: Final = "/api/"
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -40,11 +45,10 @@ _OF_STATIC: Final = (*_HEADERS, (b"cache-control", b"no-cache"))
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
-_TOO_LARGE: Final = (413, "the body has more than 2 MB")
 
 
 class BodyTooLargeError(Exception):
-    """Raised in the application when the body of a request has more than MOST_BODY bytes."""
+    """Raised in the application when the body of a request has more bytes than it may have."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +106,13 @@ class Security:
         if refusal is not None:
             await self._refuse(scope, *refusal)(scope, receive, answer)
             return
+        most = self._find_most(scope)
         try:
-            await self._app(scope, _LimitedBody(receive), answer)
+            await self._app(scope, _LimitedBody(receive, most), answer)
         except BodyTooLargeError:
             if answer.has_begun:
                 raise
-            await self._refuse(scope, *_TOO_LARGE)(scope, receive, answer)
+            await self._refuse(scope, *_describe_excess(most))(scope, receive, answer)
 
     def _refuse(self, scope: Scope, status: int, text: str) -> Response:
         """Return the answer to a request that may not pass: problem details in JSON (RFC 9457) for the API, plain text
@@ -130,7 +135,13 @@ class Security:
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit():
             return (400, "expected a number of bytes in Content-Length")
-        return _TOO_LARGE if int(length[:20]) > MOST_BODY else None
+        if scope["query_string"].count(b"&") >= MOST_PARAMETERS:
+            return (400, f"expected at most {MOST_PARAMETERS} parameters in the address")
+        most = self._find_most(scope)
+        return _describe_excess(most) if int(length[:20]) > most else None
+
+    def _find_most(self, scope: Scope) -> int:
+        return MOST_LOGIN_BODY if scope["path"] == f"{self._prefix}{LOGIN_PATH}" else MOST_BODY
 
 
 def is_foreign(method: str, headers: Headers) -> bool:
@@ -145,6 +156,11 @@ def is_foreign(method: str, headers: Headers) -> bool:
         return True
     origin = headers.get("origin")
     return origin is not None and not is_safe and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+
+
+def _describe_excess(most: int) -> tuple[int, str]:
+    text = "2 MB" if most == MOST_BODY else f"{most // 1024} kB"
+    return 413, f"the body has more than {text}"
 
 
 async def _close(send: Send) -> None:
@@ -165,13 +181,13 @@ def _add_prefix(scope: Scope, prefix: str) -> Scope:
 class _LimitedBody:
     """An ASGI function `receive` that raises BodyTooLargeError when a body with no declared length gets too large."""
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive, self._seen = receive, 0
+    def __init__(self, receive: Receive, most: int) -> None:
+        self._receive, self._most, self._seen = receive, most, 0
 
     async def __call__(self) -> Message:
         message = await self._receive()
         self._seen += len(message.get("body", b""))
-        if self._seen > MOST_BODY:
+        if self._seen > self._most:
             raise BodyTooLargeError
         return message
 

@@ -1,6 +1,7 @@
 """A JSON parser for texts that people write. A key that appears twice in one table is an error, as it is in TOML."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,6 @@ def parse_json(text: str) -> Any:
 def _make_table(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)} appears twice in one table")
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice} appears twice in one table")
     return table

@@ -3,7 +3,6 @@
 The steps of a timeline are read in order. A step may only name what was declared before it.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -19,6 +18,7 @@ from scheduler.model.json_text import parse_json
 from scheduler.model.pools import find_pool_of_number
 from scheduler.model.reservations import list_instances
 from scheduler.model.rules import Rules, merge_rules, read_rules
+from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import (
     Amount,
     Before,
@@ -124,7 +124,7 @@ def load_scenario(path: Path) -> Scenario:
     """Read and check a scenario file, JSON or TOML. Raises InvalidInputError with one line for the first fault."""
     try:
         text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
+        document = parse_toml(text) if path.suffix == ".toml" else parse_json(text)
     except OSError as error:
         raise fault(str(path), "a file that can be read", error.strerror or "nothing") from None
     except (ValueError, RecursionError) as error:  # no JSON, no TOML, no UTF-8, a number of thousands of digits

@@ -152,6 +152,7 @@ BAD = [
     ("POST", "/reservations", b"[1]", {}, 400, "body"),
     ("POST", "/reservations", b"\xff", {}, 400, "body"),
     ("POST", "/reservations", b"[" * 100_000, {}, 400, "body"),
+    ("POST", "/reservations", b"[" + b"[]," * 100_000 + b"[]]", {}, 400, "body"),
     ("POST", "/reservations", b"{}", {"Content-Type": "text/plain"}, 415, None),
     ("POST", "/reservations", b" " * (2 * 1024 * 1024 + 1), {}, 413, None),
     ("POST", "/reservations", b"{}", {"Idempotency-Key": "k" * 201}, 400, "request"),
@@ -250,6 +251,50 @@ def test_the_rules_are_routed(api: Caller, intake: FakeIntake) -> None:
         ("preview", {"rules": rules}),
         ("apply", {"rules": rules, "expected": 2}),
     ]
+
+
+@pytest.fixture
+def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let at most twelve requests of a server wait for workers."""
+    monkeypatch.setattr("leasehold.api.asking.MOST_WAITING", 12)
+
+
+@pytest.mark.usefixtures("few_places")
+def test_the_waiting_requests_of_one_caller_leave_places_for_others(console: Console, intake: FakeIntake) -> None:
+    reader, producer = enter_as(console, "eye", "reader"), enter_as(console, "shop", "producer")
+    intake.handler = lambda verb, document: None if verb == "query" else accept(verb, document)
+    found: list[int] = []
+
+    def ask() -> None:
+        found.append(reader.post("/reservations/query?timeout=20", {"ids": ["r1"]}).status)
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: len(found) == 3, "the refusals of what exceeds a quarter of the places")
+    assert found == [503] * 3
+    assert producer.post("/reservations", {"id": "r1", "system": "s"}).status == 201
+    intake.handler = accept
+    for thread in threads:
+        thread.join()
+    assert found == [503] * 3 + [200] * 3
+
+
+@pytest.mark.parametrize("verb", sorted(verb for verb, route in ROUTES.items() if route.has_body))
+def test_no_body_is_read_before_the_right_of_the_caller_is_checked(
+    verb: str, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    route = ROUTES[verb]
+    roles: tuple[Role, ...] = ("reader", "host", "producer")
+    other = next(role for role in roles if role not in ROLES_BY_VERB[verb])
+    caller = enter_as(console, "other", other)
+    monkeypatch.setattr("msgspec.json.decode", None)
+    path = route.path.replace(f"{{{route.field}}}", "a")
+    assert caller.send(route.method, path, b"{}").status == 403
+
+
+def test_an_address_with_very_many_parameters_is_refused(api: Caller) -> None:
+    assert api.get(f"/reservations?{'&'.join(['phase=x'] * 201)}").status == 400
 
 
 def test_many_requests_wait_at_the_same_time(api: Caller, intake: FakeIntake) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from starlette.routing import Route
 
 from leasehold.common.signing import make_key
+from leasehold.console.pages import PAGES
 from leasehold.web.security import MOST_BODY, POLICY
 from leasehold.web.sessions import SESSION_SECONDS, issue_cookie, make_binding
 from leasehold.web.token_file import TokenFileError, read_token, write_token
@@ -261,6 +263,49 @@ def test_a_path_prefix_works_whether_the_proxy_removes_it_or_not(make_console: M
     for path in ("/lease/hold/static/console.css", "/static/console.css", "/lease/hold/healthz", "/healthz"):
         assert browser.get(path).status == 200, path
     assert browser.get("/lease/hold").location == "/lease/hold/fleet"
+
+
+def list_changes() -> list[str]:
+    """Return an address for each form of the pages."""
+    routes = [route for page in PAGES for route in page.routes if isinstance(route, Route)]
+    paths = [route.path for route in routes if "POST" in (route.methods or ())]
+    return [
+        re.sub(r"\{verb\}", "cancel", path).replace("{name:path}", "a").replace("{slot:path}", "a") for path in paths
+    ]
+
+
+def test_no_form_is_read_before_the_right_of_the_caller_is_checked(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = logged_in(console, "eye", "reader")
+    headers = {"X-CSRF-Token": browser.csrf()}
+    monkeypatch.setattr("leasehold.console.page.parse_qs", None)
+    monkeypatch.setattr("tomllib.loads", None)
+    found = {path: browser.send("POST", path, b"rules=a", headers).status for path in list_changes()}
+    assert {path for path, status in found.items() if status >= 500} == set()
+    assert [found["/what-if/preview"], found["/what-if/apply"], found["/reservations/bulk"]] == [403] * 3
+
+
+def test_a_dotted_key_of_very_many_parts_is_refused(console: Console) -> None:
+    browser = console.entered()
+    rules = ".".join(["a"] * 60_000) + " = 1"
+    answer = browser.post("/what-if/preview", {"rules": rules}, X_CSRF_Token=browser.csrf())
+    assert "a key has more than 32 parts" in answer.text
+
+
+def test_a_cookie_is_found_without_the_parser_whose_time_grows_with_the_square(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = logged_in(console)
+    monkeypatch.setattr("starlette.requests.cookie_parser", None)
+    browser.cookies["x"] = '"' + "\\" * 10_000 + '"'
+    assert browser.get("/about").status == 200
+
+
+def test_the_form_of_a_login_is_short(console: Console) -> None:
+    """It is read before the caller is known."""
+    answer = console.browser().post("/login", {"name": "a" * 20_000, "key": "b"})
+    assert (answer.status, answer.text) == (413, "leasehold: the body has more than 16 kB\n")
 
 
 @pytest.mark.parametrize("chunked", [True, False])

@@ -1,5 +1,6 @@
 """The middleware in front of the queues: which messages it passes on."""
 
+import json
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -155,6 +156,40 @@ def test_queries_are_abandoned_by_cluster_time(
         asked = Arrival("m", "query", None, None, sent_at=clock.now() - seconds, patience=50.0)
         assert admission._is_abandoned(asked) is is_abandoned
     admission._broker.close()
+
+
+DEEP: Any = []
+for _ in range(40):
+    DEEP = [DEEP]
+UNREADABLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # What is wrong -> fields of the document, headers
+    "nested too deeply": ({"labels": DEEP}, {}),
+    "a value that only kombu knows": ({"labels": {"__type__": "datetime", "__value__": 7}}, {}),
+    "an ETA": ({}, {"eta": "2026-11-28T00:00:00Z"}),
+    "an unknown task": ({}, {"task": task_name(RESERVATIONS, "sumbit")}),
+}
+
+
+@pytest.mark.usefixtures("clock", "meter")
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_request_that_a_worker_cannot_read_is_answered_at_once(
+    redis_client: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Its sender would wait for the answer until its time is over, and keep a place from others meanwhile."""
+    monkeypatch.setattr(services, "settings", read_settings({"broker": {"url": redis_url}}))
+    monkeypatch.setattr(services, "_redis", PerProcess(lambda: redis_client), raising=False)
+    monkeypatch.setattr("tasks.transport.find_admission", find_admission.__wrapped__)
+    more, headers = UNREADABLE[what]
+    address = "leasehold:reply:unreadable"
+    redis_client.delete(address)
+    document = {"id": "r1", "system": "s", "request": "unreadable", "reply_to": address, **more}
+    envelope = an_envelope(RESERVATIONS, task_name(RESERVATIONS, "submit"), [[document], {}, None], "one")
+    envelope["headers"] |= headers
+    transport: Any = Transport(Connection("redis://127.0.0.1:1"))
+    transport._deliver(envelope, RESERVATIONS)
+    (answer,) = map(json.loads, cast("list[bytes]", redis_client.lrange(address, 0, -1)))
+    assert answer["ok"] is False
+    assert [each["index"] for each in answer["errors"]] == [0]
 
 
 def test_a_queue_and_the_notes_of_messages_with_a_wrong_type_are_set_aside_and_made_again(

@@ -13,7 +13,7 @@ from leasehold.client.models import Explanation, Reservation
 from leasehold.console.actions import describe_action, find_action
 from leasehold.console.changes import Outcome, change
 from leasehold.console.event_rows import make_rows
-from leasehold.console.page import Page, backend, caller, read_form, render
+from leasehold.console.page import Page, backend, caller, needs, read_form, render
 from leasehold.console.pages.reservations import read_number
 from leasehold.errors import NotAnswered, Refused, Unavailable
 from leasehold.web.caller import Caller
@@ -106,6 +106,7 @@ async def explain_wait(request: Request) -> Response:
     )
 
 
+@needs("cancel")
 async def press_change(request: Request) -> Response:
     """Make the smallest change that a page has shown. A worker first searches for the smallest change again, because
     the state may have changed since. If the worker finds another change or none, nothing is changed, and the page shows
@@ -133,9 +134,14 @@ async def press_change(request: Request) -> Response:
 
 async def change_reservation(request: Request) -> Response:
     """Carry out one command about a reservation: cancel, suspend, resume, or a new priority."""
-    name, verb = request.path_params["name"], request.path_params["verb"]
+    verb = request.path_params["verb"]
     if verb not in VERBS:
         raise HTTPException(404, f"There is no command {verb[:80]}.")
+    return await needs(verb)(_carry_out)(request)
+
+
+async def _carry_out(request: Request) -> Response:
+    name, verb = request.path_params["name"], request.path_params["verb"]
     form = await read_form(request)
 
     async def act(client: AsyncClient) -> object:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from leasehold.client.async_client import AsyncClient
 from leasehold.console.changes import Outcome, change
 from leasehold.console.last_tick import read_waits
-from leasehold.console.page import Page, backend, caller, read_form, render
+from leasehold.console.page import Page, backend, caller, needs, read_form, render
 from leasehold.console.reservation_list import (
     MOST_SELECTED,
     PHASE_CHOICES,
@@ -97,6 +97,7 @@ def _list(feed: Feed, wanted: ReservationFilter, most: int = ROWS_A_PAGE) -> Res
         return list_page(feed.view, wanted, most)
 
 
+@needs("cancel")
 async def preview_bulk(request: Request) -> Response:
     """Show what a bulk change would do: the reservations that it would change, and the selected reservations that it
     cannot change.
@@ -117,6 +118,7 @@ async def preview_bulk(request: Request) -> Response:
     return render(request, "bulk.html", fault=None, bulk=bulk, changed=changed, left=left)
 
 
+@needs("cancel")
 async def carry_out_bulk(request: Request) -> Response:
     """Carry out a bulk change, and show the outcome of each item."""
     bulk, fault = await _read_bulk(request)

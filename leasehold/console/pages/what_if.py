@@ -2,7 +2,6 @@
 rules, and apply the edited rules.
 """
 
-import tomllib
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -13,12 +12,15 @@ from starlette.routing import Route
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.rules import RulesApplied
 from leasehold.console.changes import change
-from leasehold.console.page import Page, backend, caller, read_form, render
+from leasehold.console.page import Page, backend, caller, needs, read_form, render
 from leasehold.errors import Refused
 from leasehold.texts.toml_text import format_toml
+from scheduler.model.toml_text import parse_toml
 from scheduler.simulation.show import DECIMALS_FOR_PEOPLE, format_decision, tidy
 
 VERSIONS: Final = 20
+MOST_RULES: Final = 256 * 1024
+"""The most characters of rules in the editor. Python needs about a second to read them."""
 MOST_DECISIONS: Final = 60
 """The most pairs of decisions (by the present and by the proposed rules) that the page shows; the totals on the page
 count all decisions.
@@ -40,11 +42,12 @@ async def show_rules(request: Request) -> Response:
     )
 
 
+@needs("preview")
 async def preview(request: Request) -> Response:
     """Show what the rules of the form would change, and the decisions of the next tick under both rules."""
     form = await read_form(request)
     text = form.get("rules", [""])[0]
-    document, fault = read_toml(text)
+    document, fault = await backend(request).run_plain(read_toml, text)
     if document is None:
         return render(request, "preview.html", faults=[fault], preview=None)
     client = await backend(request).client(caller(request))
@@ -69,12 +72,13 @@ async def preview(request: Request) -> Response:
     )
 
 
+@needs("apply")
 async def apply(request: Request) -> Response:
     """Put the rules of the form in force, if the version that the page showed is still in force. Else the request is
     refused, and the page shows that.
     """
     form = await read_form(request)
-    document, fault = read_toml(form.get("rules", [""])[0])
+    document, fault = await backend(request).run_plain(read_toml, form.get("rules", [""])[0])
     expected = form.get("expected", [""])[0]
     if document is None or not (expected.isascii() and expected.isdigit()):
         fault = fault or "expected: expected the number of a version"
@@ -89,9 +93,11 @@ async def apply(request: Request) -> Response:
 
 def read_toml(text: str) -> tuple[dict[str, Any] | None, str]:
     """Return (the document of a TOML text, ""), or (None, a sentence with the place of the error) for another text."""
+    if len(text) > MOST_RULES:
+        return None, f"rules: expected at most {MOST_RULES} characters, got {len(text)}"
     try:
-        return tomllib.loads(text), ""
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text), ""
+    except ValueError as error:
         return None, f"rules: expected TOML, got {error}"
 
 

@@ -7,7 +7,6 @@ All other times (boots, deadlines of interruptions) are those of the settings, i
 import math
 import random
 import time
-import tomllib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from moto.ec2.models import ec2_backends
 from moto.ssm.models import ssm_backends
 
 from scheduler.model.json_text import parse_json
+from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import (
     Amount,
     Count,
@@ -227,7 +227,7 @@ def parse_script(text: str, kind: Literal["TOML", "JSON"], name: str = "script")
     InvalidInputError, which contains the name, if the text is wrong.
     """
     try:
-        document: Any = parse_json(text) if kind == "JSON" else tomllib.loads(text)
+        document: Any = parse_json(text) if kind == "JSON" else parse_toml(text)
     except ValueError as error:
         raise fault(name, f"valid {kind}", str(error)) from None
     if not isinstance(document, dict):

@@ -1,11 +1,11 @@
 """The settings of the EC2 emulator: delays, limits and injected faults. They come from a file or the control API."""
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from scheduler.model.json_text import parse_json
+from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import (
     Amount,
     Before,
@@ -328,7 +328,7 @@ def load_settings(path: Path) -> EmulatorSettings:
     text = path.read_text(encoding="utf-8")
     kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
-        document: Any = parse_json(text) if kind == "JSON" else tomllib.loads(text)
+        document: Any = parse_json(text) if kind == "JSON" else parse_toml(text)
     except ValueError as error:
         raise fault(path.name, f"valid {kind}", str(error)) from None
     if not isinstance(document, dict):
