@@ -10,7 +10,9 @@ from starlette.routing import Route
 from leasehold.console.page import read_form, redirect, render, url
 from leasehold.web.entrance import set_cookie
 from leasehold.web.gate import Gate
+from leasehold.web.problems import make_problem, respond
 from leasehold.web.security import LOGIN_PATH
+from scheduler.ports import StoreUnavailableError
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -18,6 +20,10 @@ _FAILURES: Final = {
     "token": "This token is not valid any more. The running stack prints a new address at each start.",
     "": "There is no principal with this name and key.",
 }
+_ONLY_HERE: Final = (
+    "This browser is logged out. The database does not answer, so other processes of the console accept a copy of the"
+    " session's cookie until it answers again."
+)
 
 
 async def show_login(request: Request) -> Response:
@@ -47,10 +53,17 @@ async def log_in(request: Request) -> Response:
 
 
 async def log_out(request: Request) -> Response:
-    """End the session and show the login page."""
+    """End the session and show the login page. If the database does not answer, the response has status 503 and states
+    where a copy of the cookie still works; the cookie itself is removed.
+    """
     gate: Gate = request.app.state.gate
-    gate.log_out(request)
-    answer = redirect(request, LOGIN_PATH)
+    try:
+        await run_in_threadpool(gate.log_out, request)
+    except StoreUnavailableError as error:
+        log.warning("A logout was not stored.", action="console.logout_not_stored", error=str(error))
+        answer: Response = respond(make_problem(503, _ONLY_HERE))
+    else:
+        answer = redirect(request, LOGIN_PATH)
     answer.delete_cookie(gate.cookie_name, path=request.scope.get("root_path", "") or "/")
     return answer
 

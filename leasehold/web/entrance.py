@@ -57,6 +57,9 @@ class Entrance:
         if found is None and "authorization" in request.headers:
             await run_in_threadpool(self._gate.look_again)
             found = self._gate.admit(request)
+        session = None if found is None else found.session
+        if session is not None and await run_in_threadpool(self._gate.is_ended, session):
+            return None
         return found
 
     def _answer(self, request: Request, admission: Admission | None, *, is_api: bool) -> Response | None:

@@ -17,9 +17,11 @@ from typing import Final, Literal
 from starlette.requests import HTTPConnection, Request
 
 from leasehold.web.caller import TOKEN_NAME, Caller, Source
+from leasehold.web.ended_sessions import EndedSessions
 from leasehold.web.failed_logins import FailedLogins
 from leasehold.web.principals import PrincipalReader
 from leasehold.web.sessions import (
+    SESSION_SECONDS,
     Session,
     is_current,
     is_signed,
@@ -44,11 +46,13 @@ AccessMode = Literal["open", "warn", "signed"]
 @dataclass(frozen=True)
 class Admission:
     """A known caller, which may pass the gate. `csrf`: the token that each of its changing requests must carry, so that
-    no other web site can send one; None: its requests need no token.
+    no other web site can send one; None: its requests need no token. `session`: the session whose cookie the request
+    has; None: it was admitted by something else.
     """
 
     caller: Caller
     csrf: str | None = None
+    session: Session | None = None
 
 
 class Gate:
@@ -64,8 +68,7 @@ class Gate:
         self._token = None if path is None else read_token(Path(path))
         self._networks = [ipaddress.ip_network(each) for each in self._console.trusted_proxies or ()]
         self._failures = FailedLogins(principals.monotonic)
-        self._ended: dict[str, float] = {}
-        """Random number of each session that was logged out -> cluster time at which the session began."""
+        self._ended = EndedSessions(principals.store, principals.monotonic)
         self.cookie_name = f"leasehold-{self._console.port}"
 
     def refresh(self) -> None:
@@ -125,13 +128,19 @@ class Gate:
             return None
         return issue_cookie("token", TOKEN_NAME, self._token_binding(), self._now(self._read()))
 
+    def is_ended(self, session: Session) -> bool:
+        """Return whether the session was logged out, in this or another process. This reads the database."""
+        return self._ended.has(session.nonce)
+
     def log_out(self, request: Request) -> None:
-        """End the session of this request in this process. This process refuses a copy of the cookie from now on."""
-        session = open_cookie(find_cookie(request, self.cookie_name) or "")
-        if session is not None and self.admit(request) is not None:
-            now = self._now(self._read())
-            self._ended = {nonce: at for nonce, at in self._ended.items() if is_current(_at(session, at), now)}
-            self._ended[session.nonce] = session.issued_at
+        """End the session of this request: every process refuses a copy of its cookie from now on. This writes to the
+        database. Raises StoreUnavailableError if the database does not answer: then only this process refuses the copy
+        until the database answers again.
+        """
+        admission = self.admit(request)
+        if admission is not None and admission.session is not None:
+            session = admission.session
+            self._ended.end(session.nonce, session.issued_at + SESSION_SECONDS)
 
     def note_failure(self, request: HTTPConnection) -> float | None:
         """Count a failed login. If this peer (network address) failed too often, return the seconds until one more
@@ -183,23 +192,27 @@ class Gate:
 
     def _admit_cookie(self, value: str | None) -> Admission | None:
         session = None if value is None else open_cookie(value)
-        if value is None or session is None or session.nonce in self._ended:
+        if value is None or session is None or self._ended.is_known(session.nonce):
             return None
         known = self._read()
         if not is_current(session, self._now(known)):
             return None
-        return self._admit_token(value, known) if session.source == "token" else self._admit_key(value, session, known)
+        if session.source == "token":
+            return self._admit_token(value, session, known)
+        return self._admit_key(value, session, known)
 
-    def _admit_token(self, value: str, known: KnownPrincipals | None) -> Admission | None:
-        if self._token is None or not is_signed(value, self._token_binding()):
+    def _admit_token(self, value: str, session: Session, known: KnownPrincipals | None) -> Admission | None:
+        binding = self._token_binding()
+        if self._token is None or not is_signed(value, binding):
             return None
-        return Admission(self._token_caller(known), make_csrf_token(self._token_binding(), value))
+        return Admission(self._token_caller(known), make_csrf_token(binding, value), session)
 
     def _admit_key(self, value: str, session: Session, known: KnownPrincipals | None) -> Admission | None:
         row = None if known is None else known.principals.get(session.name)
         if known is None or row is None or not is_signed(value, self._bind(known, row.key)):
             return None
-        return Admission(self._principal_caller(row, "principal"), make_csrf_token(self._bind(known, row.key), value))
+        csrf = make_csrf_token(self._bind(known, row.key), value)
+        return Admission(self._principal_caller(row, "principal"), csrf, session)
 
     def _token_caller(self, known: KnownPrincipals | None) -> Caller:
         """Return the caller that has the token of the local stack. Its requests are signed as the principal
@@ -284,7 +297,3 @@ def split_basic(text: str) -> tuple[list[str], str]:
     name, _, key = text.rpartition(":")
     half = name[: len(name) // 2]
     return ([name, half] if name == f"{half}:{half}" else [name]), key
-
-
-def _at(session: Session, issued_at: float) -> Session:
-    return Session(session.source, session.name, issued_at, session.nonce)

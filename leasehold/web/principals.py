@@ -18,7 +18,7 @@ class PrincipalReader:
     """
 
     def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._store, self.monotonic = store, monotonic
+        self.store, self.monotonic = store, monotonic
         self._guard = threading.Lock()
         self._known: KnownPrincipals | None = None
         self._tried_at = float("-inf")
@@ -40,7 +40,7 @@ class PrincipalReader:
                 return self._known
             self._tried_at = self.monotonic()
             try:
-                self._known = read_principals(self._store, self._known, self.monotonic)
+                self._known = read_principals(self.store, self._known, self.monotonic)
             except StoreUnavailableError:
                 if self._known is None:
                     raise

@@ -1,4 +1,5 @@
-"""Sessions of people: signed cookies without a table of sessions, and the tokens against forged requests (CSRF).
+"""Sessions of people: signed cookies, and the tokens against forged requests (CSRF). The database has only the sessions
+that were logged out (leasehold/web/ended_sessions.py).
 
 A cookie contains how the person logged in (by the token of a local stack, or as a principal), the name of the person,
 and the time of the login. Its signature is made with the secret of the cluster and with the present key of that

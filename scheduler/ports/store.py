@@ -218,6 +218,11 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         again. Call `load_principals` first.
         """
 
+    def end_session(self, session: str, until: float) -> None:
+        """Store that the session of the console with this id was logged out; its cookie is too old from `until` on
+        (cluster time). Forget the sessions whose cookies are too old.
+        """
+
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
         """Store samples of account balances for the history. A sample replaces an earlier one of the same account and
         time.
@@ -282,6 +287,9 @@ class Store(CostLedger, MarketReads, PriceHistory, Protocol):
 
     def find_principals(self) -> list[StoredPrincipal]:
         """Return every principal, sorted by name, without locking."""
+
+    def is_session_ended(self, session: str) -> bool:
+        """Return whether the session of the console with this id was logged out, without locking."""
 
     def load_leader_term(self) -> LeaderTerm:
         """Return the term and holder of the present leadership; term 0 before the first leader."""

@@ -1,6 +1,6 @@
 """SQL statements of transactions that are the same for every kind of database."""
 
-from sqlalchemy import bindparam, case, func, insert, literal_column, select, update
+from sqlalchemy import bindparam, case, delete, func, insert, literal_column, select, update
 
 from scheduler.model.accounts import FREE
 from scheduler.model.transitions import INACTIVE
@@ -52,6 +52,9 @@ NOTE_TICK = (
 
 LOCK_PRINCIPALS = select(tables.cluster.c.principals_version).with_for_update()
 CHANGE_PRINCIPALS = update(tables.cluster).values(principals_version=tables.cluster.c.principals_version + 1)
+FIND_SESSION = select(tables.ended_sessions.c.id).where(tables.ended_sessions.c.id == bindparam("session"))
+END_SESSION = insert(tables.ended_sessions)
+FORGET_SESSIONS = delete(tables.ended_sessions).where(tables.ended_sessions.c.until < bindparam("now"))
 _INSTANCES = func.coalesce(func.sum(func.coalesce(_OWNER.instances, 1)), 0)
 _PENDING = select(func.count(), _INSTANCES).where(_OWNER.phase == literal_column("'pending'"))
 PENDING_UNSIGNED = _PENDING.where(_OWNER.principal.is_(None))

@@ -116,6 +116,10 @@ class MemoryStore(ReadsCosts):
         """Return every principal (sender of signed messages), sorted by name, without locking. See Store."""
         return [row for _, row in sorted(self._world.principals.items())]
 
+    def is_session_ended(self, session: str) -> bool:
+        """Return whether the session with this id was logged out. See Store."""
+        return session in self._world.ended_sessions
+
     def load_leader_term(self) -> LeaderTerm:
         """Return the term and holder of the present leadership; term 0 before the first leader. See Store."""
         return self._world.leader_term

@@ -54,6 +54,7 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         self._costs: list[Cost] = []
         self._booked: dict[str, float] = {}
         self._principals: dict[str, StoredPrincipal | None] = {}
+        self._ended_sessions: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         if not self._lock.acquire(timeout=_LOCK_SECONDS):
@@ -311,6 +312,10 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         """Delete principals, and increase `ClusterRow.principals_version`. See Transaction."""
         self._principals.update(dict.fromkeys(names))
 
+    def end_session(self, session: str, until: float) -> None:
+        """Store that the session with this id was logged out. See Transaction."""
+        self._ended_sessions[session] = until
+
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
         """Store samples of account balances for the history. See Transaction."""
         self._balances.extend(samples)
@@ -384,6 +389,9 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         if self._principals:
             world.principals = self.load_principals()
             world.principals_version += 1
+        if self._ended_sessions:
+            ended = {**world.ended_sessions, **self._ended_sessions}
+            world.ended_sessions = {name: until for name, until in ended.items() if until >= self._now}
         world.sequence, world.token, world.restores = self._sequence, self._token, self._restores
         world.buried = self._buried
         if self._rules.version != world.rules.version:

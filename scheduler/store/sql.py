@@ -45,6 +45,7 @@ from scheduler.ports import (
 from scheduler.store import sql_ledger, tables
 from scheduler.store.cost_reading import ReadsCosts
 from scheduler.store.dialect import Dialect
+from scheduler.store.fixed import FIND_SESSION
 from scheduler.store.reading import (
     RulesReader,
     load_leader_term,
@@ -211,6 +212,11 @@ class SqlStore(ReadsCosts):
         """Return every principal (sender of signed messages), sorted by name, without locking. See Store."""
         with self._reading() as session:
             return read_principals(session)
+
+    def is_session_ended(self, session: str) -> bool:
+        """Return whether the session with this id was logged out. See Store."""
+        with self._reading() as found:
+            return bool(found.fetch(FIND_SESSION, session=session))
 
     def load_leader_term(self) -> LeaderTerm:
         """Return the term and holder of the present leadership; term 0 before the first leader. See Store."""

@@ -320,6 +320,12 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         self._session.change(fixed.CHANGE_PRINCIPALS)
         self._session.change_for(self._statements.delete_principals, names)
 
+    def end_session(self, session: str, until: float) -> None:
+        """Store that the session with this id was logged out. See Transaction."""
+        self._session.change(fixed.FORGET_SESSIONS, now=self.now())
+        if not self._session.fetch(fixed.FIND_SESSION, session=session):
+            self._session.change(fixed.END_SESSION, id=session, until=until)
+
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
         """Store samples of account balances for the history. See Transaction."""
         by_key = {(sample.account, sample.at): sample for sample in samples}

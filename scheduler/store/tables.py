@@ -388,3 +388,13 @@ principals: Final = Table(
 """The table of the principals that may send messages. `previous_key` is also accepted until `previous_until` (cluster
 time).
 """
+
+ended_sessions: Final = Table(
+    "ended_sessions",
+    metadata,
+    Column("id", _TEXT, primary_key=True),
+    _real("until"),
+)
+"""The table of the sessions of the console that were logged out. From `until` (cluster time) on, the cookie of the
+session is too old anyway.
+"""

@@ -65,6 +65,8 @@ class World:
         self.identity = uuid4().hex
         self.principals = {WORKER: StoredPrincipal(name=WORKER, role="worker", key=make_key(), created_at=0.0)}
         self.principals_version = 0
+        self.ended_sessions: dict[str, float] = {}
+        """Session that was logged out -> the time from which on its cookie is too old."""
         self.restores = self.sequence = self.token = self.event_number = self.buried = 0
         self.written: dict[Key, float] = {}
         """Key of a row -> time of its last write, in the order of the writes. The times never decrease."""

@@ -15,6 +15,8 @@ from leasehold.web.security import MOST_BODY, POLICY
 from leasehold.web.sessions import SESSION_SECONDS, issue_cookie, make_binding
 from leasehold.web.token_file import TokenFileError, read_token, write_token
 from scheduler.model.principals import WORKER, Role
+from scheduler.ports import StoreUnavailableError
+from scheduler.view.connection import make_redis
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.console.conftest import MakeConsole
 from tests.console.served import Browser, Console
@@ -362,3 +364,47 @@ def write_other(folder: Path) -> Path:
     other = folder / "other"
     write_token(other)
     return other
+
+
+def test_a_logout_holds_in_every_process_and_after_a_restart(make_console: MakeConsole) -> None:
+    first, second = make_console(), make_console()
+    ada = a_principal()
+    first.add(ada)
+    browser = first.browser()
+    browser.post("/login", {"name": "ada", "key": ada.key})
+    (value,) = browser.cookies.values()
+    other = second.browser()
+    other.cookies = {second.app.state.gate.cookie_name: value}
+    assert other.get("/about").status == 200
+    assert browser.post("/logout", X_CSRF_Token=browser.csrf()).status == 303
+    assert other.get("/about").status == 303
+    # Redis has no part in it.
+    make_redis(first.settings.broker_url or "").flushall()
+    third = make_console()
+    restarted = third.browser()
+    restarted.cookies = {third.app.state.gate.cookie_name: value}
+    assert restarted.get("/about").status == 303
+    assert restarted.send("GET", "/api/v1/status").status == 401
+
+
+def test_a_logout_without_a_database_is_stored_when_it_answers_again(
+    make_console: MakeConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = make_console(), make_console()
+    browser = logged_in(first)
+    csrf, (value,) = browser.csrf(), tuple(browser.cookies.values())
+    copies = [each.browser() for each in (first, second)]
+    for console, copy in zip((first, second), copies, strict=True):
+        copy.cookies = {console.app.state.gate.cookie_name: value}
+
+    def fail(*_: object) -> None:
+        raise StoreUnavailableError("the database does not answer")
+
+    store = first.app.state.gate.principals.store
+    with monkeypatch.context() as lost:
+        lost.setattr(store, "transaction", fail)
+        answer = browser.post("/logout", X_CSRF_Token=csrf)
+        assert (answer.status, browser.cookies) == (503, {})
+        assert [copy.get("/about").status for copy in copies] == [303, 200]
+    assert logged_in(first, "bob").get("/about").status == 200
+    assert [copy.get("/about").status for copy in copies] == [303, 303]

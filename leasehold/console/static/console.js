@@ -72,7 +72,7 @@
   document.addEventListener("htmx:responseError", (event) => {
     const status = event.detail.xhr.status;
     if (status === 401) location.reload();
-    else if (status === 403) toast(detailOf(event.detail.xhr));
+    else if (/json/.test(event.detail.xhr.getResponseHeader("content-type"))) toast(detailOf(event.detail.xhr));
   });
 
   function detailOf(xhr) {
