@@ -15,6 +15,11 @@ from pathlib import Path
 
 FIELDS = 18
 CANCELLED = 5
+BURSTS = frozenset({2.0, 3.0, 4.0})
+"""The statuses of a burst: one part of the execution of a job that was checkpointed or swapped out. Beside its bursts
+such a job has a line of its own, the summary, with the sum of their run times.
+"""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GZIP_MAGIC = b"\x1f\x8b"
 LONGEST_LINE = 65_536
 SHOWN_CHARACTERS = 40
@@ -67,43 +72,106 @@ class Place:
 
 def read_jobs(
     path: Path | str,
-    when_left_out: Callable[[int], object] | None = None,
+    when_left_out: Callable[[int, str], object] = lambda _line, _reason: None,
     when_broken: Callable[[TraceError], object] | None = None,
     most_processors: float = math.inf,
 ) -> Iterator[Job]:
-    """Yield the jobs of a log in the order of its lines (by submit time in a correct log).
+    """Yield the jobs of a log in the order of its lines (by submit time in a correct log). Jobs that have only bursts
+    come last.
 
     A job has as many processors as were allocated to it; if this number is unknown, as many as it requested. A job that
-    was cancelled before it ran is skipped, and ``when_left_out`` is called with the number of its line. TraceError is
-    raised at the first line that is no job or whose job has more than ``most_processors``, and at the end if there was
-    no job. If ``when_broken`` is given, it is called with the error of a line instead, and the next line is read.
+    never started is skipped, and so are bursts beside the summary of their job. Bursts without a summary are one job.
+    ``when_left_out`` is called with the number of each skipped line and the reason. TraceError is raised at the first
+    line that is no job or whose job has more than ``most_processors``, and at the end if there was no job. If
+    ``when_broken`` is given, it is called with the error of a line instead, and the next line is read.
+    """
+
+    def report(error: TraceError) -> None:
+        if when_broken is None or not error.line:
+            raise error
+        when_broken(error)
+
+    for place, numbers, reason in _list_jobs(Path(path), report):
+        if reason:
+            when_left_out(place.line, reason)
+            continue
+        try:
+            job = _make_job(place, numbers, most_processors)
+        except TraceError as error:
+            report(error)
+        else:
+            yield job
+
+
+_Line = tuple[Place, list[float], str]
+"""A line of a log, its numbers, and why it is no job of its own; "" if it is one."""
+
+
+class _Parts:
+    """Finds the lines of a log that are jobs. A job with bursts counts once: by its summary, else by all its bursts."""
+
+    def __init__(self) -> None:
+        self._whole: set[float] = set()
+        """The numbers of the jobs with a line that is no burst."""
+        self._held: dict[float, list[tuple[Place, list[float]]]] = {}
+        """The bursts by the number of their job, unless its summary stood before them."""
+
+    def take(self, place: Place, numbers: list[float]) -> Iterator[_Line]:
+        """Yield this line unless it depends on a later line."""
+        number, run_seconds, status = numbers[0], numbers[3], numbers[10]
+        if status in BURSTS:
+            if number in self._whole:
+                yield place, numbers, _describe_part(number)
+            else:
+                self._held.setdefault(number, []).append((place, numbers))
+        elif status == CANCELLED and run_seconds <= 0:
+            yield place, numbers, "cancelled before it ran"
+        elif run_seconds == -1:
+            yield place, numbers, "never started, because its run time is -1"
+        else:
+            self._whole.add(number)
+            yield place, numbers, ""
+
+    def finish(self) -> Iterator[_Line]:
+        """Yield the lines that were held back, at the end of the log."""
+        for number, bursts in self._held.items():
+            for place, numbers in bursts:
+                if number in self._whole:
+                    yield place, numbers, _describe_part(number)
+                else:
+                    self._whole.add(number)
+                    # Only the first burst has a submit time.
+                    seconds = sum(max(each[3], 0.0) for _, each in bursts)
+                    yield place, [*numbers[:3], seconds, *numbers[4:]], ""
+
+
+def _list_jobs(path: Path, report: Callable[[TraceError], object]) -> Iterator[_Line]:
+    """Yield the lines of a log that are no comments; bursts without a summary become one line. Broken lines are
+    reported.
     """
     found = 0
-    lines = _read_lines(Path(path))
+    parts = _Parts()
+    lines = _read_lines(path)
     while True:
         try:
-            place, line = next(lines)
-            if line.startswith(b";"):
+            place, text = next(lines)
+            if text.startswith(b";"):
                 continue
             found += 1
-            numbers = _parse(place, line)
-            run_seconds, status = numbers[3], numbers[10]
-            # A cancelled job without a run time was cancelled while it waited.
-            never_ran = status == CANCELLED and run_seconds <= 0
-            job = None if never_ran else _make_job(place, numbers, most_processors)
+            numbers = _parse(place, text)
         except StopIteration:
             break
         except TraceError as error:
-            if when_broken is None or not error.line:
-                raise
-            when_broken(error)
-            continue
-        if job is not None:
-            yield job
-        elif when_left_out:
-            when_left_out(place.line)
+            report(error)
+        else:
+            yield from parts.take(place, numbers)
+    yield from parts.finish()
     if not found:
         raise TraceError(path, 0, "at least one job", "none")
+
+
+def _describe_part(number: float) -> str:
+    return f"a part of job {number:g}, which counts once"
 
 
 def _read_lines(path: Path) -> Iterator[tuple[Place, bytes]]:
@@ -115,6 +183,8 @@ def _read_lines(path: Path) -> Iterator[tuple[Place, bytes]]:
         with _open(path) as file:
             while text := file.readline(LONGEST_LINE):
                 line += 1
+                if line == 1:
+                    text = text.removeprefix(BYTE_ORDER_MARK)
                 if text.strip():
                     yield Place(path, line), text.strip()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -24,9 +24,7 @@ class Workload:
     path: Path
     jobs: tuple[Job, ...]
     skipped: tuple[str, ...]
-    """One text for each skipped line of the log: what is wrong with the line, or that its job was cancelled before it
-    ran.
-    """
+    """One text for each skipped line of the log: what is wrong with the line, or why it is no job of its own."""
 
     @property
     def begins_at(self) -> float:
@@ -37,14 +35,15 @@ class Workload:
 def read_workload(path: Path, most_processors: int, *, limit: int | None = None, skip_bad: bool = False) -> Workload:
     """Read the first `limit` jobs of a log (default: all); skipped jobs count too.
 
-    A job that was cancelled before it ran is skipped. A broken line, or a job with more than `most_processors` (the
-    most that the fleet could ever have), raises TraceError; with `skip_bad` it is skipped.
+    A job that never started is skipped, and so are the parts of a job that counts once. A broken line, or a job with
+    more than `most_processors` (the most that the fleet could ever have), raises TraceError; with `skip_bad` it is
+    skipped.
     """
     skipped: list[str] = []
     jobs: list[Job] = []
     found = read_jobs(
         path,
-        when_left_out=lambda line: skipped.append(f"{path}:{line}: cancelled before it ran"),
+        when_left_out=lambda line, reason: skipped.append(f"{path}:{line}: {reason}"),
         when_broken=(lambda error: skipped.append(str(error))) if skip_bad else None,
         most_processors=min(most_processors, MOST_INSTANCES),
     )

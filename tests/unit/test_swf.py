@@ -75,7 +75,7 @@ def test_processors_are_the_allocated_else_the_requested(
     assert job.processors == processors
 
 
-@pytest.mark.parametrize(("given_", "counted"), [("0", 1), ("0.4", 1), ("-1", 1), ("1", 1), ("1.5", 1.5)])
+@pytest.mark.parametrize(("given_", "counted"), [("0", 1), ("0.4", 1), ("1", 1), ("1.5", 1.5)])
 def test_a_run_time_below_a_second_counts_as_one(tmp_path: Path, given_: str, counted: float) -> None:
     (job,) = read_jobs(write_log(tmp_path, a_row(run=given_)))
     assert job.run_seconds == counted
@@ -86,18 +86,59 @@ def test_an_unknown_requested_time_is_none(tmp_path: Path) -> None:
     assert job.requested_seconds is None
 
 
-def test_a_job_cancelled_before_it_ran_is_not_played(tmp_path: Path) -> None:
-    left_out: list[int] = []
+def read_with_skips(log: Path) -> tuple[list[Job], dict[int, str]]:
+    """Return the jobs of a log, and for each skipped line the reason."""
+    skipped: dict[int, str] = {}
+    return list(read_jobs(log, skipped.__setitem__)), skipped
+
+
+def test_a_job_that_never_started_is_skipped(tmp_path: Path) -> None:
     log = write_log(
         tmp_path,
         a_row(status=5, run=-1, processors=-1, asked_processors=-1),
         ROW,
         a_row(status=5, run=0, processors=0),
         a_row(status=5),
+        a_row(status=0, run=-1),
     )
-    assert len(list(read_jobs(log, left_out.append))) == 2
-    assert left_out == [1, 3]
-    assert len(list(read_jobs(log))) == 2
+    jobs, skipped = read_with_skips(log)
+    assert len(jobs) == 2
+    cancelled, silent = "cancelled before it ran", "never started, because its run time is -1"
+    assert skipped == {1: cancelled, 3: cancelled, 5: silent}
+    assert list(read_jobs(log)) == jobs
+
+
+FIRST = a_row(status=2, run=120)
+NEXT = a_row(status=2, submit=-1, run=100)
+LAST = a_row(status=3, submit=-1, run=80)
+OTHER = a_line(8, (90, 10, 1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "skipped"),
+    [
+        ((ROW, FIRST, NEXT, LAST, OTHER), {2, 3, 4}),
+        ((FIRST, NEXT, LAST, ROW, OTHER), {1, 2, 3}),
+        ((ROW, FIRST, OTHER, NEXT, a_row(status=4, submit=-1, run=80)), {2, 4, 5}),
+        # without a summary
+        ((FIRST, NEXT, OTHER, LAST), {2, 4}),
+        ((a_row(status=3), OTHER), set[int]()),
+    ],
+)
+def test_a_job_with_bursts_counts_once(tmp_path: Path, rows: tuple[str, ...], skipped: set[int]) -> None:
+    jobs, found = read_with_skips(write_log(tmp_path, *rows))
+    first, second = sorted(jobs, key=lambda job: job.number)
+    assert (first, second.number) == (JOB, 8)
+    assert found == dict.fromkeys(skipped, "a part of job 7, which counts once")
+
+
+@pytest.mark.parametrize("rows", [(HEADER, ROW), (ROW,)])
+def test_a_byte_order_mark_is_no_part_of_the_log(tmp_path: Path, rows: tuple[str, ...]) -> None:
+    log = write_log(tmp_path, *rows)
+    log.write_bytes(b"\xef\xbb\xbf" + log.read_bytes())
+    assert list(read_jobs(log)) == [JOB]
+    log.write_bytes(gzip.compress(log.read_bytes()))
+    assert list(read_jobs(log)) == [JOB]
 
 
 @pytest.mark.parametrize(
