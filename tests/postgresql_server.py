@@ -44,12 +44,17 @@ _QUICK: Final = {"fsync": "off", "full_page_writes": "off"}
 class PostgresServer:
     """A server on a free port of loopback, with a folder and a password of its own. Its starter stops it."""
 
-    def __init__(self, binaries: Path, folder: Path, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, binaries: Path, folder: Path, settings: Mapping[str, str], primary: "PostgresServer | None" = None
+    ) -> None:
         self._settings = settings
         self._binaries, self._folder = binaries, folder
         self._data = folder / "data"
-        self.password = secrets.token_hex(8)
-        self._initialize()
+        self.password: str = primary.password if primary else secrets.token_hex(8)
+        if primary:
+            self._copy(primary)
+        else:
+            self._initialize()
         self._start_on_free_port()
 
     def url(self, database: str = "postgres") -> str:
@@ -86,6 +91,21 @@ class PostgresServer:
         with self.connect() as connection:
             row = connection.execute(statement, [database]).fetchone()
             return int(row[0]) if row else 0
+
+    def start_standby(self) -> "PostgresServer":
+        """Start a hot standby of this server; the caller calls its `remove`."""
+        folder = Path(tempfile.mkdtemp(prefix="leasehold-standby-"))
+        hand_over(folder)
+        try:
+            return PostgresServer(self._binaries, folder, self._settings, primary=self)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def promote(self) -> None:
+        """Make this standby a primary, and wait until it accepts writes."""
+        with self.connect() as connection:
+            connection.execute("SELECT pg_promote(true, 30)")
 
     def stop(self) -> None:
         """Stop it in order, or kill it if that takes too long. A second call does nothing."""
@@ -125,6 +145,16 @@ class PostgresServer:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **_as_other_user())
         if done.returncode:
             pytest.fail(f"initdb failed: {done.stderr}")
+
+    def _copy(self, primary: "PostgresServer") -> None:
+        command: list[Any] = [self._binaries / "pg_basebackup", "-h", "127.0.0.1", "-p", str(primary.port), "-U", USER]
+        command += ["-D", self._data, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        environment = {**os.environ, "PGPASSWORD": primary.password}
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, cwd="/", **_as_other_user()
+        )
+        if done.returncode:
+            pytest.fail(f"pg_basebackup failed: {done.stderr}")
 
     def _start_on_free_port(self) -> None:
         for _ in range(_PORTS_TRIED):

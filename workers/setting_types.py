@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Annotated, Final
 from urllib.parse import parse_qs, urlsplit
 
+from leasehold.common.database_urls import split_hosts
 from leasehold.common.masking import HIDDEN, show_url
 from scheduler.model.validation import (
     MOST_ENTRIES,
@@ -142,6 +143,12 @@ def _redis_url(value: object) -> object:
     return value
 
 
+def _database_url(value: object) -> object:
+    for each in split_hosts(reveal(value)) if isinstance(value, str | SecretText) else [value]:
+        _check_url(each, _DATABASES, _DATABASE_URL)
+    return value
+
+
 def _check_url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
     """Return `value` if it is a URL with one of `schemes`. Else raise the error that `wanted` was expected; the error
     does not show user and password of the URL.
@@ -177,6 +184,6 @@ _DATABASE_URL: Final = "a URL like sqlite:///file.db or postgresql://user@host/n
 _DATABASES: Final = ("sqlite", "postgresql", "postgresql+psycopg")
 _WEB: Final = ("http", "https")
 _QUEUE_URL: Final = "a URL like https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
-DatabaseUrl = Annotated[SecretText, Before(lambda value: _check_url(value, _DATABASES, _DATABASE_URL))]
+DatabaseUrl = Annotated[SecretText, Before(_database_url)]
 EndpointUrl = Annotated[str, Before(lambda value: _check_url(value, _WEB, "a URL like http://host:port"))]
 QueueUrl = Annotated[str, Before(lambda value: _check_url(value, _WEB, _QUEUE_URL))]

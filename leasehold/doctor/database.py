@@ -8,7 +8,14 @@ from leasehold.common.masking import show_url
 from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
 from leasehold.doctor.rules import MACHINES, judge_clock, judge_machines, judge_membership, judge_rules, judge_schema
 from scheduler.model.validation import InvalidInputError
-from scheduler.ports import NotPermittedError, StaleWriteError, Store, StoreUnavailableError, ViewUnavailableError
+from scheduler.ports import (
+    NotPermittedError,
+    StaleWriteError,
+    StandbyError,
+    Store,
+    StoreUnavailableError,
+    ViewUnavailableError,
+)
 from scheduler.store.migrating import schema_state
 from scheduler.store.opening import open_store
 from scheduler.store.try_write import try_write
@@ -19,6 +26,10 @@ from workers.configuration import Configuration, find_configuration
 DATABASE, SCHEMA, WRITES, CLOCK, RULES = "database", "schema", "database writes", "database clock", "rules"
 MEMBERSHIP = "cluster"
 REDIS_SECONDS: Final = 3.0
+_NO_STANDBY: Final = (
+    "Promote the standby, or let database.url (LEASEHOLD_DATABASE__URL) lead to the primary: it may name all hosts"
+    " (postgresql://USER@HOST1,HOST2/NAME). Processes connect again by themselves."
+)
 
 
 def look_at_database(configuration: Configuration) -> Iterator[Finding]:
@@ -30,6 +41,8 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
         state = schema_state(url)
     except (StoreUnavailableError, InvalidInputError) as error:
         remedy = "Start the database, free space on its disk, or correct database.url (LEASEHOLD_DATABASE__URL)."
+        if isinstance(error, StandbyError):
+            remedy = _NO_STANDBY
         yield failure(DATABASE, f"the database at {show_url(url)} cannot be used: {error}", remedy)
         yield from (
             skipped(check, "the database cannot be reached")
@@ -87,7 +100,7 @@ def _look_at_writes(url: str) -> Finding:
             "Free space on the database's disk, or make the database writable:"
             " until then no tick is committed and no request is answered."
         )
-        return failure(WRITES, str(error), remedy)
+        return failure(WRITES, str(error), _NO_STANDBY if isinstance(error, StandbyError) else remedy)
     return ok(WRITES, "a row was written, committed and deleted")
 
 

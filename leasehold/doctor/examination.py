@@ -11,7 +11,7 @@ from typing import Final
 from leasehold.common.names import QUEUE_NAMES
 from leasehold.doctor.broker import look_at_clocks, look_at_queues, look_at_redis, open_clock
 from leasehold.doctor.cloud import Ability, look_at_cloud
-from leasehold.doctor.database import WRITES, look_at_database
+from leasehold.doctor.database import DATABASE, WRITES, look_at_database
 from leasehold.doctor.findings import Finding, failure, skipped
 from leasehold.doctor.programs import look_at_programs, look_at_ticks
 from workers.configuration import Configuration
@@ -42,7 +42,7 @@ def examine(configuration: Configuration, seconds: float, abilities: Collection[
         )
     can_write = True
     for finding in run_bounded("database", lambda: look_at_database(configuration), 2 * seconds):
-        can_write = can_write and not (finding.check == WRITES and finding.outcome == "failure")
+        can_write = can_write and not (finding.check in {DATABASE, WRITES} and finding.outcome == "failure")
         yield finding
     yield from run_bounded("ticks", lambda: look_at_ticks(settings, seconds, can_write=can_write), 2 * seconds)
     yield from run_bounded("celery", lambda: look_at_programs(settings), 2 * seconds)

@@ -63,8 +63,8 @@ def look_at_ticks(settings: Settings, seconds: float, *, can_write: bool) -> Ite
     """Yield one finding on the age of the last tick. The view and the database each record the last tick; the later
     record counts.
 
-    `seconds`: time limit for an answer of Redis. `can_write`: False if another check found that the database accepts no
-    writes.
+    `seconds`: time limit for an answer of Redis. `can_write`: False if another check found that the database cannot be
+    used or accepts no writes.
     """
     known: list[float | None] = []
     with suppress(LeaseholdError):

@@ -169,11 +169,11 @@ def judge_ticks(age: float | None, interval: float, *, can_write: bool = True) -
     than three intervals old; else ok.
 
     `age`: seconds since the last tick; None: there was no tick yet. `interval`: seconds between two ticks. `can_write`:
-    False if the database accepts no writes; the remedy of a failure is then to repair the database first.
+    False if the database cannot be used or accepts no writes; the remedy of a failure is then to repair it first.
     """
     remedy = "Start a beat (python -m tasks.clock) and a worker of the queue ticks."
     if not can_write:
-        remedy = "Repair the database first (database writes, above): a tick must commit."
+        remedy = "Repair the database first (above): a tick must commit."
     if age is None:
         return failure("ticks", "there was no tick yet", remedy)
     if age > LATE_INTERVALS * interval:

@@ -13,6 +13,7 @@ from scheduler.ports.cluster import (
     ForeignMachineError,
     LeaderTerm,
     NotPermittedError,
+    StandbyError,
     StoreUnavailableError,
 )
 from scheduler.ports.fleet import (
@@ -133,6 +134,7 @@ __all__ = [
     "Scope",
     "SetAside",
     "StaleWriteError",
+    "StandbyError",
     "Store",
     "StoreUnavailableError",
     "StoredAnswer",

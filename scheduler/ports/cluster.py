@@ -17,6 +17,12 @@ class NotPermittedError(StoreUnavailableError):
     """Raised when the database works, but the database user of this process lacks a permission for a statement."""
 
 
+class StandbyError(StoreUnavailableError):
+    """Raised when the server of the database is a standby, or no server that was found accepts writes. A failover ends
+    this state, or a URL that names the primary.
+    """
+
+
 class ForeignClusterError(StoreUnavailableError):
     """Raised when database, Redis and machines belong to different clusters. The message names both clusters; nothing
     was changed.

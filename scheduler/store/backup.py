@@ -16,10 +16,10 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Final, Literal, cast
 
 import msgspec
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL
 
 from scheduler.ports import StoreUnavailableError
-from scheduler.store.opening import MEMORY, choose_dialect
+from scheduler.store.opening import MEMORY, choose_dialect, parse_url
 from scheduler.store.revisions import list_revisions
 from scheduler.store.sqlite import BUSY_SECONDS
 
@@ -164,11 +164,11 @@ def _find_kind(url: str) -> Kind:
     if url == MEMORY:
         raise BackupError("a database in memory has no backup")
     choose_dialect(url, lambda: 0.0)
-    return "sqlite" if make_url(url).drivername == "sqlite" else "postgresql"
+    return "sqlite" if parse_url(url).drivername == "sqlite" else "postgresql"
 
 
 def _find_file(url: str) -> Path:
-    return Path(str(make_url(url).database)).absolute()
+    return Path(str(parse_url(url).database)).absolute()
 
 
 def _copy_sqlite(
@@ -229,10 +229,11 @@ def _read_value(path: Path, table: str, column: str) -> str:
 
 def _without_password(url: str) -> str:
     """Return the database URL without its password, for the arguments of a program, which every user of the host can
-    see.
+    see. Of several hosts the program uses the one that accepts writes.
     """
-    parsed = make_url(url)
-    bare = URL.create("postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database, parsed.query)
+    parsed = parse_url(url)
+    query = {**({"target_session_attrs": "read-write"} if "host" in parsed.query else {}), **parsed.query}
+    bare = URL.create("postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database, query)
     return bare.render_as_string()
 
 
@@ -267,7 +268,7 @@ def _make_environment(url: str | None) -> dict[str, str]:
     """Return the environment for a program of PostgreSQL. It contains the password of `url`, because other users of the
     host can see a program's arguments, but not its environment.
     """
-    password = make_url(url).password if url else None
+    password = parse_url(url).password if url else None
     return {**os.environ, "PGCONNECT_TIMEOUT": "5", **({"PGPASSWORD": password} if password else {})}
 
 
@@ -277,5 +278,5 @@ def _find_reason(printed: str, url: str | None) -> str:
     """
     lines = printed.splitlines()
     line = next((each for each in lines if "error" in each.lower()), lines[0] if lines else "it printed no reason")
-    password = make_url(url).password if url else None
+    password = parse_url(url).password if url else None
     return line.replace(password, "***") if password else line

@@ -252,6 +252,9 @@ class Dialect(Protocol):
     def queue_for_migration(self, connection: Connection) -> None:
         """Wait until no other process migrates the database."""
 
+    def check_primary(self, connection: Connection) -> None:
+        """Check that the server is no standby, unless the URL asks for one. Raises StandbyError if it is one."""
+
     def check_text(self, connection: Connection) -> None:
         """Check that the encoding of the database can store every text. Raises StoreUnavailableError if it cannot."""
 

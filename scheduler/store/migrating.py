@@ -82,6 +82,7 @@ def _connected(url: str, *, create: bool) -> Iterator[Connection]:
         options = dialect.options(writes=create)
         with explaining(dialect), engine.connect().execution_options(**options) as connection, connection.begin():
             if create:
+                dialect.check_primary(connection)
                 dialect.check_text(connection)
                 dialect.queue_for_migration(connection)
             yield connection

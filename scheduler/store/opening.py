@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import make_url
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from leasehold.common.database_urls import split_hosts
 from leasehold.common.masking import mask_url
 from scheduler.model.validation import fault
 from scheduler.ports import Store
@@ -18,6 +19,7 @@ from scheduler.store.sqlite import SqliteDialect
 
 MEMORY: Final = "memory://"
 _EXPECTED: Final = "sqlite:///PATH, postgresql://USER:PASSWORD@HOST/NAME or memory://"
+_PORT: Final = 5432
 _POSTGRESQL: Final = frozenset({"postgresql", "postgresql+psycopg"})
 
 
@@ -41,7 +43,7 @@ def choose_dialect(url: str, clock: Callable[[], float] | None = None, *, create
     InvalidInputError for an unknown kind of URL.
     """
     try:
-        parsed = make_url(url)
+        parsed = parse_url(url)
     except ArgumentError:
         raise fault("database.url", _EXPECTED, mask_url(url)) from None
     if any("@" in str(part) for part in (parsed.host, parsed.database)) and parsed.drivername in _POSTGRESQL:
@@ -56,6 +58,17 @@ def choose_dialect(url: str, clock: Callable[[], float] | None = None, *, create
     if not is_file:
         raise fault("database.url", _EXPECTED, mask_url(url))
     return SqliteDialect(Path(str(parsed.database)), clock, create=create)
+
+
+def parse_url(url: str) -> URL:
+    """Return a database URL in its parts. If it names several hosts (`host1:5432,host2`), the query has them and their
+    ports as libpq and its programs expect them. Raises ArgumentError if the text is no URL.
+    """
+    parts = [make_url(each) for each in split_hosts(url)]
+    if len(parts) == 1:
+        return parts[0]
+    hosts, ports = ",".join(each.host or "" for each in parts), ",".join(str(each.port or _PORT) for each in parts)
+    return parts[0].set(host=hosts, port=None).update_query_dict({"host": hosts, "port": ports})
 
 
 def find_fault(url: str) -> str | None:

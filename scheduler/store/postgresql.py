@@ -40,7 +40,14 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 
-from scheduler.ports import ClusterRow, ConflictError, NotPermittedError, StaleWriteError, StoreUnavailableError
+from scheduler.ports import (
+    ClusterRow,
+    ConflictError,
+    NotPermittedError,
+    StaleWriteError,
+    StandbyError,
+    StoreUnavailableError,
+)
 from scheduler.store.cluster import read_stored, select_cluster
 from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, take_columns
 from scheduler.store.reference_clock import ReferenceClock
@@ -79,10 +86,21 @@ _MIGRATION_LOCK: Final = 0x6C656173_6D696772
 
 _CLUSTER: Final = select_cluster(literal_column("extract(epoch FROM clock_timestamp())::float8", Double))
 _ADVISORY: Final = text("SELECT pg_advisory_xact_lock(:key)")
+_IN_RECOVERY: Final = text("SELECT pg_is_in_recovery()")
 _ENCODING: Final = text("SELECT current_setting('server_encoding')")
 _ENCODINGS: Final = ("UTF8", "SQL_ASCII")
 """The encodings of a PostgreSQL database that can store every text."""
 _ENCODE: Final = msgspec.json.Encoder().encode
+
+_STANDBY: Final = "the server is a standby, which accepts no writes"
+_OF_STANDBYS: Final = frozenset({"read-only", "standby", "prefer-standby"})
+"""Values of `target_session_attrs` of a URL whose user wants to read from a standby."""
+_READ_ONLY_HOSTS: Final = (
+    # what libpq or the server reports, the cause
+    ("server is in hot standby mode", _STANDBY),
+    ("cannot set transaction read-write mode during recovery", _STANDBY),
+    ("session is read-only", "no server of the URL accepts writes: each is a standby, read-only or unavailable"),
+)
 
 _MIGRATE: Final = "run `leasehold migrate`"
 _NO_RIGHT: Final = "42501"
@@ -122,18 +140,23 @@ class PostgresDialect:
         self._shown = url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
         self._password = url.password
         self._url = _complete(url, _MIGRATING if migrates else LIMITS)
+        self._migrates = migrates
+        self._wants_standby = url.query.get("target_session_attrs") in _OF_STANDBYS
         self._clock = clock
         self._reference = ReferenceClock(_CLUSTER)
 
     def create_engine(self) -> Engine:
         """Return a new SQLAlchemy engine for this process. Raises StoreUnavailableError if psycopg is not installed."""
         try:
-            return create_engine(self._url, **_POOL)
+            engine = create_engine(self._url, **_POOL)
+            from scheduler.store.postgresql_connection import watch_connections  # noqa: PLC0415 - it imports psycopg
         except ImportError as error:
             cause = _first_line(error)
             raise StoreUnavailableError(
                 f"{self._shown}: PostgreSQL needs psycopg: install `leasehold[server,postgresql]` ({cause})"
             ) from error
+        watch_connections(engine, is_bounded=not self._migrates)
+        return engine
 
     def begin(self, engine: Engine, *, writes: bool) -> StoreConnection:
         """Return a connection of this engine with a new transaction. See Dialect."""
@@ -213,6 +236,11 @@ class PostgresDialect:
         """Wait until no other process migrates the database. See Dialect."""
         connection.execute(_ADVISORY, {"key": _MIGRATION_LOCK})
 
+    def check_primary(self, connection: Connection) -> None:
+        """Check that the server is no standby. Raises StandbyError if it is one. See Dialect."""
+        if not self._wants_standby and connection.execute(_IN_RECOVERY).scalar_one():
+            raise StandbyError(f"{self._shown}: {_STANDBY}")
+
     def check_text(self, connection: Connection) -> None:
         """Check that the encoding of the database can store every text. Raises StoreUnavailableError if it cannot. See
         Dialect.
@@ -231,6 +259,8 @@ class PostgresDialect:
         state = _state_of(error)
         if state == _UNIQUE:
             return StaleWriteError("a row exists already: another transaction inserted it")
+        if standby := next((cause for sign, cause in _READ_ONLY_HOSTS if sign in str(error)), None):
+            return StandbyError(f"{self._shown}: {standby}")
         line = f"{self._shown}: {self._find_cause(error, state)}"
         if state in _OF_TABLES:
             return SchemaError(line)
@@ -257,9 +287,16 @@ def _complete(url: URL, limits: Mapping[str, str]) -> URL:
     """Return the database URL with these time limits and the connection options of this module. Options in the URL
     itself have precedence.
     """
+    # Of several hosts the one that accepts writes. One host may be read-only for its user or for all: it can be read.
+    wanted = "read-write" if "," in (url.host or "") else "primary"
     ours = " ".join(f"-c {name}={value}" for name, value in limits.items())
     theirs = url.query.get("options", "")
-    given = {**_CONNECTING, **url.query, "options": f"{ours} {theirs if isinstance(theirs, str) else theirs[-1]}"}
+    given = {
+        **_CONNECTING,
+        "target_session_attrs": wanted,
+        **url.query,
+        "options": f"{ours} {theirs if isinstance(theirs, str) else theirs[-1]}",
+    }
     return url.set(drivername="postgresql+psycopg", query=given)
 
 

@@ -12,8 +12,10 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import create_engine, make_url
 
+from leasehold.doctor import examination
 from leasehold.doctor.database import WRITES, look_at_database
 from leasehold.doctor.findings import Finding
+from leasehold.doctor.rules import judge_ticks
 from scheduler.store.try_write import PROBE_CHARACTERS, try_write
 from tests.guarding import Guarded
 from tests.postgresql_server import PostgresServer
@@ -91,6 +93,34 @@ def test_a_database_that_is_read_only_is_found(postgresql_url: str, look: Look) 
     findings = look(f"{postgresql_url}?options=-c%20default_transaction_read_only%3Don")
     assert (findings["database"].outcome, findings[WRITES].outcome) == ("ok", "failure")
     assert "the database is read-only" in findings[WRITES].text
+
+
+@pytest.fixture(scope="module")
+def standby(postgresql_server: PostgresServer, postgresql_template: str) -> Iterator[str]:
+    """Yield the URL of an empty migrated database on a standby."""
+    server = postgresql_server.start_standby()
+    yield server.url(postgresql_template)
+    server.remove()
+
+
+@pytest.mark.parametrize(
+    ("query", "check", "other"), [("", "database", "skipped"), ("?target_session_attrs=any", WRITES, "ok")]
+)
+def test_a_standby_is_named_instead_of_beat(
+    query: str, check: str, other: str, standby: str, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = look(standby + query)
+    assert findings[check].outcome == "failure"
+    assert "the server is a standby" in findings[check].text
+    assert "Promote the standby" in findings[check].remedy
+    assert findings["schema"].outcome == other
+
+    def look_at_late_ticks(*_: object, can_write: bool) -> Iterator[Finding]:
+        yield judge_ticks(1000, 5, can_write=can_write)
+
+    monkeypatch.setattr(examination, "look_at_ticks", look_at_late_ticks)
+    examined = {finding.check: finding for finding in examination.examine(read_configuration(), 5, ())}
+    assert "beat" not in examined["ticks"].remedy
 
 
 @pytest.fixture

@@ -157,6 +157,13 @@ def test_a_wrong_variable_is_refused_by_its_name(
         ),
         ({"broker": {"url": "redis://"}}, 'broker.url: expected a URL like redis://host:6379/0, got "redis://"'),
         (
+            {"database": {"url": "postgresql://me@one:1,two:port/x"}},
+            (
+                "database.url: expected a URL like sqlite:///file.db or postgresql://user@host/name,"
+                ' got "postgresql://two:port/x"'
+            ),
+        ),
+        (
             {"database": {"url": "mysql://host/x"}},
             'database.url: expected a URL like sqlite:///file.db or postgresql://user@host/name, got "mysql://host/x"',
         ),
