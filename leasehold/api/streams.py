@@ -5,15 +5,15 @@ from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from leasehold.api.queries import Query, make_cursor, make_page
 from leasehold.api.rows import join_row, write_account, write_joined, write_slot
-from leasehold.api.service import Service, check_right, respond
+from leasehold.api.service import Service, check_right, find_caller, respond
 from leasehold.common.http_routes import STREAM_TYPE
 from leasehold.web.event_tail import write_event
 from leasehold.web.feed import Changed, Feed
-from leasehold.web.server_sent import encode_event
+from leasehold.web.server_sent import EventStream, encode_event
 from scheduler.model.events import Event
 from scheduler.model.faults import Fault, InvalidInputError, show
 from scheduler.ports import EventFilter
@@ -67,7 +67,10 @@ class Streams:
         topics = query.take_choices("topic", self._service.backend.feed.topics) or {ROWS}
         query.end()
         await self._service.open_client(request)
-        return _stream(self._service.backend.feed.subscribe(*sorted(topics)))
+        return self._stream(request, self._service.backend.feed.subscribe(*sorted(topics)))
+
+    def _stream(self, request: Request, blocks: AsyncIterator[bytes]) -> Response:
+        return EventStream(blocks, self._service.backend.streams, find_caller(request).name)
 
     async def _stream_events(self, request: Request, which: EventFilter) -> Response:
         resumed = request.headers.get(_LAST_EVENT)
@@ -79,7 +82,7 @@ class Streams:
             backend = self._service.backend
             newest = await backend.run(backend.store.read_events, EventFilter(newest=True, limit=1))
             which = msgspec.structs.replace(which, after=newest[-1].number if newest else 0)
-        return _stream(self._tail.follow(msgspec.structs.replace(which, newest=False)))
+        return self._stream(request, self._tail.follow(msgspec.structs.replace(which, newest=False)))
 
 
 def encode_rows(feed: Feed, changed: Changed) -> bytes | None:
@@ -105,11 +108,6 @@ def encode_rows(feed: Feed, changed: Changed) -> bytes | None:
     if not any(found.values()) and not any(gone.values()):
         return None
     return encode_event(ROWS, {**head, **found, "gone": gone})
-
-
-def _stream(blocks: AsyncIterator[bytes]) -> Response:
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(blocks, headers=headers, media_type=STREAM_TYPE)
 
 
 def _read_number(query: Query, cursor: list[Any]) -> int:

@@ -6,6 +6,7 @@ With `--local` (which `leasehold up` passes) it starts only on an address of loo
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 
 import uvicorn
 
@@ -16,7 +17,7 @@ from leasehold.web.feed import Feed
 from leasehold.web.followed_view import FollowedView
 from leasehold.web.garbage_keeper import GarbageKeeper
 from leasehold.web.gate import Gate
-from leasehold.web.http_protocol import JoiningProtocol
+from leasehold.web.http_protocol import BACKLOG, Doors, JoiningProtocol, find_most_connections
 from leasehold.web.principals import PrincipalReader
 from leasehold.web.token_file import TokenFileError
 from leasehold.web.ways_in import find_refusal, has_way_in
@@ -65,7 +66,8 @@ def make_server(settings: Settings, store: Store, keeper: GarbageKeeper | None =
         proxy_headers=False,
         server_header=False,
         date_header=True,
-        http=JoiningProtocol,
+        http=partial(JoiningProtocol, Doors(find_most_connections(), gate.is_trusted)),  # type: ignore[arg-type]
+        backlog=BACKLOG,
         ws="none",
         lifespan="on",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,

@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from leasehold.console.event_rows import EVENTS
-from leasehold.console.page import backend
+from leasehold.console.page import backend, caller
 from leasehold.web.feed import Feed
+from leasehold.web.server_sent import EventStream
 
 
 async def live(request: Request) -> Response:
@@ -16,9 +17,8 @@ async def live(request: Request) -> Response:
     feed, topics = backend(request).feed, request.query_params.getlist("topic")
     if unknown := sorted(set(topics) - feed.topics):
         raise HTTPException(404, f"There is no topic {unknown[0][:80]}.")
-    # GZip would hold events back: the content type excludes it.
     blocks = _read(feed, topics) if EVENTS not in topics else _read_with_events(request, feed, topics)
-    return StreamingResponse(blocks, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    return EventStream(blocks, backend(request).streams, caller(request).name)
 
 
 async def _read(feed: Feed, topics: list[str]) -> AsyncIterator[bytes]:

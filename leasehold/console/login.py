@@ -43,7 +43,7 @@ async def log_in(request: Request) -> Response:
     except ValueError:
         form = {}
     name, key = form.get("name", [""])[0], form.get("key", [""])[0]
-    cookie = await run_in_threadpool(gate.log_in, name, key)
+    cookie = await gate.log_in(request, name, key)
     if cookie is None:
         return _fail(request, gate, name)
     log.info("A person logged in.", action="console.login", person=name)

@@ -18,7 +18,9 @@ from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.web.caller import Caller
 from leasehold.web.event_tail import EventTail
 from leasehold.web.feed import Feed
+from leasehold.web.places import Places
 from leasehold.web.principals import PrincipalReader
+from leasehold.web.server_sent import MOST_STREAMS
 from scheduler.ports import Store, StoreUnavailableError
 from workers.known_principals import LOOK_SECONDS
 from workers.logs import get_logger
@@ -44,6 +46,8 @@ class Backend:
 
     def __init__(self, settings: Settings, feed: Feed, store: Store, principals: PrincipalReader) -> None:
         self.settings, self.feed, self.store = settings, feed, store
+        self.streams = Places(MOST_STREAMS)
+        """The places of open streams."""
         self.events = EventTail(lambda which: self.run(store.read_events, which))
         self._principals = principals
         self._clients: OrderedDict[tuple[str, str], LoopClient] = OrderedDict()

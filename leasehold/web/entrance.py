@@ -55,7 +55,7 @@ class Entrance:
             await run_in_threadpool(self._gate.refresh)
         found = self._gate.admit(request)
         if found is None and "authorization" in request.headers:
-            await run_in_threadpool(self._gate.look_again)
+            await self._gate.look_again(request)
             found = self._gate.admit(request)
         session = None if found is None else found.session
         if session is not None and await run_in_threadpool(self._gate.is_ended, session):

@@ -26,14 +26,23 @@ class FailedLogins:
         """Count a failed login of this peer. Return None if the peer had fewer than MOST_FAILURES failures in the last
         WINDOW_SECONDS. Else do not count it, and return the seconds until one more failure is permitted.
         """
-        now = self._monotonic()
         with self._guard:
-            times = self._times.setdefault(peer, deque())
-            while times and now - times[0] >= WINDOW_SECONDS:
-                times.popleft()
+            now, times = self._drop_old(peer)
             if len(times) >= MOST_FAILURES:
                 return WINDOW_SECONDS - (now - times[0])
+            self._times[peer] = times
             times.append(now)
             if len(self._times) > MOST_PEERS:
                 del self._times[next(iter(self._times))]
         return None
+
+    def is_over(self, peer: str) -> bool:
+        """Return whether `note` would not count one more failure of this peer now."""
+        with self._guard:
+            return len(self._drop_old(peer)[1]) >= MOST_FAILURES
+
+    def _drop_old(self, peer: str) -> tuple[float, deque[float]]:
+        now, times = self._monotonic(), self._times.get(peer, deque())
+        while times and now - times[0] >= WINDOW_SECONDS:
+            times.popleft()
+        return now, times

@@ -5,6 +5,7 @@ There are three ways in: the random token of a local stack, the name and key of 
 reverse proxy. People get a session cookie for the first two.
 """
 
+import asyncio
 import base64
 import binascii
 import hmac
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 
 from leasehold.web.caller import TOKEN_NAME, Caller, Source
@@ -69,6 +71,8 @@ class Gate:
         self._networks = [ipaddress.ip_network(each) for each in self._console.trusted_proxies or ()]
         self._failures = FailedLogins(principals.monotonic)
         self._ended = EndedSessions(principals.store, principals.monotonic)
+        self._looking: asyncio.Task[None] | None = None
+        """The next read of the principals for requests whose credentials seem wrong."""
         self.cookie_name = f"leasehold-{self._console.port}"
 
     def refresh(self) -> None:
@@ -77,12 +81,24 @@ class Gate:
         """
         self._read()
 
-    def look_again(self) -> None:
+    async def look_again(self, request: HTTPConnection) -> None:
         """Read the principals from the database again, because credentials that seem wrong may belong to a principal
-        that was added meanwhile. This may wait for the database. If the database does not answer, raise no error.
+        that was added meanwhile. All requests that wait for this share one read. For a peer that failed too often,
+        nothing is read. If the database does not answer, raise no error.
         """
+        if self._failures.is_over(_find_peer(request)):
+            return
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        # Others may wait for the read if this request is cancelled.
+        await asyncio.shield(self._looking)
+
+    async def _look(self) -> None:
+        await asyncio.sleep(self.principals.again_in)
+        # A principal that is added during the read may be missing in it: a later request needs the next read.
+        self._looking = None
         with suppress(StoreUnavailableError):
-            self.principals.look_again()
+            await run_in_threadpool(self.principals.look_again)
 
     def identify(self, request: HTTPConnection) -> Caller | None:
         """Return the caller of a request, or None if the caller is unknown."""
@@ -108,14 +124,14 @@ class Gate:
         given = request.headers.get(CSRF_HEADER, "")
         return not hmac.compare_digest(given.encode("utf-8", "surrogatepass"), admission.csrf.encode())
 
-    def log_in(self, name: str, key: str) -> str | None:
-        """Return a session cookie for the principal with this name and key, or None if they are wrong. This may wait
-        for the database.
-        """
+    async def log_in(self, request: HTTPConnection, name: str, key: str) -> str | None:
+        """Return a session cookie for the principal with this name and key, or None if they are wrong."""
+        if not self.principals.is_fresh:
+            await run_in_threadpool(self.refresh)
         known = self._read()
         row = self._check_key(known, name, key)
         if row is None:
-            self.look_again()
+            await self.look_again(request)
             known = self._read()
             row = self._check_key(known, name, key)
         if known is None or row is None:
@@ -147,12 +163,16 @@ class Gate:
         failure is permitted, else None. Right credentials are never refused, because keys of 256 random bits cannot be
         guessed.
         """
-        return self._failures.note(request.client.host if request.client else "")
+        return self._failures.note(_find_peer(request))
 
     def is_trusted_proxy(self, request: HTTPConnection) -> bool:
         """Return whether the peer of this connection is a reverse proxy that the settings trust."""
+        return self.is_trusted(_find_peer(request))
+
+    def is_trusted(self, address: str) -> bool:
+        """Return whether this network address is that of a reverse proxy that the settings trust."""
         try:
-            peer = ipaddress.ip_address(request.client.host if request.client else "")
+            peer = ipaddress.ip_address(address)
         except ValueError:
             return False
         mapped = getattr(peer, "ipv4_mapped", None) or peer
@@ -274,6 +294,10 @@ class Gate:
             return self.principals.read()
         except StoreUnavailableError:
             return None
+
+
+def _find_peer(request: HTTPConnection) -> str:
+    return request.client.host if request.client else ""
 
 
 def find_cookie(request: HTTPConnection, name: str) -> str | None:

@@ -47,12 +47,16 @@ class PrincipalReader:
             return self._known
 
     def look_again(self) -> None:
-        """Read the database again, for a principal or a key that may be new. Wait until AGAIN_SECONDS after the last
-        read, so that wrong keys cannot keep the database busy. Call it in a thread that may wait.
+        """Read the database again, for a principal or a key that may be new. Call it in a thread that may wait, and not
+        before `again_in` seconds have passed, so that wrong keys cannot keep the database busy.
         """
-        time.sleep(max(0.0, self._tried_at + AGAIN_SECONDS - self.monotonic()))
         self.forget()
         self.read()
+
+    @property
+    def again_in(self) -> float:
+        """Seconds until `look_again` may be called: AGAIN_SECONDS after the last read."""
+        return max(0.0, self._tried_at + AGAIN_SECONDS - self.monotonic())
 
     def forget(self) -> None:
         """Read the database at the next use, because a principal has just changed."""

@@ -7,6 +7,12 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from leasehold.common.http_routes import STREAM_TYPE
+from leasehold.web.places import Places
+from leasehold.web.problems import make_problem, respond
 
 KEEP_ALIVE: Final = b": alive\n\n"
 """A comment in a stream of server-sent events. It is sent while there are no events, so that both sides notice a dead
@@ -27,6 +33,32 @@ def encode_event(name: str, data: object, *, identifier: str | None = None) -> b
     # A line feed would end the data, and JSON has none.
     lines = b"\n".join(b"data: " + line for line in body.splitlines() or [b""])
     return b"%sevent: %s\n%s\n\n" % (head, name.encode(), lines)
+
+
+MOST_STREAMS: Final = 2048
+"""The most open streams of a server. A caller gets a quarter of them at the most (`Places`)."""
+STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+class EventStream(StreamingResponse):
+    """The response with a stream of server-sent events, which takes one of the `places` of this caller as long as it is
+    open. A caller that has none left gets status 429.
+    """
+
+    def __init__(self, blocks: AsyncIterator[bytes], places: Places, caller: str) -> None:
+        # GZip would hold events back: the content type excludes it.
+        super().__init__(blocks, headers=STREAM_HEADERS, media_type=STREAM_TYPE)
+        self._places, self._caller = places, caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream, or the refusal if the caller has as many streams as it may have."""
+        with self._places.using(self._caller) as has_place:
+            if has_place:
+                await super().__call__(scope, receive, send)
+                return
+        count = self._places.count(self._caller)
+        problem = make_problem(429, f"{self._caller} has {count} open streams already: close one")
+        await respond(problem)(scope, receive, send)
 
 
 class Subscriber:

@@ -2,11 +2,16 @@
 
 from itertools import islice
 
+import pytest
+
+from leasehold.web.places import Places
 from scheduler.model.events import Event
 from tests.api.caller import Caller
+from tests.api.test_requests import enter_as
 from tests.builders import a_slot
 from tests.client.intake import FakeIntake, a_row
 from tests.console.served import Console
+from tests.system.processes import wait_for
 
 
 def append(console: Console, *names: str) -> None:
@@ -15,6 +20,18 @@ def append(console: Console, *names: str) -> None:
         transaction.append_events(
             [Event(at=1.0, name="reservation_leased", cause="tick", reservation=name) for name in names]
         )
+
+
+def test_the_streams_of_one_caller_leave_places_for_others(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
+    monkeypatch.setattr(console.app.state.backend, "streams", Places(4))
+    eye, ada = enter_as(console, "eye", "reader"), enter_as(console, "ada", "reader")
+    with eye.stream("/stream") as blocks:
+        next(blocks)
+        refused = eye.get("/stream")
+        assert (refused.status, refused.content["type"]) == (429, "urn:problem-type:leasehold:too-many")
+        with ada.stream("/events?newest=true"):
+            pass
+    wait_for(lambda: not console.app.state.backend.streams.count("eye"), "the end of the stream")
 
 
 def test_the_history_is_read_in_pages(api: Caller, console: Console) -> None:

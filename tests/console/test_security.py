@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from leasehold.common.signing import make_key
 from leasehold.console.pages import PAGES
+from leasehold.web.failed_logins import MOST_FAILURES
 from leasehold.web.security import MOST_BODY, POLICY
 from leasehold.web.sessions import SESSION_SECONDS, issue_cookie, make_binding
 from leasehold.web.token_file import TokenFileError, read_token, write_token
@@ -155,6 +156,23 @@ def test_wrong_logins_are_slowed_down_and_right_ones_are_not(console: Console) -
     assert browser.send("GET", "/about", headers={"Authorization": "Bearer wrong"}).status == 429
     assert browser.get("/?token=wrong").status == 429
     assert browser.post("/login", {"name": "ada", "key": row.key}).status == 303
+
+
+def test_not_every_failed_login_reads_the_database(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, looks = console.app.state.gate.principals, 0
+    look_again = reader.look_again
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        look_again()
+
+    monkeypatch.setattr(reader, "look_again", look)
+    browser = console.browser()
+    for number in range(20):
+        browser.post("/login", {"name": "ada", "key": f"wrong-{number}"})
+        browser.send("GET", "/about", headers={"Authorization": f"Bearer wrong-{number}"})
+    assert looks <= MOST_FAILURES
 
 
 def test_a_login_shows_no_page_of_another_site(console: Console) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from leasehold.stack.procfile import find_procfile, read_procfile
+from leasehold.web.http_protocol import MOST_FILES
 from tests.ci_rules import NO_SYSTEMD
 
 TEMPLATE: Final = Path(__file__).parents[2] / "compose" / "systemd" / "leasehold@.service"
@@ -67,6 +68,11 @@ def test_a_process_gets_the_environment_of_the_installation() -> None:
     assert files == ["/etc/leasehold/leasehold.env", "/etc/leasehold/%i.env"]
     (folder,) = re.findall(r"^RuntimeDirectory=(.*)$", UNIT, re.MULTILINE)
     assert {settings[f"LEASEHOLD_CELERY__{name}_FILE"] for name in ("BEAT", "ALIVE")} == {f"/run/{folder}/alive"}
+
+
+def test_a_process_may_have_as_many_open_files_as_the_console_uses() -> None:
+    (limit,) = re.findall(r"^LimitNOFILE=(.*)$", UNIT, re.MULTILINE)
+    assert int(limit) >= MOST_FILES
 
 
 def test_no_page_has_another_unit() -> None:
