@@ -49,6 +49,10 @@ NEEDED: Final[Mapping[str, Sequence[tuple[Point, Order]]]] = {
     "answer": (("after_batch_call", "stop"),),
     "repeat": (),
     "late stop": (),
+    "refuse": (),
+    "protect": (),
+    "notices": (),
+    "template": (),
 }
 """Faults that are injected until each has taken effect → the orders that processes carry out then.
 
@@ -56,6 +60,7 @@ They are the faults of the guards (tests/chaos/switches.py): a deposed leader (t
 (token), a worker that dies between commit and sending (resend), two workers that get the answer to one batch (answer),
 a termination of a slot's earlier machine (epoch), a stop of a machine that was started since (power). And those of the
 calls for several machines: a worker dies at each point of a batch, of a start, of a stop and of a list of terminations.
+And EC2's own: a refusal of a call, of a place and of a machine, a protected machine, a lost notice, a young template.
 """
 ONLY_KILLED: Final[frozenset[Point]] = frozenset({"before_stop_call"})
 """Points at which no process is stopped: what is done late there is not promised (docs/reference/consistency.md)."""
@@ -76,6 +81,8 @@ CLOUD_FAULTS: Final[tuple[dict[str, Any], ...]] = (
     {"lost": "reset", "action": "StartInstances", "count": 2},
     {"lost": "500", "action": "StopInstances", "count": 2},
 )
+REFUSED: Final[Mapping[str, str]] = {"error": "call", "place": "fleet", "machine": "machine"}
+"""What the emulator's log calls a refusal (`CallRecord.faults`) → where REFUSALS has it."""
 REFUSALS: Final[tuple[dict[str, Any], ...]] = (
     {"code": "InsufficientInstanceCapacity", "where": "fleet", "type": "c5.large", "market": "spot"},
     {"code": "VcpuLimitExceeded", "where": "fleet", "market": "on-demand", "count": 2},

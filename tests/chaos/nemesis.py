@@ -26,7 +26,7 @@ from scheduler.model.slots import Slot
 from scheduler.ports import CloudError, StoreUnavailableError
 from tasks.queues import LAUNCH_BATCH, LAUNCH_SLOT, START_SLOTS, STOP_SLOTS, TERMINATE_SLOT, TERMINATE_SLOTS
 from tests.chaos.evidence import HANDS, HOLDERS
-from tests.chaos.faults import CALLS, CLOUD_FAULTS, NEEDED, ONLY_KILLED, REFUSALS, SHORT, WEIGHTS
+from tests.chaos.faults import CALLS, CLOUD_FAULTS, NEEDED, ONLY_KILLED, REFUSALS, REFUSED, SHORT, WEIGHTS
 from tests.chaos.hosts import Hosts
 from tests.chaos.mallory import Mallory
 from tests.chaos.points import POINTS, Order, Point, find_takers, give_order, withdraw_orders
@@ -349,13 +349,24 @@ class Nemesis:
         return str(fault.get("code", f"answers lost by {fault.get('lost')}"))
 
     def _refuse(self) -> str:
-        """Let EC2 refuse a call, or types in zones, or end machines with a state reason."""
-        fault = self._dice.choice(REFUSALS)
+        """Let EC2 refuse a call, or types in zones, or end machines with a state reason: what it did not refuse yet."""
+        kinds = (fault.partition(":") for call in self._list_calls() for fault in call["faults"])
+        seen = {(REFUSED.get(kind), code) for kind, _, code in kinds}
+        struck = {each["where"] for each in REFUSALS if (each["where"], each["code"]) in seen}
+        if struck == set(REFUSED.values()):
+            self._done.add("refuse")
+        fault = self._dice.choice([each for each in REFUSALS if each["where"] not in struck] or REFUSALS)
         self._hosts.control_emulator("POST", "faults", {**fault, "seconds": self._dice.uniform(0.5, 3)})
         return f"{fault['code']} in a {fault['where']}"
 
+    def _list_calls(self) -> list[dict[str, Any]]:
+        calls: list[dict[str, Any]] = self._hosts.control_emulator("GET", "calls")["calls"]
+        return calls
+
     def _protect(self) -> str:
         """Protect half of the running machines from their termination for some seconds."""
+        if any(call["code"] == "OperationNotPermitted" for call in self._list_calls()):
+            self._done.add("protect")
         running = [each["id"] for each in self._hosts.machines() if each["state"] == "running"]
         machines, seconds = self._dice.sample(running, (len(running) + 1) // 2), self._dice.uniform(2, 5)
         for machine in machines:
@@ -380,6 +391,7 @@ class Nemesis:
         self._later(deadline + 1, partial(self._hosts.control_emulator, "PUT", "settings", {"dropped_notices": 0}))
         if machines:
             self._hosts.control_emulator("POST", "interrupt", {"instances": machines, "deadline": deadline})
+            self._done.add("notices")
         return f"interrupt {', '.join(machines)}" if machines else "no machine"
 
     def _hide_templates(self) -> str:
@@ -389,6 +401,8 @@ class Nemesis:
         found = self._ec2.describe_launch_templates()["LaunchTemplates"]
         for template in found:
             self._ec2.delete_launch_template(LaunchTemplateId=template["LaunchTemplateId"])
+        if any(str(call["code"]).startswith("InvalidLaunchTemplate") for call in self._list_calls()):
+            self._done.add("template")
         return f"{len(found)} for {seconds:.1f} s"
 
     def _interrupt(self) -> str:

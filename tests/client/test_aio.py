@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 import pytest
@@ -47,13 +47,13 @@ def test_the_asyncio_client_has_the_methods_and_arguments_of_the_client() -> Non
             assert inspect.iscoroutinefunction(method) is (name not in not_awaited), name
 
 
-def list_threads() -> list[threading.Thread]:
-    """Return the threads of the client, without `leasehold-clock`, which other tests of this process start."""
-    found = [each for each in threading.enumerate() if each.name.startswith("leasehold-")]
-    return [each for each in found if each.name != "leasehold-clock"]
+def list_threads(known: Collection[threading.Thread]) -> list[threading.Thread]:
+    """Return the threads of the client: those that are not in `known`, which other tests of this process started."""
+    return [each for each in threading.enumerate() if each.name.startswith("leasehold-") and each not in known]
 
 
 def test_many_waits_at_the_same_time_share_a_few_threads(intake: FakeIntake) -> None:
+    known = threading.enumerate()
     names = [f"r{number}" for number in range(WAITS)]
     intake.publish(a_slot("linux-1", version=1), *(a_row(name) for name in names))
 
@@ -62,11 +62,11 @@ def test_many_waits_at_the_same_time_share_a_few_threads(intake: FakeIntake) -> 
             waits = [asyncio.create_task(client.wait(name, timeout=60)) for name in names]
             await until(lambda: all(intake.count_listeners(name) for name in (names[0], names[-1])))
             # The threads that read the view, and one that receives notices.
-            assert len(list_threads()) <= READS_AT_ONCE + 1
+            assert len(list_threads(known)) <= READS_AT_ONCE + 1
             await asyncio.to_thread(intake.publish, *(a_leased_row(name) for name in names))
             rows = await asyncio.gather(*waits)
             assert [(row.id, row.leases[0].address) for row in rows] == [(name, "10.0.0.1") for name in names]
-        assert not list_threads()
+        assert not list_threads(known)
 
     asyncio.run(play())
 
