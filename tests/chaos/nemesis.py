@@ -39,6 +39,8 @@ LONGEST_STOP_SECONDS: Final = 6.0
 FENCE_SECONDS: Final = 8.0
 ANSWER_SECONDS: Final = (4.0, 7.0)
 """From the order on: long enough that another worker gets the answer to the same batch, and records it."""
+REFUSE_SECONDS: Final = (2.0, 6.0)
+"""How long EC2 refuses: long enough that a launch meets it."""
 MOST_KEPT: Final = 300
 REPEATED: Final = 5
 CLOCK_SHIFTS: Final = (-600, -60, -20, -5, 0, 5, 20, 60, 600)
@@ -356,7 +358,7 @@ class Nemesis:
         if struck == set(REFUSED.values()):
             self._done.add("refuse")
         fault = self._dice.choice([each for each in REFUSALS if each["where"] not in struck] or REFUSALS)
-        self._hosts.control_emulator("POST", "faults", {**fault, "seconds": self._dice.uniform(0.5, 3)})
+        self._hosts.control_emulator("POST", "faults", {**fault, "seconds": self._dice.uniform(*REFUSE_SECONDS)})
         return f"{fault['code']} in a {fault['where']}"
 
     def _list_calls(self) -> list[dict[str, Any]]:
