@@ -193,6 +193,16 @@ def test_a_lost_answer_is_repeated_and_the_sweep_leaves_its_machines_alone(harne
     assert (states(harness), len(harness.fleet.machines)) == (["ready"] * 3, 3)
 
 
+def test_no_other_slot_adopts_a_machine_of_a_batch_whose_request_a_backup_does_not_have_yet(harness: Harness) -> None:
+    planned = [harness.slot(name) for name in NAMES]
+    launch_batch(harness.ports, batch_of(harness))
+    with harness.store.transaction() as transaction:
+        transaction.save([msgspec.structs.replace(slot, version=harness.slot(slot.id).version) for slot in planned])
+    assert reconcile(harness.ports, 0.0).strangers == 0
+    launch_batch(harness.ports, batch_of(harness))
+    assert [slot.instance_id for slot in harness.store.find_slots() if slot.instance_id] == ["i-1", "i-2", "i-3"]
+
+
 def test_an_empty_slot_adopts_a_machine_of_an_unknown_batch() -> None:
     harness = Harness({"pools": {"linux": POOL}})
     harness.fleet.appear("i-9", slot=None, launch_id=None, batch="gone", launched_at=harness.now)  # type: ignore[arg-type]

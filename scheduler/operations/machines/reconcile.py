@@ -127,10 +127,12 @@ def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
     machines of the launch are in `extra`. Machines whose launch has no slot are in `strangers`.
 
     Machines of a batch, which one request launches for several slots, are in no group while the answer to that request
-    is not recorded. The request is sent again, and its answer gives the machines to slots.
+    is not recorded. The request is sent again, and its answer gives the machines to slots. A restored backup may have
+    the slots without the request.
     """
     in_place = {slot.instance_id for slot in slots}
-    unsettled = {slot.batch for slot in slots if is_of_batch(slot.launch_request)}
+    unsettled = {slot.batch for slot in slots if slot.state == "launching" or is_of_batch(slot.launch_request)}
+    unsettled.discard(None)
     by_launch = {slot.launch_id: slot for slot in slots if slot.launch_id and slot.state not in INACTIVE}
     found = _Sorted([], [], [])
     answered: set[str] = set()
