@@ -9,7 +9,6 @@ therefore sent until one is answered from this host.
 import secrets
 import socket
 import urllib.error
-import urllib.request
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,7 @@ import redis
 from leasehold.client.own_transport import open_wire
 from leasehold.client.redis_connection import explain_redis
 from leasehold.client.transport import RequestTransport
+from leasehold.common.loopback import open_local
 from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import BadCredentials, Unavailable
 from tasks.alive import read_sign, sing
@@ -67,7 +67,7 @@ def _find_late_beat(settings: Settings) -> str | None:
 
 def _find_silence(url: str, seconds: float) -> str | None:
     try:
-        with urllib.request.urlopen(url, timeout=seconds) as answer:  # noqa: S310 - an http URL of our settings
+        with open_local(url, seconds) as answer:
             return None if answer.read(1) else f"{url} sent an empty answer"
     except (urllib.error.URLError, OSError) as error:
         return f"{url} does not answer: {error}"

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from leasehold.common.loopback import is_loopback
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.schedules import OVERRIDES, find_clock_change, find_overlap, find_own_overlap, show_instant
@@ -21,7 +22,7 @@ from scheduler.model.validation import Fault, InvalidInputError, fault, format_p
 from scheduler.policy.capacity.fits import fits
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
 from workers.ec2.user_data import VARIABLES, render_user_data
-from workers.settings import Settings, is_loopback, read_settings
+from workers.settings import Settings, read_settings
 
 PATH_VARIABLE: Final = "LEASEHOLD_CONFIG"
 USUAL_PATH: Final = Path("leasehold.toml")

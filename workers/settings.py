@@ -5,10 +5,10 @@ this module. The text under a key documents the key in the file that `leasehold 
 docs/reference/configuration.md. Secrets are SecretText, so that no repr, log line or error shows them.
 """
 
-import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from leasehold.common.loopback import is_loopback
 from scheduler.model.validation import (
     Amount,
     Document,
@@ -338,14 +338,6 @@ def _access_conflicts(settings: Settings) -> Iterator[Fault]:
     if (console.user_header is None) != (not console.trusted_proxies):
         missing = "user_header" if console.user_header is None else "trusted_proxies"
         yield Fault(f"console.{missing}", "both user_header and trusted_proxies, or neither", "nothing")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether `host` is a loopback address, to which only programs on this host can connect."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def read_settings(document: Mapping[str, Any] | None = None) -> Settings:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from leasehold.stack.programs import Program
 from leasehold.web.token_file import TOKEN_FILE
+from scheduler.store.revisions import make_sqlite_url
 from workers.configuration import PATH_VARIABLE, USUAL_PATH, read_configuration
 from workers.ec2 import EMULATOR_SECRET_VARIABLE
 from workers.embedded_redis import NO_SERVER, find_redis_server, prepare_redis
@@ -118,7 +119,7 @@ def configure(
     settings = found.settings if found else read_settings({})
     broker_url, redis_programs = _plan_redis(settings, folder)
     is_default = settings.database_url == DatabaseSettings().url.get_secret_value()
-    database_url = f"sqlite:///{folder / 'leasehold.db'}" if is_default else settings.database_url
+    database_url = make_sqlite_url(folder / "leasehold.db") if is_default else settings.database_url
     emulator_url, emulator_programs, emulator_environment = _plan_emulator(settings, folder, emulator or {})
     chosen = {
         "LEASEHOLD_FLOWER__PORT": str(_free_or_any(settings.flower.host, settings.flower.port)),

@@ -11,13 +11,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.request import Request, urlopen
+from urllib.request import Request
 
 from leasehold.canaries import Canaries
 from leasehold.client.client import Client
 from leasehold.client.discovery import FOLDER
 from leasehold.client.own_transport import open_wire
 from leasehold.client.transport import RequestTransport
+from leasehold.common.loopback import open_local
 from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import LeaseholdError, UntrustedFolder
 from leasehold.process_identity import identify
@@ -132,7 +133,7 @@ class Stack:
         """
         login = b64encode(f"leasehold:{self.configuration.environment[SECRET_KEY_VARIABLE]}".encode()).decode()
         request = Request(f"{self.emulator_url}/_leasehold/{page}", headers={"Authorization": f"Basic {login}"})  # noqa: S310 - our own emulator
-        with urlopen(request, timeout=10) as answer:  # noqa: S310 - our own emulator
+        with open_local(request, 10) as answer:
             document: dict[str, Any] = json.load(answer)
         return document
 

@@ -3,11 +3,11 @@
 import socket
 from collections.abc import Callable
 from urllib.error import URLError
-from urllib.request import urlopen
 
 import redis
 
 from leasehold.client.transport import RequestTransport
+from leasehold.common.loopback import open_local
 
 Check = Callable[[], bool]
 
@@ -32,7 +32,7 @@ def listens(host: str, port: int) -> bool:
 def serves(url: str) -> bool:
     """Return whether a web server answers a request for `url` with status 200."""
     try:
-        with urlopen(url, timeout=2) as answer:  # noqa: S310 - our own emulator
+        with open_local(url, 2) as answer:
             return bool(answer.status == 200)  # noqa: PLR2004 - HTTP status OK
     except (URLError, OSError):
         return False

@@ -1,9 +1,10 @@
 """Whether the console may start, and whether any caller can log in."""
 
+from leasehold.common.loopback import is_loopback
 from scheduler.model.principals import WORKER
 from scheduler.model.validation import show
 from scheduler.ports import Store, StoreUnavailableError
-from workers.settings import Settings, is_loopback
+from workers.settings import Settings
 
 
 def find_refusal(settings: Settings, *, local: bool) -> str | None:

@@ -52,6 +52,11 @@ def find_sqlite_file(url: str) -> Path | None:
     return Path(path) if path not in {url, "", ":memory:"} and not {"?", "%"} & {*path} else None
 
 
+def make_sqlite_url(path: Path) -> str:
+    """Return the URL of an SQLite database. Characters that a URL treats otherwise are escaped."""
+    return f"{_SQLITE}{path}".translate({ord(char): f"%{ord(char):02X}" for char in "%?#"})
+
+
 def find_fault_of_file(path: Path) -> str | None:
     """Return why the tables of this SQLite database do not fit this program, and the remedy; None if they fit or the
     database cannot be read.

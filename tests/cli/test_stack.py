@@ -27,6 +27,19 @@ from tests.strangers import require_other_user
 from workers.embedded_redis import NO_SERVER, find_redis_server
 
 SECONDS = 150.0
+NAME = "leasehold test job_feature%2Flogin@2 #1?ü "
+"""The begin of the name of a stack's folder."""
+FOREIGN = {
+    "AWS_PROFILE": "no-such-profile",
+    "AWS_USE_FIPS_ENDPOINT": "true",
+    "CELERY_BROKER_READ_URL": "redis://127.0.0.1:1/0",
+    "CELERY_CONFIG_MODULE": "no_such_module",
+    "CELERY_RESULT_BACKEND": "no-such-backend://",
+    "HTTP_PROXY": "http://127.0.0.1:9",
+    "HTTPS_PROXY": "http://127.0.0.1:9",
+    "ALL_PROXY": "http://127.0.0.1:9",
+}
+"""Variables for other programs of the user. They have no effect on a stack."""
 
 
 class Shell:
@@ -34,7 +47,8 @@ class Shell:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
+        own = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
+        self.environment = own | FOREIGN
         self.up: Guarded | None = None
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -95,7 +109,7 @@ def list_processes(folder: Path) -> list[str]:
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """Yield a folder that every user of this host can reach; `tmp_path` is in a closed one."""
-    with tempfile.TemporaryDirectory(prefix="leasehold-test-") as name:
+    with tempfile.TemporaryDirectory(prefix=NAME) as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
@@ -215,7 +229,7 @@ def test_no_page_shows_a_secret_of_a_stack(keeping: tuple[Shell, RunningStack]) 
 def keeping() -> Iterator[tuple[Shell, RunningStack]]:
     """Yield a stack in a folder that other users can reach, and that an older version left open."""
     require_other_user()
-    with tempfile.TemporaryDirectory(prefix="leasehold-test-") as name:
+    with tempfile.TemporaryDirectory(prefix=NAME) as name:
         folder = Path(name)
         folder.chmod(0o755)
         (folder / ".leasehold" / "logs").mkdir(parents=True)

@@ -11,6 +11,7 @@ from typing import Self
 import pytest
 
 from leasehold.stack.configuration import EMULATOR, configure, find_free_port
+from scheduler.store.migrating import migrate
 from workers.setting_types import reveal
 
 
@@ -18,7 +19,8 @@ def test_the_configured_queue_is_the_one_that_the_emulator_makes(tmp_path: Path)
     (tmp_path / "logs").mkdir()
     plan = configure(tmp_path, tmp_path)
     [program] = [each for each in plan.programs if each.name == EMULATOR]
-    environment = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true"}
+    # The emulator needs none of the user's profiles.
+    environment = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true", "AWS_PROFILE": "no-such-profile"}
     with subprocess.Popen(program.command, env=environment, stdout=subprocess.PIPE, text=True) as emulator:
         assert emulator.stdout is not None
         assert emulator.stdout.readline().startswith("leasehold: EC2 emulator at ")
@@ -26,6 +28,16 @@ def test_the_configured_queue_is_the_one_that_the_emulator_makes(tmp_path: Path)
             health = json.load(answer)
         emulator.terminate()
     assert plan.environment["LEASEHOLD_AWS__INTERRUPTION_QUEUE"] == health["interruption_queue"]
+
+
+@pytest.mark.parametrize("name", ["job_feature%2Flogin@2", "#1", "why?", "a b", "Übung", "50%"])
+def test_a_stack_keeps_its_database_in_a_folder_with_any_name(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    plan = configure(folder, folder)
+    assert reveal(plan.settings.database.url) == plan.database_url
+    migrate(plan.database_url)
+    assert (folder / "leasehold.db").stat().st_size > 0
 
 
 @pytest.mark.parametrize(("configured", "reported"), [(None, "FOLDER/beat"), ("/run/beat", None)])

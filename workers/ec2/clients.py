@@ -4,6 +4,7 @@ attempts.
 The clients sign their requests with the time of AWS (`workers/ec2/signing_time.py`).
 """
 
+import os
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,8 +12,10 @@ import boto3
 import botocore.session
 import msgspec
 from botocore.config import Config
+from botocore.configprovider import BOTOCORE_DEFAUT_SESSION_VARIABLES
 from botocore.loaders import Loader
 
+from leasehold.common.loopback import is_local_url
 from workers.ec2.errors import cloud_errors, refuse_foreign_answers, remember_unclear_attempts
 from workers.ec2.signing_time import AwsClock
 
@@ -28,6 +31,15 @@ LONGEST_POLL: Final = 20
 ATTEMPTS: Final = 3
 CONNECTIONS: Final = 32
 """Most connections of one boto3 client. All threads of a launch worker or health worker share one client."""
+
+_ALONE: Final[dict[str, Any]] = {
+    **{name: (None, None, default, kind) for name, (_, _, default, kind) in BOTOCORE_DEFAUT_SESSION_VARIABLES.items()},
+    "config_file": (None, None, os.devnull, None),
+    "credentials_file": (None, None, os.devnull, None),
+    # Without a region in the settings, that of the environment counts.
+    **{name: BOTOCORE_DEFAUT_SESSION_VARIABLES[name] for name in ("region", "data_path")},
+}
+"""The variables of a session with their defaults, without names in the environment and in files."""
 
 
 class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,16 +90,19 @@ def open_client(
 
     Raises CloudError (auth or misconfigured) if boto3 cannot make one.
     """
+    is_local = is_local_url(access.endpoint_url)
     config = Config(
         connect_timeout=connect_seconds,
         read_timeout=read_seconds,
         retries={"mode": "standard", "total_max_attempts": attempts},
         max_pool_connections=CONNECTIONS,
         tcp_keepalive=True,
+        # {}: none. None: those of the environment.
+        proxies={} if is_local else None,
     )
     with cloud_errors():
         # boto3's default session must not be shared by threads that make clients.
-        session = botocore.session.get_session()
+        session = _open_session(access, is_local=is_local)
         session.register_component("data_loader", _find_loader())
         opened = boto3.session.Session(botocore_session=session, region_name=access.region, profile_name=access.profile)
         client = opened.client(
@@ -105,10 +120,20 @@ def open_client(
     return client
 
 
+def _open_session(access: Ec2Access, *, is_local: bool) -> botocore.session.Session:
+    """Return a session of botocore. With keys it ignores AWS_PROFILE, which need not exist; an emulator on this host
+    with keys depends on no variable AWS_… and on no file in ~/.aws.
+    """
+    if access.access_key_id is None:
+        return botocore.session.Session()
+    return botocore.session.Session(session_vars=_ALONE if is_local else {"profile": _ALONE["profile"]})
+
+
 @cache
 def _find_loader() -> Loader:
     """Return botocore's data loader, which all sessions share, because it caches EC2's API description, which takes
     long to read.
     """
-    loader: Loader = botocore.session.get_session().get_component("data_loader")
+    session = botocore.session.Session(session_vars=_ALONE)
+    loader: Loader = session.get_component("data_loader")
     return loader

@@ -4,6 +4,7 @@ Sources: EC2's API reference (CreateLaunchTemplate, CreateKeyPair, RunInstances)
 CreateInstanceProfile; "Amazon EC2 Mac instances".
 """
 
+import os
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -45,7 +46,9 @@ _MAC: Final = re.compile(r"mac(?:\d|-)")
 @cache
 def list_regions() -> tuple[str, ...]:
     """Return the names of all regions with EC2 that the installed version of botocore knows."""
-    session = botocore.session.get_session()
+    # The names do not depend on the user's profile (AWS_PROFILE) and files, which may be missing or broken.
+    files = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
+    session = botocore.session.Session(session_vars={"profile": (None, None, None, None), **files})
     partitions = session.get_available_partitions()
     return tuple(sorted(each for one in partitions for each in session.get_available_regions("ec2", one)))
 

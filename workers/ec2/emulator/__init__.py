@@ -9,7 +9,14 @@ A process can have one emulator, because moto's state is global. Calls to other 
 to moto unchanged.
 """
 
+import os
+
 from scheduler.operations.paused_gc import PausedGC
+
+# moto reads the user's configuration of AWS when it is imported, and ends if AWS_PROFILE names no profile.
+for _name in [name for name in os.environ if name.startswith("AWS_")]:
+    del os.environ[_name]
+os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
 
 with PausedGC():
     from workers.ec2.emulator.server import EmulatorServer, make_server, run_emulator
