@@ -142,7 +142,7 @@ class PostgresServer:
             "-c",
             "scram_iterations=1",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **_as_other_user())
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **as_other_user())
         if done.returncode:
             pytest.fail(f"initdb failed: {done.stderr}")
 
@@ -151,7 +151,7 @@ class PostgresServer:
         command += ["-D", self._data, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
         environment = {**os.environ, "PGPASSWORD": primary.password}
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, cwd="/", **_as_other_user()
+            command, env=environment, capture_output=True, text=True, check=False, cwd="/", **as_other_user()
         )
         if done.returncode:
             pytest.fail(f"pg_basebackup failed: {done.stderr}")
@@ -174,7 +174,7 @@ class PostgresServer:
         command += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         log = self._folder / "log"
         with log.open("wb") as stated:
-            self.process = Guarded(command, stdout=stated, stderr=stated, cwd="/", **_as_other_user())
+            self.process = Guarded(command, stdout=stated, stderr=stated, cwd="/", **as_other_user())
         self._await_answer(log)
 
     def _await_answer(self, log: Path) -> None:
@@ -226,7 +226,8 @@ def hand_over(*paths: Path) -> None:
             shutil.chown(path, _UNPRIVILEGED)
 
 
-def _as_other_user() -> dict[str, Any]:
+def as_other_user() -> dict[str, Any]:
+    """Return the arguments of Popen for a server that does not run as root."""
     return {"user": _UNPRIVILEGED, "group": None, "extra_groups": []} if os.geteuid() == 0 else {}
 
 
@@ -234,7 +235,7 @@ def _make_runnable(binaries: Path, folder: Path) -> Path:
     """Return the programs at a path that the server's user can read: copied if they lie in a folder of root's."""
     command: list[Any] = [binaries / "postgres", "--version"]
     try:
-        subprocess.run(command, capture_output=True, check=True, cwd="/", **_as_other_user())
+        subprocess.run(command, capture_output=True, check=True, cwd="/", **as_other_user())
     except (OSError, subprocess.CalledProcessError):
         package = binaries.parents[1]
         copied = folder / package.name / "pginstall"

@@ -88,7 +88,9 @@ class DatabaseSettings(Document):
     """The database with all durable state: reservations, leases, slots, accounts, events."""
 
     url: DatabaseUrl = SecretText("sqlite:///.leasehold/leasehold.db")
-    """URL of the database: SQLite for one host, PostgreSQL for several (`postgresql://user:password@host/name`)."""
+    """URL of the database: SQLite for one host, PostgreSQL for several (`postgresql://user:password@host/name`). It may
+    name several servers (`host1:5432,host2`), and with `?pooling=transaction` a pooler.
+    """
 
 
 class AwsSettings(Document):

@@ -27,6 +27,7 @@ _SHOWN: Final = frozenset(
         "keepalives",
         "mode",
         "options",
+        "pooling",
         "port",
         "protocol",
         "socket_connect_timeout",

@@ -18,6 +18,7 @@ from typing import IO, Any, Final, Literal, cast
 import msgspec
 from sqlalchemy import URL
 
+from leasehold.common.database_urls import POOLING
 from scheduler.ports import StoreUnavailableError
 from scheduler.store.opening import MEMORY, choose_dialect, parse_url
 from scheduler.store.revisions import list_revisions
@@ -54,6 +55,8 @@ def back_up(url: str, path: Path, *, overwrite: bool = False) -> Backup:
     BackupError.
     """
     kind = _find_kind(url)
+    if kind == "postgresql":
+        _check_direct(url)
     if path.exists() and not overwrite:
         raise BackupError(f"{path}: the file exists: nothing was written (--force overwrites it)")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -107,6 +110,8 @@ def put_back(backup: Backup, url: str) -> None:
     number, so a transaction that began before the restore is refused (Store.accept_restores).
     """
     kind = _find_kind(url)
+    if kind == "postgresql":
+        _check_direct(url)
     if kind != backup.kind:
         names = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
         raise BackupError(
@@ -165,6 +170,22 @@ def _find_kind(url: str) -> Kind:
         raise BackupError("a database in memory has no backup")
     choose_dialect(url, lambda: 0.0)
     return "sqlite" if parse_url(url).drivername == "sqlite" else "postgresql"
+
+
+def _check_direct(url: str) -> None:
+    """Raise BackupError if a pooler is between this host and the server. pg_dump and psql change settings of their
+    session, like search_path, which the pooler would give to others afterwards.
+    """
+    dialect = choose_dialect(url)
+    engine = dialect.create_engine()
+    try:
+        with suppress(*dialect.errors), engine.connect() as connection:
+            # Another error is left to the program, which reports it.
+            dialect.check_direct(connection)
+    except StoreUnavailableError as error:
+        raise BackupError(str(error)) from None
+    finally:
+        dialect.dispose(engine)
 
 
 def _find_file(url: str) -> Path:
@@ -233,6 +254,7 @@ def _without_password(url: str) -> str:
     """
     parsed = parse_url(url)
     query = {**({"target_session_attrs": "read-write"} if "host" in parsed.query else {}), **parsed.query}
+    query.pop(POOLING, None)
     bare = URL.create("postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database, query)
     return bare.render_as_string()
 

@@ -255,6 +255,11 @@ class Dialect(Protocol):
     def check_primary(self, connection: Connection) -> None:
         """Check that the server is no standby, unless the URL asks for one. Raises StandbyError if it is one."""
 
+    def check_direct(self, connection: Connection) -> None:
+        """Check that a connection of the database's own programs would have a session of the server for itself. Raises
+        StoreUnavailableError if a pooler is in between.
+        """
+
     def check_text(self, connection: Connection) -> None:
         """Check that the encoding of the database can store every text. Raises StoreUnavailableError if it cannot."""
 

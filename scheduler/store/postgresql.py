@@ -7,7 +7,7 @@ stopped or disconnected does not block others for long. A bulk statement binds o
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from typing import cast as known_as
 
 import msgspec
@@ -40,6 +40,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 
+from leasehold.common.database_urls import POOLING
+from scheduler.model.validation import fault
 from scheduler.ports import (
     ClusterRow,
     ConflictError,
@@ -52,6 +54,9 @@ from scheduler.store.cluster import read_stored, select_cluster
 from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, take_columns
 from scheduler.store.reference_clock import ReferenceClock
 from scheduler.store.schema import SchemaError
+
+if TYPE_CHECKING:
+    from scheduler.store.postgresql_connection import Connector
 
 LIMITS: Final = {"idle_in_transaction_session_timeout": "10s", "lock_timeout": "5s", "statement_timeout": "30s"}
 """How long a transaction may pause, wait for one lock, and execute one statement, before the server aborts the
@@ -76,6 +81,7 @@ _CONNECTING: Final = {
 """Connection options by which a lost host is noticed within half a minute. `client_encoding` is set, because otherwise
 psycopg returns bytes from a database in the encoding `SQL_ASCII`.
 """
+_POOLINGS: Final = {"auto": None, "transaction": True, "none": False}
 _POOL: Final = {"pool_size": 5, "max_overflow": 50, "pool_timeout": 10.0, "pool_pre_ping": True}
 
 _EVENTS_LOCK: Final = 0x6C656173_65766E74
@@ -139,8 +145,13 @@ class PostgresDialect:
     def __init__(self, url: URL, clock: Callable[[], float] | None = None, *, migrates: bool = False) -> None:
         self._shown = url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
         self._password = url.password
-        self._url = _complete(url, _MIGRATING if migrates else LIMITS)
-        self._migrates = migrates
+        self._url = _complete(url)
+        self._limits, self._migrates = _MIGRATING if migrates else LIMITS, migrates
+        self._options = " ".join(_list(url.query.get("options", ""))[-1:])
+        self._pooling = _list(url.query.get(POOLING, "auto"))[-1]
+        if self._pooling not in _POOLINGS:
+            raise fault("database.url", f"{POOLING}=transaction, none or auto", f"{POOLING}={self._pooling}")
+        self._connector: Connector | None = None
         self._wants_standby = url.query.get("target_session_attrs") in _OF_STANDBYS
         self._clock = clock
         self._reference = ReferenceClock(_CLUSTER)
@@ -149,13 +160,19 @@ class PostgresDialect:
         """Return a new SQLAlchemy engine for this process. Raises StoreUnavailableError if psycopg is not installed."""
         try:
             engine = create_engine(self._url, **_POOL)
-            from scheduler.store.postgresql_connection import watch_connections  # noqa: PLC0415 - it imports psycopg
+            from scheduler.store.postgresql_connection import Connector  # noqa: PLC0415 - it imports psycopg
         except ImportError as error:
             cause = _first_line(error)
             raise StoreUnavailableError(
                 f"{self._shown}: PostgreSQL needs psycopg: install `leasehold[server,postgresql]` ({cause})"
             ) from error
-        watch_connections(engine, is_bounded=not self._migrates)
+        self._connector = Connector(
+            self._limits,
+            self._options,
+            is_pooled=_POOLINGS[self._pooling] if self._connector is None else self._connector.is_pooled,
+            is_bounded=not self._migrates,
+        )
+        self._connector.watch(engine)
         return engine
 
     def begin(self, engine: Engine, *, writes: bool) -> StoreConnection:
@@ -241,6 +258,14 @@ class PostgresDialect:
         if not self._wants_standby and connection.execute(_IN_RECOVERY).scalar_one():
             raise StandbyError(f"{self._shown}: {_STANDBY}")
 
+    def check_direct(self, connection: Connection) -> None:  # noqa: ARG002 - it has shown whether there is a pooler
+        """Check that no pooler is between this process and the server. See Dialect."""
+        if self._connector is not None and self._connector.is_pooled:
+            raise StoreUnavailableError(
+                f"{self._shown}: a pooler is between this host and the server: let LEASEHOLD_DATABASE__URL name the"
+                " server itself for this command"
+            )
+
     def check_text(self, connection: Connection) -> None:
         """Check that the encoding of the database can store every text. Raises StoreUnavailableError if it cannot. See
         Dialect.
@@ -283,21 +308,18 @@ class PostgresDialect:
         return message.replace(self._password, "***") if self._password else message
 
 
-def _complete(url: URL, limits: Mapping[str, str]) -> URL:
-    """Return the database URL with these time limits and the connection options of this module. Options in the URL
-    itself have precedence.
+def _complete(url: URL) -> URL:
+    """Return the database URL with the connection parameters of this module. Parameters of the URL itself have
+    precedence. Startup options are added later, because a pooler refuses them.
     """
     # Of several hosts the one that accepts writes. One host may be read-only for its user or for all: it can be read.
     wanted = "read-write" if "," in (url.host or "") else "primary"
-    ours = " ".join(f"-c {name}={value}" for name, value in limits.items())
-    theirs = url.query.get("options", "")
-    given = {
-        **_CONNECTING,
-        "target_session_attrs": wanted,
-        **url.query,
-        "options": f"{ours} {theirs if isinstance(theirs, str) else theirs[-1]}",
-    }
-    return url.set(drivername="postgresql+psycopg", query=given)
+    theirs = {name: value for name, value in url.query.items() if name not in {"options", POOLING}}
+    return url.set(drivername="postgresql+psycopg", query={**_CONNECTING, "target_session_attrs": wanted, **theirs})
+
+
+def _list(value: str | Sequence[str]) -> Sequence[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _bound(each: Column[Any]) -> str:

@@ -214,6 +214,9 @@ class SqliteDialect:
     def check_primary(self, connection: Connection) -> None:
         """Do nothing, because a file has no standby. See Dialect."""
 
+    def check_direct(self, connection: Connection) -> None:
+        """Do nothing, because a file has no pooler. See Dialect."""
+
     def check_text(self, connection: Connection) -> None:
         """Check that the encoding of the database can store every text. Here: do nothing, because SQLite stores every
         text. See Dialect.
