@@ -3,11 +3,12 @@ database by such a copy and then reconciles it with Redis and with the machines.
 """
 
 import contextlib
+import os
 import sys
 import time
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -15,13 +16,15 @@ from leasehold.cli.connecting import load_settings
 from leasehold.cli.failures import BAD_INPUT, CommandError
 from leasehold.cli.output import AsJson, print_result
 from leasehold.cli.root import app, example
+from leasehold.client.discovery import URL_VARIABLE, find_running
 
 if TYPE_CHECKING:
     from scheduler.model.reservations import Reservation
     from scheduler.operations.ports import Ports
     from scheduler.operations.restore import Restored
-    from scheduler.ports import Remembered
+    from scheduler.ports import Fleet, Remembered
     from scheduler.store.backup import Backup
+    from workers.settings import Settings
 
 _PAUSE_SECONDS: Final = 0.1
 MARGIN_SECONDS: Final = 5.0
@@ -78,9 +81,10 @@ def restore(
     """
     if (file is None) != in_place:
         raise CommandError("expected either FILE or --in-place", BAD_INPUT)
-    run = _Restore(file, take_over=take_over, without_redis=without_redis)
-    run.confirm(yes=yes)
-    restored = run.carry_out(resubmit=resubmit)
+    with contextlib.ExitStack() as ends:
+        run = _Restore(file, ends, take_over=take_over, without_redis=without_redis)
+        run.confirm(yes=yes)
+        restored = run.carry_out(resubmit=resubmit)
     print_result(restored, "\n".join(_describe(restored)), as_json=as_json)
 
 
@@ -89,15 +93,24 @@ class _Restore:
     with Redis and with the machines.
     """
 
-    def __init__(self, file: Path | None, *, take_over: bool, without_redis: bool) -> None:
+    def __init__(self, file: Path | None, ends: contextlib.ExitStack, *, take_over: bool, without_redis: bool) -> None:
+        """Read the backup and the settings. `ends` stops at its end what the restore starts."""
+        from leasehold.stack.configuration import uses_emulator
         from leasehold.stack.preparation import QuietDispatcher
         from scheduler.store.backup import read_backup
         from workers.services import Services
 
         self._take_over, self._without_redis = take_over, without_redis
         self._backup: Backup | None = read_backup(file) if file else None
+        # Commands take the environment of the stack, so it is looked for before the settings are loaded.
+        self._running = None if os.environ.get(URL_VARIABLE) else find_running()
         self._settings = load_settings()
+        is_stopped = self._settings.broker_url is None
+        if is_stopped:
+            self._settings = _add_redis(self._settings, ends)
         self._services = Services(self._settings, QuietDispatcher)
+        if is_stopped and uses_emulator(self._settings.aws):
+            self._services.ports.fleet = cast("Fleet", _EndedEmulator())
 
     def confirm(self, *, yes: bool) -> None:
         """Unless `yes`, ask on a terminal whether to restore the database. Raises CommandError if the answer is not
@@ -107,6 +120,10 @@ class _Restore:
 
         where = mask_text(self._settings.database_url)
         what = f"replace {where} by {self._backup.path}" if self._backup else f"reconcile {where} as it is"
+        if self._running is not None:
+            _print_progress(
+                f"a stack runs in {self._running.folder}: `leasehold down` stops it; else it pauses during the restore"
+            )
         if yes:
             return
         if not sys.stdin.isatty():
@@ -232,6 +249,36 @@ class _Restore:
             return remembered
         term, token = max(row.term, remembered.term), max(row.token, remembered.token)
         return msgspec.structs.replace(remembered, term=term, token=token)
+
+
+def _add_redis(settings: "Settings", ends: contextlib.ExitStack) -> "Settings":
+    """Return the settings with the URL of an empty Redis, which runs until `ends` ends. The Redis of an embedded stack
+    ended with the stack, and everything in it.
+    """
+    import tempfile
+
+    from workers.embedded_redis import RedisStartError, start_redis
+    from workers.setting_types import SecretText
+    from workers.settings import BrokerSettings
+
+    if not settings.database_url.startswith("sqlite:"):
+        raise CommandError("broker.url: expected the URL of the stack's Redis (LEASEHOLD_BROKER__URL), got nothing")
+    folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-restore-")))
+    try:
+        server = start_redis(folder)
+    except RedisStartError as error:
+        raise CommandError(str(error)) from None
+    ends.callback(server.stop)
+    return settings.model_copy(update={"broker": BrokerSettings(url=SecretText(server.url))})
+
+
+class _EndedEmulator:
+    """The EC2 of a stopped embedded stack: its machines ended with it, and the next start of the stack records that."""
+
+    def __getattr__(self, name: str) -> object:
+        from scheduler.ports import CloudError
+
+        raise CloudError("transient", "Stopped", "the emulator does not run; its machines ended with it")
 
 
 def _print_progress(text: str) -> None:

@@ -19,7 +19,7 @@ from workers.configuration import PATH_VARIABLE, USUAL_PATH, read_configuration
 from workers.ec2 import EMULATOR_SECRET_VARIABLE
 from workers.embedded_redis import NO_SERVER, find_redis_server, prepare_redis
 from workers.setting_types import SecretText
-from workers.settings import BrokerSettings, DatabaseSettings, Settings, read_settings
+from workers.settings import AwsSettings, BrokerSettings, DatabaseSettings, Settings, read_settings
 
 REDIS: Final = "redis"
 EMULATOR: Final = "emulator"
@@ -192,6 +192,11 @@ def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, .
     return f"redis://:{password}@127.0.0.1:{port}/0", (Program(REDIS, tuple(command)),)
 
 
+def uses_emulator(aws: AwsSettings) -> bool:
+    """Return whether an embedded stack with these settings has the emulator in place of AWS."""
+    return not (aws.endpoint_url or aws.region or aws.profile or aws.access_key_id)
+
+
 def _plan_emulator(
     settings: Settings, folder: Path, options: Mapping[str, float]
 ) -> tuple[str | None, tuple[Program, ...], dict[str, str]]:
@@ -204,8 +209,7 @@ def _plan_emulator(
     The emulator serves only requests that are signed with its random secret key or send it as password. Every user of
     the host can connect to its port, and could otherwise end machines or read the bootstrap tokens in user data.
     """
-    aws = settings.aws
-    if aws.endpoint_url or aws.region or aws.profile or aws.access_key_id:
+    if not uses_emulator(settings.aws):
         return None, (), {}
     if find_spec("moto") is None:
         raise ModuleNotFoundError("No module named 'moto'", name="moto")

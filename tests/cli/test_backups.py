@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.stack.configuration import find_free_port
+from leasehold.stack.folder import StackFolder
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_ports import RedisRecord
@@ -107,3 +108,40 @@ def test_a_restore_that_cannot_begin_leaves_the_cluster_as_it_was(
     assert "no such directory" in found.complaints[-1]
     with make_redis(broker) as client:
         assert not RedisRecord(client).read().is_restoring
+
+
+@pytest.mark.parametrize("flags", [(), ("--without-redis",)])
+def test_a_restore_works_on_a_stopped_embedded_stack(run: Run, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """Its Redis and its emulator ended with it."""
+    (tmp_path / ".leasehold").mkdir(mode=0o700)
+    assert run("migrate").status == 0
+    assert run("backup", "the.backup").status == 0
+    found = run("restore", "the.backup", "--yes", "--json", *flags)
+    assert found.status == 0, found.err
+    restored = json.loads(found.out)
+    assert restored["machines"] is None
+    assert "its machines ended with it" in restored["cloud_fault"]
+    found = run("restore", "--in-place", "--yes", "--json", *flags)
+    assert json.loads(found.out)["term"] > restored["term"]
+
+
+def test_a_restore_of_a_shared_database_needs_its_redis(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", "postgresql://leasehold@127.0.0.1:1/leasehold")
+    found = run("restore", "--in-place", "--yes")
+    wanted = "leasehold: broker.url: expected the URL of the stack's Redis (LEASEHOLD_BROKER__URL), got nothing"
+    assert (found.status, found.complaints) == (1, [wanted])
+
+
+def test_a_restore_names_the_running_stack_before_it_asks(run: Run, database: str, tmp_path: Path) -> None:
+    assert run("backup", "the.backup").status == 0
+    folder = StackFolder(tmp_path / ".leasehold")
+    folder.lock()
+    try:
+        url = f"redis://127.0.0.1:{find_free_port()}/0"
+        folder.write({"pid": 1, "phase": "running", "broker_url": url, "database_url": database, "environment": {}})
+        found = run("restore", "the.backup")
+    finally:
+        folder.unlock()
+    assert (found.status, len(found.complaints)) == (2, 2)
+    assert found.complaints[0].startswith(f"  a stack runs in {folder.path}: `leasehold down` stops it")
+    assert "--yes is required" in found.complaints[1]
