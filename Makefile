@@ -55,7 +55,7 @@ docs: .venv ## the pages as a site with search, in build/docs; fails on a dead l
 	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b dirhtml docs build/docs
 	@echo "== build/docs/index.html"
 
-chaos: .venv ## inject faults for SECONDS=600 over SEEDS=50 and check the promises (DATABASE=sqlite, ONLY=calls,kill, OFF=term)
+chaos: .venv ## inject faults for SECONDS=600 over SEEDS=50 and check the promises (DATABASE=sqlite or pgbouncer, ONLY=calls,kill, OFF=term)
 	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1) \
 	    --database $(or $(DATABASE),both) $(if $(ONLY),--only "$(ONLY)") $(if $(OFF),--off $(OFF))
 

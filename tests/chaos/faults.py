@@ -17,6 +17,7 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "redis": 2,
     "clients": 1,
     "database": 2,
+    "failover": 2,
     "cloud": 4,
     "refuse": 6,
     "protect": 4,

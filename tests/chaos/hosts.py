@@ -15,6 +15,7 @@ import tasks.app
 from leasehold.common.names import QUEUE_NAMES
 from scheduler.operations.principals import add_principal
 from tests.chaos import holders, mallory, worker
+from tests.chaos.database import Database
 from tests.chaos.evidence import GANGS, HOLDERS
 from tests.chaos.points import Point, find_takers, is_ready, withdraw_orders
 from tests.postgresql_server import find_binaries
@@ -90,7 +91,7 @@ class Hosts(Stack):
 
     emulator_options = ("--describe-lag-seconds=0.3",)
 
-    def __init__(self, folder: Path, database: str, off: str | None = None, **settings: Any) -> None:
+    def __init__(self, folder: Path, database: Database, off: str | None = None, **settings: Any) -> None:
         quick = {
             # Each of the two beats sends these messages. If they came more often, a busy machine would not process its
             # health queue: its messages would expire, so no order would be sent again and no lost machine found.
@@ -103,7 +104,8 @@ class Hosts(Stack):
             "ACCESS__MODE": "signed",
             **settings,
         }
-        super().__init__(folder, make_rules(), database_url=database, **quick)
+        super().__init__(folder, make_rules(), database_url=database.url, **quick)
+        self.database = database
         self.points = folder / "points"
         self.points.mkdir()
         self._off = off
@@ -151,6 +153,7 @@ class Hosts(Stack):
     def run_command(self, name: str, *words: str) -> Process:
         """Start the command `leasehold` with these arguments and with the named points of a restore."""
         chaos = {worker.FOLDER: str(self.points), worker.OFF: self._off or ""}
+        chaos["LEASEHOLD_DATABASE__URL"] = self.database.direct_url
         if binaries := find_binaries():
             # `leasehold backup` and `leasehold restore` run PostgreSQL's programs.
             chaos["PATH"] = f"{binaries}{os.pathsep}{os.environ['PATH']}"

@@ -55,6 +55,7 @@ _ERRORS: Final = (
     OperationalError,
     StoreUnavailableError,
     RedisStartError,
+    psycopg.Error,
 )
 """Errors that a fault may raise while other faults are in effect."""
 
@@ -103,6 +104,7 @@ class Nemesis:
             "redis": self._break_redis,
             "clients": self._cut_redis,
             "database": self._cut_database,
+            "failover": self._fail_over,
             "cloud": self._break_cloud,
             "refuse": self._refuse,
             "protect": self._protect,
@@ -145,6 +147,8 @@ class Nemesis:
         self._over.set()
         self._thread.join()
         self._hosts.go_on()
+        if self._hosts.database.failover is not None:
+            self._hosts.database.failover.settle()
         if self._restorer is not None:
             # On a busy machine the restore may still run when the other faults are over.
             self._restorer.finish()
@@ -334,7 +338,7 @@ class Nemesis:
 
     def _cut_database(self) -> str:
         """End the connections of all other clients to PostgreSQL, as a restart or a failover does."""
-        url = self._hosts.settings.database_url
+        url = self._hosts.database.direct_url
         if not url.startswith("postgresql"):
             return "a file has no connections"
         with psycopg.connect(url.replace("postgresql+psycopg", "postgresql"), autocommit=True) as connection:
@@ -344,6 +348,11 @@ class Nemesis:
             )
             found = connection.execute(query).fetchone()
         return f"{found[0] if found else 0} connections"
+
+    def _fail_over(self) -> str:
+        """Lead the address of the database to a standby for some seconds, promote it, or silence its connections."""
+        failover = self._hosts.database.failover
+        return failover.strike(self._dice) if failover is not None else "a file has no standby"
 
     def _break_cloud(self) -> str:
         fault = self._dice.choice(CLOUD_FAULTS)

@@ -6,18 +6,16 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.chaos.database import DATABASES, POOLED, open_database
 from tests.chaos.faults import FAULTS
 from tests.chaos.seed_run import Verdict, describe_counts, run_seed
 from tests.chaos.switches import SWITCHES
 from tests.guarding import take_signals_as_interrupts
-from tests.servers import start_own_postgresql
 
 INTERRUPTED: Final = 130
-DATABASES: Final = ("postgresql", "sqlite")
 FAULTS_FOR: Final[dict[str, tuple[str, ...]]] = {
     "term": ("fence",),
     "token": ("launch",),
@@ -87,7 +85,7 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5, help="how many seeds share them")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--reservations", type=int, default=200, help="reservations a seed, most of them at once")
-    parser.add_argument("--database", choices=[*DATABASES, "both"], default="both", help="both: in turns")
+    parser.add_argument("--database", choices=[*DATABASES, POOLED, "both"], default="both", help="both: in turns")
     names = "names of faults to inject (tests/chaos/faults.py); default: all, or those of the guard that is off"
     parser.add_argument("--only", type=_read_faults, default=(), metavar="NAME,NAME", help=names)
     parser.add_argument("--off", choices=sorted(SWITCHES), help="switch a guard off; fails unless a promise is broken")
@@ -112,10 +110,10 @@ def _play(seed: int, options: argparse.Namespace) -> Verdict:
     root.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=root))
     try:
-        with open_database(kind, folder) as url:
+        with open_database(kind, folder) as database:
             verdict = run_seed(
                 folder,
-                url,
+                database,
                 seed,
                 count=options.reservations,
                 seconds=options.seconds / options.seeds,
@@ -133,19 +131,6 @@ def _play(seed: int, options: argparse.Namespace) -> Verdict:
 def _remove(folder: Path, options: argparse.Namespace) -> None:
     if options.keep is None:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def open_database(kind: str, folder: Path) -> Iterator[str]:
-    """Yield the URL of an empty database of this kind, for one seed."""
-    if kind == "sqlite":
-        yield f"sqlite:///{folder}/leasehold.db"
-        return
-    server = start_own_postgresql()
-    try:
-        yield server.url(server.create_database())
-    finally:
-        server.remove()
 
 
 def _show(verdict: Verdict) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from scheduler.model.transitions import ENDED
 from scheduler.ports import StoreUnavailableError
 from tests.chaos.checker import find_violations
+from tests.chaos.database import Database
 from tests.chaos.evidence import UNDER_WAY, Line, find_state, gather
 from tests.chaos.hosts import LEASE_SECONDS, Hosts
 from tests.chaos.machine_checks import is_done, is_launch
@@ -109,7 +110,7 @@ def _plan_waves(dice: random.Random, count: int, seconds: float) -> Iterator[tup
 
 def run_seed(
     folder: Path,
-    database: str,
+    database: Database,
     seed: int,
     *,
     count: int = 200,

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.run import DATABASES, open_database
+from tests.chaos.database import DATABASES, open_database
 from tests.chaos.seed_run import run_seed
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", DATABASES)
 def test_every_promise_is_kept_under_faults(kind: str, tmp_path: Path) -> None:
-    with open_database(kind, tmp_path) as url:
-        verdict = run_seed(tmp_path / "stack", url, seed=DATABASES.index(kind) + 1, count=50, seconds=6)
+    with open_database(kind, tmp_path) as database:
+        verdict = run_seed(tmp_path / "stack", database, seed=DATABASES.index(kind) + 1, count=50, seconds=6)
     assert verdict.violations == [], verdict.describe() + "\n" + "\n".join(verdict.faults)
     assert verdict.reservations == 50
     assert len(verdict.faults) > 5
