@@ -19,11 +19,11 @@ from uuid import uuid4
 
 import redis.asyncio as redis
 
-from leasehold.agent.agent import ASK_SECONDS, LONGEST_RETRY_SECONDS, LOOK_SECONDS, RETRY_SECONDS, find_beat
+from leasehold.agent.agent import ASK_SECONDS, LONGEST_RETRY_SECONDS, LOOK_SECONDS, RETRY_SECONDS
 from leasehold.client.backoff import Backoff, shorten
 from leasehold.client.exchange import Pending, read_retry
 from leasehold.client.transport import HEARTBEAT_SECONDS
-from leasehold.common.heartbeats import Heartbeat, format_heartbeat
+from leasehold.common.heartbeats import Heartbeat, find_beat, format_heartbeat
 from leasehold.common.names import DEFAULT_PREFIX, RESERVATIONS, task_name
 
 EARLIER_LOOK_SECONDS: Final = 10.0

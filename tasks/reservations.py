@@ -104,6 +104,7 @@ class LeasesDocument(Question):
 
     slot: Name
     machine: Name
+    run: Name | None = None
 
 
 AnyQuestion = TypeVar("AnyQuestion", bound=Question)
@@ -183,7 +184,10 @@ def conditions(document: Any) -> str:
 def leases(document: Any) -> str:
     """Answer a host's request with its slot and the leases on the slot, by `heartbeat_intake.describe_host`."""
     return _answer(
-        "leases", LeasesDocument, document, lambda asked: describe_host(services.ports, asked.slot, asked.machine)
+        "leases",
+        LeasesDocument,
+        document,
+        lambda asked: describe_host(services.ports, asked.slot, asked.machine, asked.run),
     )
 
 

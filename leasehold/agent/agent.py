@@ -14,15 +14,14 @@ from typing import Any, Final
 import msgspec
 
 from leasehold.agent.enforcer import Enforcer
+from leasehold.agent.machine import make_run
 from leasehold.client.backoff import Backoff, shorten
 from leasehold.client.hosts import Hosts
 from leasehold.client.models import Host, Hosted
 from leasehold.client.ports import Hints
-from leasehold.errors import NotAnswered, Unavailable
+from leasehold.common.heartbeats import LONGEST_BEAT_SECONDS, find_beat
+from leasehold.errors import NotAnswered, Refused, Unavailable
 
-BEATS_A_TIMEOUT: Final = 6
-LONGEST_BEAT_SECONDS: Final = 30.0
-SHORTEST_BEAT_SECONDS: Final = 0.3
 LOOK_SECONDS: Final = 300.0
 """Seconds after which a host reads its leases although it got no hint (a message that its slot has changed).
 
@@ -41,6 +40,11 @@ The delay is random, so that hosts that lost the same Redis at the same moment d
 ASK_SECONDS: Final = 5.0
 """Time limit for the answer to a request of the agent, in seconds. Without an answer the agent sends the
 request again.
+"""
+FIRST_TURN_SECONDS: Final = 0.2
+LONGEST_TURN_SECONDS: Final = 2.0
+"""The first and the longest pause in seconds between two attempts to register while an earlier run of the agent may be
+live.
 """
 RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 30.0
@@ -76,6 +80,8 @@ class Heart:
         """Interval between two heartbeats in seconds."""
         self._is_stopped, self._wake = False, threading.Event()
         self._version: str | None = None
+        self.run: str | None = None
+        """The run of the agent that the slot has; None: the workers that answered know no runs."""
         self._has_returned = False
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="leasehold-heart", daemon=True)
@@ -125,7 +131,8 @@ class Heart:
         is_reachable = True
         while not self._is_stopped:
             try:
-                self._hosts.heartbeat(self._spec.slot, self._spec.machine, self._version)
+                more = {} if self.run is None else {"run": self.run}
+                self._hosts.heartbeat(self._spec.slot, self._spec.machine, self._version, **more)
             except Unavailable as error:
                 if is_reachable:
                     self._report({"event": "unreachable", "error": str(error)})
@@ -161,6 +168,7 @@ class HostAgent:
         self._retry = Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._enforcer = enforcer
         self._heart = Heart(hosts, spec, report)
+        self._run = make_run()
         # Plain attributes and no threading.Event: a signal handler that interrupts Event.set would wait for itself.
         self._is_leaving = self._is_gone = False
         self._held: dict[tuple[str, str, int], Hosted] = {}
@@ -188,23 +196,29 @@ class HostAgent:
             self._heart.stop()
 
     def _register(self) -> bool:
-        """Send the registration of the host again and again until a worker answers it, and return True. Return False if
-        `leave` is called before.
+        """Send the registration of the host again and again until a worker accepts it, and return True. Return False if
+        `leave` is called before. While an earlier run of the agent may be live, the registration is sent again; the
+        workers refuse it finally (Refused) once they have heard that run after the first attempt.
         """
         spec, is_reported, retry = self._spec, False, Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        turn, begin = Backoff(FIRST_TURN_SECONDS, LONGEST_TURN_SECONDS), time.monotonic()
         while not self._is_leaving:
+            waited = round(time.monotonic() - begin, 3)
             try:
-                answer = self._hosts.register(**asdict(spec), timeout=ASK_SECONDS)
-            except (NotAnswered, Unavailable) as error:
+                answer = self._hosts.register(**asdict(spec), run=self._run, waited=waited, timeout=ASK_SECONDS)
+            except (NotAnswered, Unavailable, Refused) as error:
+                if isinstance(error, Refused) and not any(each.path == "run" for each in error.errors):
+                    raise
                 if not is_reported:
                     self._report({"event": "waiting", "error": str(error)})
                 is_reported = True
-                until = time.monotonic() + retry.take()
+                until = time.monotonic() + (turn if isinstance(error, Refused) else retry).take()
                 while (left := until - time.monotonic()) > 0 and not self._is_leaving:
                     # A signal only sets `_is_leaving`, and the sleep goes on after it: so the pause has short parts.
                     time.sleep(min(left, NOTICE_SECONDS))
                 continue
             self._has_served = answer.state == "ready"
+            self._heart.run = answer.run
             self._heart.start(find_beat(answer.offline_timeout))
             self._report({"event": "registered", "slot": spec.slot, "state": answer.state, "machine": spec.machine})
             if self._enforcer is not None:
@@ -249,7 +263,7 @@ class HostAgent:
         the request again later.
         """
         try:
-            answer = self._hosts.leave(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
+            answer = self._hosts.leave(self._spec.slot, self._spec.machine, run=self._heart.run, timeout=ASK_SECONDS)
         except (NotAnswered, Unavailable) as error:
             self._report({"event": "waiting", "error": str(error)})
             return
@@ -261,7 +275,7 @@ class HostAgent:
         None if no worker answers; the agent then asks again soon.
         """
         try:
-            host = self._hosts.leases(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
+            host = self._hosts.leases(self._spec.slot, self._spec.machine, run=self._heart.run, timeout=ASK_SECONDS)
         except (NotAnswered, Unavailable):
             return None
         self._has_served = self._has_served or host.state == "ready"
@@ -310,13 +324,3 @@ def _name_change(known: Hosted | None, lease: Hosted) -> str:
     if known is not None and msgspec.structs.replace(known, cores=lease.cores) == lease:
         return "cores"
     return "leased" if lease.state == "held" else lease.state
-
-
-def find_beat(offline_timeout: float | None) -> float:
-    """Return the seconds between two heartbeats of a host whose pool has this offline timeout, in seconds. Several
-    heartbeats fit into the timeout, so that some may be lost. None: the pool has no offline timeout, and the result is
-    the longest interval.
-    """
-    if offline_timeout is None:
-        return LONGEST_BEAT_SECONDS
-    return min(max(offline_timeout / BEATS_A_TIMEOUT, SHORTEST_BEAT_SECONDS), LONGEST_BEAT_SECONDS)

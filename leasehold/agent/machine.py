@@ -147,6 +147,25 @@ def _unescape(word: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
 
 
+def make_run(root: Path = Path("/")) -> str:
+    """Return a new id for a run of the agent, `<boot>-<random>`. `boot`: a digest of the id of this boot of the
+    machine; "0" if the system has none.
+    """
+    return f"{find_boot(root)}-{uuid4().hex}"
+
+
+def find_boot(root: Path = Path("/")) -> str:
+    """Return a digest of the id of this boot of the machine; "0" if the system has none."""
+    boot = _read_word(root / "proc/sys/kernel/random/boot_id")
+    return hashlib.sha256(boot.encode()).hexdigest()[:12] if boot else "0"
+
+
+def is_of_this_boot(run: str, root: Path = Path("/")) -> bool:
+    """Return whether this machine may have made the id of this run of an agent since it booted."""
+    boot = run.partition("-")[0]
+    return boot in {"0", find_boot(root)}
+
+
 def find_slot_name() -> str:
     """Return the name of this host without its domain: the default name of the host's slot."""
     return socket.gethostname().partition(".")[0]

@@ -132,7 +132,10 @@ _GET_FIELDS: Final = {
     "explain": [query("source", {"enum": ["worker", "view"]}, "a worker (default), or the report of the last tick")],
     "conditions": [query("pool", STRING, "only this pool")],
     "rules": [query("history", {"type": "integer", "minimum": 0, "maximum": 100}, "how many versions to list")],
-    "leases": [{**query("machine", STRING, "the id of the machine"), "required": True}],
+    "leases": [
+        {**query("machine", STRING, "the id of the machine"), "required": True},
+        query("run", STRING, "the run of the agent that the answer to `register` has"),
+    ],
 }
 """Verb -> the fields of its document that are parameters in the query of the URL."""
 _RULES: Final = {"type": "object", "description": "the scheduling rules, as in leasehold.toml"}

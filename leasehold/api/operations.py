@@ -204,7 +204,7 @@ _POSTS: Final[list[tuple[str, str, str, Schema, Schema]]] = [
         "/slots/{slot}/heartbeat",
         "send_heartbeat",
         "A heartbeat of the host of a slot.",
-        make_object({"machine": STRING, "version": STRING}, ["machine"]),
+        make_object({"machine": STRING, "version": STRING, "run": STRING}, ["machine"]),
         make_object({"ok": {"type": "boolean"}}, ["ok"]),
     ),
 ]

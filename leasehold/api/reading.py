@@ -142,10 +142,12 @@ class Reading:
         self._check_host(request, name)
         body = await read_body(request)
         machine, version = read_text("machine", body.pop("machine", None)), body.pop("version", None)
+        run = body.pop("run", None)
         if body:
-            raise fault(next(iter(body)), "a known key: machine or version", "this one")
+            raise fault(next(iter(body)), "a known key: machine, version or run", "this one")
         client = await self._service.open_client(request)
-        await client.hosts.heartbeat(name, machine, None if version is None else read_text("version", version))
+        texts = [None if each is None else read_text(key, each) for key, each in (("version", version), ("run", run))]
+        await client.hosts.heartbeat(name, machine, *texts)
         return respond({"ok": True})
 
     async def hint(self, request: Request) -> Response:

@@ -192,10 +192,16 @@ def execute(
 
 def _check_lease(slot: str, machine: str, reservation: str, component: str, timeout: float) -> None:
     """Raise CommandError unless `component` of `reservation` has a lease on the host `slot`, as a worker reads it from
-    the database.
+    the database, and the agent of the host runs on this machine, if it has one.
     """
+    from leasehold.agent.machine import is_of_this_boot
+
     with connect(timeout) as client, explaining_refusals(_STATE):
-        leases = client.hosts.leases(slot, machine).leases
+        host = client.hosts.leases(slot, machine)
+    if host.run is not None and not is_of_this_boot(host.run):
+        found = "another machine with the same id"
+        raise CommandError(f"--machine: expected the machine on which the agent of {slot} runs, got {found}")
+    leases = host.leases
     held = sorted(lease.component for lease in leases if lease.reservation == reservation)
     if not held:
         raise CommandError(f'RESERVATION: expected a reservation that is leased on {slot}, got "{reservation}"')

@@ -21,7 +21,7 @@ class AsyncHosts:
     def __init__(self, hosts: Hosts, notices: Notices | None, run: Run) -> None:
         self._hosts, self._notices, self._run = hosts, notices, run
 
-    async def register(
+    async def register(  # noqa: PLR0913 - the fields of a registration
         self,
         slot: str,
         *,
@@ -30,19 +30,22 @@ class AsyncHosts:
         resources: Mapping[str, float] | None = None,
         labels: Mapping[str, str] | None = None,
         address: str | None = None,
+        run: str | None = None,
+        waited: float | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Hosts
     ) -> Answer:
         """Register a host as a slot of a static pool, as `Hosts.register` does."""
         fields: dict[str, Any] = {"pool": pool, "machine": machine, "resources": resources, "labels": labels}
-        asked = partial(self._hosts.register, slot, **fields, address=address, timeout=timeout)
+        fields |= {"address": address, "run": run, "waited": waited}
+        asked = partial(self._hosts.register, slot, **fields, timeout=timeout)
         answer: Answer = await self._run(asked)
         return answer
 
-    async def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
+    async def heartbeat(self, slot: str, machine: str, version: str | None = None, run: str | None = None) -> None:
         """Report that the host is online, and that it knows this `version` of its slot (`Host.version`; None: it knows
-        no version). A heartbeat gets no answer.
+        no version). A heartbeat gets no answer. `run`: the run of the agent that the answer to `register` has.
         """
-        await self._run(partial(self._hosts.heartbeat, slot, machine, version))
+        await self._run(partial(self._hosts.heartbeat, slot, machine, version, run))
 
     async def check(self, slot: str, machine: str) -> None:
         """Raise Unknown if the view does not have the slot, and Refused if the slot belongs to another machine."""
@@ -53,10 +56,11 @@ class AsyncHosts:
         slot: str,
         machine: str,
         *,
+        run: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Hosts
     ) -> Answer:
-        """Report that a host leaves. Its slot takes no new leases, and becomes empty when its leases have ended."""
-        answer: Answer = await self._run(partial(self._hosts.leave, slot, machine, timeout=timeout))
+        """Report that a host leaves, as `Hosts.leave` does."""
+        answer: Answer = await self._run(partial(self._hosts.leave, slot, machine, run=run, timeout=timeout))
         return answer
 
     async def remove(self, slot: str, *, timeout: float | None = None) -> Answer:  # noqa: ASYNC109 - as in Hosts
@@ -71,10 +75,11 @@ class AsyncHosts:
         slot: str,
         machine: str,
         *,
+        run: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Hosts
     ) -> Host:
-        """Return the slot of a host with the leases on it, read from the database."""
-        host: Host = await self._run(partial(self._hosts.leases, slot, machine, timeout=timeout))
+        """Return the slot of a host with the leases on it, as `Hosts.leases` does."""
+        host: Host = await self._run(partial(self._hosts.leases, slot, machine, run=run, timeout=timeout))
         return host
 
     def hints(self, slot: str) -> "AsyncHints":

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from leasehold.client.models import Answer, Host, read_answer
-from leasehold.client.ports import Hints, Reader, Wire
+from leasehold.client.ports import Hints, Reader, Wire, is_run_unknown
 from leasehold.errors import Fault, Refused, Unknown, read_faults
 
 
@@ -25,7 +25,7 @@ class Hosts:
         self._counters: dict[str, int] = {}
         """Slot id -> counter of the last heartbeat that was sent. The next heartbeat gets a higher one."""
 
-    def register(
+    def register(  # noqa: PLR0913 - the fields of a registration
         self,
         slot: str,
         *,
@@ -34,27 +34,32 @@ class Hosts:
         resources: Mapping[str, float] | None = None,
         labels: Mapping[str, str] | None = None,
         address: str | None = None,
+        run: str | None = None,
+        waited: float | None = None,
         timeout: float | None = None,
     ) -> Answer:
         """Register a host as a slot of a static pool, with its resources and labels (default: those of the pool).
 
         Registering the same machine again updates its slot. Another machine under this name is refused until an
-        operator has removed the slot.
+        operator has removed the slot. `run`: an id of this run of the host's agent; while an earlier run of it sends
+        heartbeats, this one is refused. The fault names `run` as long as the earlier one may have ended: then ask again
+        with `waited`, the seconds since the first attempt.
         """
-        given = {"pool": pool, "machine": machine, "resources": resources, "labels": labels, "address": address}
+        given: dict[str, Any] = {"pool": pool, "machine": machine, "resources": resources, "labels": labels}
+        given |= {"address": address, "run": run, "waited": waited}
         document = {"slot": slot, **{key: value for key, value in given.items() if value is not None}}
         answer = read_answer(self._ask("register", document, timeout))
         self._counters[slot] = max(self._counters.get(slot, 0), answer.heartbeat or 0)
         return answer
 
-    def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
+    def heartbeat(self, slot: str, machine: str, version: str | None = None, run: str | None = None) -> None:
         """Report that the host is online, and that it knows this `version` of its slot (`Host.version`; None: it knows
-        no version). A heartbeat gets no answer.
+        no version). A heartbeat gets no answer. `run`: the run of the agent that the answer to `register` has.
 
         A heartbeat counts only if it is from the machine that the slot belongs to. It is signed if this client's
         principal has the name of the slot. Raise Unavailable if the stack does not answer.
         """
-        self._counters[slot] = self._wire.send_heartbeat(slot, machine, version, self._counters.get(slot, 0))
+        self._counters[slot] = self._wire.send_heartbeat(slot, machine, version, self._counters.get(slot, 0), run)
 
     def check(self, slot: str, machine: str) -> None:
         """Raise Unknown if the view does not have the slot, and Refused if the slot belongs to another machine."""
@@ -64,9 +69,11 @@ class Hosts:
         if row.machine != machine:
             raise Refused([Fault(0, "machine", f"the machine that {slot} belongs to", f'"{machine}"')])
 
-    def leave(self, slot: str, machine: str, *, timeout: float | None = None) -> Answer:
-        """Report that a host leaves. Its slot takes no new leases, and becomes empty when its leases have ended."""
-        return read_answer(self._ask("leave", {"slot": slot, "machine": machine}, timeout))
+    def leave(self, slot: str, machine: str, *, run: str | None = None, timeout: float | None = None) -> Answer:
+        """Report that a host leaves. Its slot takes no new leases, and becomes empty when its leases have ended. Raise
+        Refused if the slot belongs to another run of the agent than `run` (None: any).
+        """
+        return read_answer(self._ask("leave", _name_host(slot, machine, run), timeout))
 
     def remove(self, slot: str, *, timeout: float | None = None) -> Answer:
         """Remove a host that does not come back (for operators). Its leases end, and another host may register under
@@ -74,16 +81,26 @@ class Hosts:
         """
         return read_answer(self._ask("remove", {"slot": slot}, timeout))
 
-    def leases(self, slot: str, machine: str, *, timeout: float | None = None) -> Host:
-        """Return the slot of a host with the leases on it, read from the database."""
-        return msgspec.convert(self._ask("leases", {"slot": slot, "machine": machine}, timeout), Host)
+    def leases(self, slot: str, machine: str, *, run: str | None = None, timeout: float | None = None) -> Host:
+        """Return the slot of a host with the leases on it, read from the database. Raise Refused if the slot belongs to
+        another run of the agent than `run` (None: any).
+        """
+        return msgspec.convert(self._ask("leases", _name_host(slot, machine, run), timeout), Host)
 
     def hints(self, slot: str) -> Hints:
         """Return a subscription to hints, which report that this slot has changed. The caller must close it."""
         return self._wire.hint_host(slot)
 
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
-        answer = self._wire.ask(verb, document, self._timeout if timeout is None else timeout)
+        seconds = self._timeout if timeout is None else timeout
+        answer = self._wire.ask(verb, document, seconds)
+        if not answer.get("ok") and "run" in document and is_run_unknown(read_faults(answer.get("errors", []))):
+            known = {name: value for name, value in document.items() if name not in {"run", "waited"}}
+            answer = self._wire.ask(verb, known, seconds)
         if not answer.get("ok"):
             raise Refused(read_faults(answer.get("errors", [])))
         return answer
+
+
+def _name_host(slot: str, machine: str, run: str | None) -> dict[str, Any]:
+    return {"slot": slot, "machine": machine, **({} if run is None else {"run": run})}

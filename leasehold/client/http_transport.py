@@ -17,9 +17,9 @@ from leasehold.client.http_channel import HttpChannel, Reply
 from leasehold.client.http_clock import HttpClock
 from leasehold.client.http_hints import HttpHostHints, HttpRowHints
 from leasehold.client.http_reader import read_joined
-from leasehold.client.ports import Joined
+from leasehold.client.ports import Joined, is_run_unknown
 from leasehold.common.http_routes import REQUEST_HEADER, make_call, quote_id
-from leasehold.errors import Fault, NotAnswered, Refused, Unavailable
+from leasehold.errors import Fault, NotAnswered, Refused, Unavailable, read_faults
 
 if TYPE_CHECKING:
     from leasehold.canaries import Probe
@@ -82,7 +82,7 @@ class HttpTransport:
         # The server has looked, and the view did not have the row.
         return answer, Joined(None) if "row" in answer else None
 
-    def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
+    def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int, run: str | None = None) -> int:
         """Send a heartbeat of the host of this slot. `above`: the counter of the last heartbeat. The server signs and
         counts the heartbeat in place of this client, so the result is `above`, unchanged.
 
@@ -90,7 +90,10 @@ class HttpTransport:
         answer.
         """
         body = {"machine": machine} if version is None else {"machine": machine, "version": version}
-        reply = self._channel.call("POST", f"/slots/{quote_id(slot)}/heartbeat", body=body)
+        path, more = f"/slots/{quote_id(slot)}/heartbeat", {} if run is None else {"run": run}
+        reply = self._channel.call("POST", path, body=body | more)
+        if more and reply.faults is not None and is_run_unknown(read_faults(reply.faults)):
+            reply = self._channel.call("POST", path, body=body)
         if not reply.is_ok:
             raise self._channel.explain(reply)
         return above

@@ -192,6 +192,8 @@ class Host(Shown, frozen=True, kw_only=True):
     """Version of the slot and its leases, a text that changes whenever another field changes. A host sends it in its
     heartbeats, to show which leases it knows. None: the workers run an older release, which has no versions.
     """
+    run: str | None = None
+    """Id of the run of the host's agent that has registered last; None: it sent none."""
     leases: tuple[Hosted, ...] = ()
 
     def _line(self) -> str:
@@ -226,6 +228,10 @@ class Answer(Shown, frozen=True, kw_only=True):
     """In answers to `register`: seconds without a heartbeat after which the host counts as offline."""
     heartbeat: int | None = None
     """In answers to `register`: the counter of the next signed heartbeat must be higher than this."""
+    run: str | None = None
+    """In answers to `register`: the run of the agent to which the slot belongs now. None: the host sent none, or the
+    workers run an older release.
+    """
     waiting: Wait | None = None
     """In answers to `submit`: why no slot or offering could hold the accepted reservation at present; None if one
     could.

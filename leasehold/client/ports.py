@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from leasehold.client.models import Account, Explanation, Reservation, Slot
+from leasehold.errors import Fault
 
 if TYPE_CHECKING:
     import asyncio
@@ -108,8 +109,9 @@ class Wire(Protocol):
         reservation. The second thing is None if the transport did not read the row. Raise NotAnswered or Unavailable.
         """
 
-    def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
+    def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int, run: str | None = None) -> int:
         """Send a heartbeat of the host of this slot. A signed heartbeat has a counter, which is greater than `above`.
+        `run`: the run of its agent that the slot has; None: it has none.
         Return the value to pass as `above` with the next heartbeat. Raise Unavailable if the stack does not answer.
         """
 
@@ -171,3 +173,10 @@ class Reader(Protocol):
         """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise Unknown if
         the view does not have the reservation.
         """
+
+
+def is_run_unknown(faults: Iterable[Fault]) -> bool:
+    """Return whether these faults of a request came from a process of an earlier version, which knows no runs of
+    agents. The request is then sent without its `run`.
+    """
+    return any(each.path == "run" and each.code is None for each in faults)

@@ -227,16 +227,20 @@ class RequestTransport:
         headers = {} if until is None else {"expires": until}
         self._send(f"leasehold.{queue}.canary", queue, address, "canary", headers)
 
-    def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int) -> int:
-        """Write a heartbeat to Redis. It is signed if the principal of this client has the name of the slot. Return the
-        counter of the heartbeat, which is greater than `above`; 0 if the heartbeat is not signed. Raise Unavailable if
-        Redis does not answer.
+    def send_heartbeat(self, slot: str, machine: str, version: str | None, above: int, run: str | None = None) -> int:
+        """Write a heartbeat to Redis: under the key of the run of the agent, if the slot has one, and under the key of
+        the slot, which workers of earlier versions read. It is signed if the principal of this client has the name of
+        the slot. Return the counter of the heartbeat, which is greater than `above`; 0 if the heartbeat is not signed.
+        Raise Unavailable if Redis does not answer.
         """
         beat = Heartbeat(machine, version)
         if self._signer is not None:
             beat = self._signer.sign_heartbeat(slot, beat, above)
         try:
-            self.redis.set(self.names.heartbeat(slot), format_heartbeat(beat), ex=HEARTBEAT_SECONDS)
+            with self.redis.pipeline(transaction=False) as pipeline:
+                for each in dict.fromkeys([run, None]):
+                    pipeline.set(self.names.heartbeat(slot, each), format_heartbeat(beat), ex=HEARTBEAT_SECONDS)
+                pipeline.execute()
         except redis.RedisError as error:
             raise explain_redis(error, self.view_url, "write heartbeats", "takes no heartbeat") from error
         return beat.counter or 0

@@ -12,6 +12,11 @@ from typing import Final, NamedTuple
 
 from leasehold.common.signing import encode_canonically
 
+BEATS_A_TIMEOUT: Final = 6
+LONGEST_BEAT_SECONDS: Final = 30.0
+SHORTEST_BEAT_SECONDS: Final = 0.3
+LIVE_BEATS: Final = 2
+"""An agent counts as live for this many times the interval of its heartbeats after its last one."""
 VERSION: Final = "leasehold-heartbeat-1"
 """First field of the signed bytes of a heartbeat. A new format gets a new version."""
 _UNKNOWN: Final = "-"
@@ -30,6 +35,16 @@ class Heartbeat(NamedTuple):
     version: str | None = None
     counter: int | None = None
     mac: str | None = None
+
+
+def find_beat(offline_timeout: float | None) -> float:
+    """Return the seconds between two heartbeats of a host whose pool has this offline timeout, in seconds. Several
+    heartbeats fit into the timeout, so that some may be lost. None: the pool has no offline timeout, and the result is
+    the longest interval.
+    """
+    if offline_timeout is None:
+        return LONGEST_BEAT_SECONDS
+    return min(max(offline_timeout / BEATS_A_TIMEOUT, SHORTEST_BEAT_SECONDS), LONGEST_BEAT_SECONDS)
 
 
 def sign_heartbeat(key: bytes, cluster: str, slot: str, beat: Heartbeat) -> Heartbeat:

@@ -68,9 +68,11 @@ class RedisNames:
         """
         return f"{self._view}{kind}"
 
-    def heartbeat(self, slot: str) -> str:
-        """Return the key that the host of this slot sets with each heartbeat."""
-        return f"{self.heartbeat_start}{slot}"
+    def heartbeat(self, slot: str, run: str | None = None) -> str:
+        """Return the key that the host of this slot sets with each heartbeat. `run`: the id of a run of its agent. The
+        key of a run is its own: only the agent and the workers know the id, so no other host can overwrite the key.
+        """
+        return f"{self.heartbeat_start}{slot}" if run is None else f"{self.heartbeat_start}{slot}:{run}"
 
     def host(self, slot: str) -> str:
         """Return the channel of the hints for the host of this slot. A hint is a message that the slot has changed."""

@@ -6,9 +6,20 @@ from typing import Final
 
 from leasehold.common.masking import show_url
 from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
-from leasehold.doctor.rules import MACHINES, judge_clock, judge_machines, judge_membership, judge_rules, judge_schema
+from leasehold.doctor.rules import (
+    HOSTS,
+    MACHINES,
+    judge_clock,
+    judge_hosts,
+    judge_machines,
+    judge_membership,
+    judge_rules,
+    judge_schema,
+)
 from scheduler.model.validation import InvalidInputError
+from scheduler.operations.commands.hosts import REGISTER_REFUSED
 from scheduler.ports import (
+    EventFilter,
     NotPermittedError,
     StaleWriteError,
     StandbyError,
@@ -26,6 +37,7 @@ from workers.configuration import Configuration, find_configuration
 DATABASE, SCHEMA, WRITES, CLOCK, RULES = "database", "schema", "database writes", "database clock", "rules"
 MEMBERSHIP = "cluster"
 REDIS_SECONDS: Final = 3.0
+MOST_REFUSALS: Final = 1000
 _NO_STANDBY: Final = (
     "Promote the standby, or let database.url (LEASEHOLD_DATABASE__URL) lead to the primary: it may name all hosts"
     " (postgresql://USER@HOST1,HOST2/NAME). Processes connect again by themselves."
@@ -34,7 +46,7 @@ _NO_STANDBY: Final = (
 
 def look_at_database(configuration: Configuration) -> Iterator[Finding]:
     """Yield the findings on the database: whether it answers, its schema, clock and cluster, writes, the rules in
-    force, and the machines that EC2 refuses to end.
+    force, the machines that EC2 refuses to end, and the identities of static hosts.
     """
     url = configuration.settings.database_url
     try:
@@ -46,7 +58,7 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
         yield failure(DATABASE, f"the database at {show_url(url)} cannot be used: {error}", remedy)
         yield from (
             skipped(check, "the database cannot be reached")
-            for check in (SCHEMA, WRITES, CLOCK, MEMBERSHIP, RULES, MACHINES)
+            for check in (SCHEMA, WRITES, CLOCK, MEMBERSHIP, RULES, MACHINES, HOSTS)
         )
         return
     yield ok(DATABASE, f"{show_url(url)} answers")
@@ -55,7 +67,7 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
         if not state.is_current:
             yield from (
                 skipped(check, "this program needs another schema")
-                for check in (CLOCK, MEMBERSHIP, WRITES, RULES, MACHINES)
+                for check in (CLOCK, MEMBERSHIP, WRITES, RULES, MACHINES, HOSTS)
             )
             return
         yield from _look_at_clock(store)
@@ -63,6 +75,7 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
         yield _look_at_writes(url)
         yield _look_at_rules(store, configuration)
         yield _look_at_machines(store)
+        yield _look_at_hosts(store)
 
 
 def _look_at_clock(store: Store) -> Iterator[Finding]:
@@ -118,6 +131,14 @@ def _look_at_machines(store: Store) -> Finding:
         return judge_machines(store.find_slots(states=["terminating", "stopped"]), store.find_holds())
     except StoreUnavailableError as error:
         return skipped(MACHINES, str(error))
+
+
+def _look_at_hosts(store: Store) -> Finding:
+    try:
+        refused = store.read_events(EventFilter(name=REGISTER_REFUSED, newest=True, limit=MOST_REFUSALS))
+        return judge_hosts(refused, store.now())
+    except StoreUnavailableError as error:
+        return skipped(HOSTS, str(error))
 
 
 def read_tick_age(url: str) -> float | None:

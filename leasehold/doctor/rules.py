@@ -9,8 +9,10 @@ from typing import Any, Final
 
 from leasehold.common.clock import ProcessOffset
 from leasehold.doctor.findings import CLOCK_SECONDS, Finding, failure, ok, skipped, warning
+from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.slots import Slot
+from scheduler.operations.commands.hosts import TWO_LIVE
 from scheduler.ports import ClusterRow, DatabaseWentBackError, Remembered
 
 LEAST_REDIS: Final = (6, 2)
@@ -18,6 +20,8 @@ LATE_INTERVALS: Final = 3
 _SERVICES: Final = "NTP: chrony, the Amazon Time Sync Service"
 _HARMLESS: Final = "Leases and messages do not depend on it; dates in logs and the verification of certificates do."
 MACHINES: Final = "machines"
+HOSTS: Final = "hosts"
+REFUSED_SECONDS: Final = 3600.0
 _MOST_MACHINES: Final = 5
 """The most machines that one finding names."""
 _LOOPBACK: Final = {"127.0.0.1", "::1", "-::1", "localhost"}
@@ -237,6 +241,23 @@ def judge_machines(slots: Sequence[Slot], holds: Sequence[Hold]) -> Finding:
         " repeated."
     )
     return failure(MACHINES, "EC2 refuses to end or stop " + "; ".join(kept[:_MOST_MACHINES]) + more, remedy)
+
+
+def judge_hosts(refused: Sequence[Event], now: float) -> Finding:
+    """Return the finding on the identities of static hosts: a warning if another live agent with the identity of a host
+    was refused in the last hour, else ok. `refused`: the events of refused registrations. `now`: cluster time.
+    """
+    recent = [each for each in refused if each.at > now - REFUSED_SECONDS]
+    clones = {each.slot: each for each in recent if each.detail.get("reason") == TWO_LIVE}
+    if not clones:
+        return ok(HOSTS, "no live agent with the identity of another one in the last hour")
+    names = [f"{slot} (machine {each.detail.get('machine')})" for slot, each in sorted(clones.items(), key=str)]
+    more = f"; and {len(names) - _MOST_MACHINES} more" if len(names) > _MOST_MACHINES else ""
+    remedy = (
+        "Give each machine its own /etc/machine-id (a cloned image must not contain one), or its own --machine. Run one"
+        " agent for a slot. The agent that registered first serves the slot."
+    )
+    return warning(HOSTS, "two live agents have the identity of " + "; ".join(names[:_MOST_MACHINES]) + more, remedy)
 
 
 def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:

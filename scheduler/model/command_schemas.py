@@ -268,7 +268,9 @@ class SlotDocument(Document):
 
 class RegisterDocument(Document):
     """A request of a host of a static pool to register as a slot. `machine`: an id of the machine. A machine sends the
-    same id each time that it registers, and no other machine has the id.
+    same id each time that it registers, and no other machine has the id. `run`: an id of this run of the host's agent;
+    another run of the same machine is refused while this one sends heartbeats. `waited`: seconds since the agent's
+    first attempt at this registration.
     """
 
     slot: Name
@@ -277,15 +279,18 @@ class RegisterDocument(Document):
     resources: ResourceMap | None = None
     labels: LabelMap | None = None
     address: Name | None = None
+    run: Name | None = None
+    waited: Amount = 0
 
 
 class HostDocument(Document):
     """A request of a host about its slot. `machine`: the id with which the host registered. It proves that the slot
-    belongs to this host.
+    belongs to this host. `run`: the id of the run of its agent, which proves that no other agent has taken its place.
     """
 
     slot: Name
     machine: Name
+    run: Name | None = None
 
 
 def _table(value: object) -> object:

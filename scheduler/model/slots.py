@@ -198,6 +198,8 @@ class Slot(PublicSlot, frozen=True, kw_only=True, gc=False):
     """Counter of the host's newest signed heartbeat. A heartbeat with the same or a lower counter is a copy, and is
     ignored.
     """
+    run: str | None = None
+    """Id of the run of the host's agent that has registered last; None: it sent none."""
     launched_for: str | None = None
     """The account whose demand caused the launch; None: no account did, or the machine was not launched for demand."""
     power: Literal["start", "stop"] | None = None

@@ -66,6 +66,8 @@ def judge_heartbeats(keys: HostKeys, store: Store, meter: Meter, hosts: Sequence
                 refused[slot.id] = reason
     for reason in refused.values():
         meter.count(REFUSED, {"reason": reason})
+    for reason, number in heard.ignored.items():
+        meter.count(REFUSED, {"reason": reason}, number)
     return msgspec.structs.replace(
         heard,
         ages={name: age for name, age in heard.ages.items() if name not in refused},

@@ -59,6 +59,8 @@ class UnitOfWork:
         """Ids of slots whose resources or labels changed since the plan was made, because their hosts
         registered again.
         """
+        self.heard: Mapping[str, float] = {}
+        """Slot id -> the time of the last heartbeat of the host's agent, for registrations by another run of it."""
         self.spent: dict[str, Levels] = {}
         """Account id -> what the account paid in this transaction for the use of leases, by level."""
         self.submitted = 0

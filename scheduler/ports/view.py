@@ -8,7 +8,7 @@ or metrics, never correctness.
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, Self
 
 import msgspec
 
@@ -252,19 +252,50 @@ class Notifier(Protocol):
         """
 
 
+LATE_SECONDS: Final = 60.0
+"""Twice the longest interval between two heartbeats."""
+
+
 class Heard(msgspec.Struct, frozen=True):
     """The heartbeats of static hosts that one call of `Heartbeats.listen` has read.
 
     `ages`: slot id -> seconds since the last heartbeat; slots without a heartbeat are missing. `kept_for`: seconds for
     which the storage has kept heartbeats, which is short after Redis was flushed. `versions`: slot id -> the version of
     the slot that its host knows (`heartbeat_intake.name_version`); hosts that sent no version are missing. `signed`:
-    slot id -> its heartbeat, if it has a counter and a MAC, which `operations.heartbeats` verifies.
+    slot id -> its heartbeat, if it has a counter and a MAC, which `operations.heartbeats` verifies. `ignored`: why a
+    value does not count -> the number of such values: `garbage`, or `machine` for the heartbeat of another machine.
     """
 
     ages: dict[str, float]
     kept_for: float
     versions: dict[str, str] = {}
     signed: dict[str, Heartbeat] = {}
+    ignored: dict[str, int] = {}
+
+    @classmethod
+    def of(
+        cls, hosts: Mapping[str, str], found: Iterable[tuple[str, Heartbeat | None, float]], kept_for: float
+    ) -> Self:
+        """Return the heartbeats that count. `hosts`: slot id -> machine id. `found`: the slot id, heartbeat (None: a
+        value that is none) and age of each value that was read, for each slot that of its agent's run first. A later
+        one counts only if it is more than LATE_SECONDS younger: a process of an earlier version has registered the
+        agent, and did not note its run.
+        """
+        chosen: dict[str, tuple[Heartbeat, float]] = {}
+        ignored: dict[str, int] = {}
+        for slot, beat, age in found:
+            if beat is None or beat.machine != hosts[slot]:
+                reason = "garbage" if beat is None else "machine"
+                ignored[reason] = ignored.get(reason, 0) + 1
+            elif slot not in chosen or age + LATE_SECONDS < chosen[slot][1]:
+                chosen[slot] = (beat, age)
+        return cls(
+            {slot: age for slot, (_, age) in chosen.items()},
+            kept_for,
+            {slot: beat.version for slot, (beat, _) in chosen.items() if beat.version is not None},
+            {slot: beat for slot, (beat, _) in chosen.items() if beat.counter is not None},
+            ignored,
+        )
 
 
 class Heartbeats(Protocol):
@@ -272,8 +303,9 @@ class Heartbeats(Protocol):
     no host counts as offline because of the loss.
     """
 
-    def listen(self, hosts: Mapping[str, str]) -> Heard:
+    def listen(self, hosts: Mapping[str, str], runs: Mapping[str, str] | None = None) -> Heard:
         """Return the heartbeats of these hosts (slot id -> machine id). Heartbeats of another machine are ignored.
+        `runs`: slot id -> the run of the agent that has registered; hosts without one are missing.
 
         The ages are computed by the clock of the storage, not that of the host; a heartbeat from the future is ignored.
         Reading changes nothing, so any number of processes may read. Raises ViewUnavailableError if Redis does not

@@ -216,6 +216,7 @@ slots: Final = Table(
     _text("gang", null=True),
     _text("refusal", null=True),
     _text("subnet", null=True),
+    _text("run", null=True),
 )
 Index("slots_by_state", slots.c.state)
 Index("slots_by_pool", slots.c.pool, slots.c.state)

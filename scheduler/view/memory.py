@@ -299,32 +299,32 @@ class MemoryHeartbeats:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, kept_since: float = float("-inf")) -> None:
         self._clock, self._kept_since = clock, kept_since
-        self._beats: dict[str, tuple[Heartbeat, float]] = {}
+        self._beats: dict[tuple[str, str | None], tuple[Heartbeat, float]] = {}
 
     def forget(self) -> None:
         """Delete all heartbeats, as a flush of Redis does. New heartbeats are kept from now on."""
         self._beats, self._kept_since = {}, self._clock()
 
-    def beat(self, slot: str, machine: str, version: str | None = None) -> None:
+    def beat(self, slot: str, machine: str, version: str | None = None, run: str | None = None) -> None:
         """Store a heartbeat that this machine sends now for the slot. `version`: the version of the slot that the
-        machine knows.
+        machine knows. `run`: the run of its agent.
         """
         self.put(slot, Heartbeat(machine, version))
+        if run is not None:
+            self.put(slot, Heartbeat(machine, version), run)
 
-    def put(self, slot: str, beat: Heartbeat) -> None:
-        """Store this heartbeat for the slot, as if it arrived now."""
-        self._beats[slot] = (beat, self._clock())
+    def put(self, slot: str, beat: Heartbeat, run: str | None = None) -> None:
+        """Store this heartbeat for the slot, as if it arrived now. `run`: the run of the agent whose key it is."""
+        self._beats[slot, run] = (beat, self._clock())
 
-    def listen(self, hosts: Mapping[str, str]) -> Heard:
+    def listen(self, hosts: Mapping[str, str], runs: Mapping[str, str] | None = None) -> Heard:
         """Return the heartbeats of these hosts (slot id -> machine id). Heartbeats that another machine sent for the
         slot are ignored. See Heartbeats.
         """
         now = self._clock()
-        found = {slot: each for slot, each in self._beats.items() if hosts.get(slot) == each[0].machine}
-        ages = {slot: now - at for slot, (_, at) in found.items()}
-        versions = {slot: beat.version for slot, (beat, _) in found.items() if beat.version is not None}
-        signed = {slot: beat for slot, (beat, _) in found.items() if beat.counter is not None}
-        return Heard(ages, now - self._kept_since, versions, signed)
+        places = [(slot, run) for slot in hosts for run in dict.fromkeys([(runs or {}).get(slot), None])]
+        found = [(place[0], *self._beats[place]) for place in places if place in self._beats]
+        return Heard.of(hosts, ((slot, beat, now - at) for slot, beat, at in found), now - self._kept_since)
 
 
 class MemoryNotifier:

@@ -135,9 +135,9 @@ _ALL: Final = (
     ),
     _counter(
         "leasehold_heartbeats_refused_total",
-        "Heartbeats of hosts that were ignored, counted at each reading, by reason: unsigned, signature, copy",
+        "Heartbeats of hosts that were ignored, counted at each reading, by reason",
         "reason",
-        zeros=(("unsigned",), ("signature",), ("copy",)),
+        zeros=tuple((each,) for each in ("unsigned", "signature", "copy", "garbage", "machine")),
     ),
     _counter(
         "leasehold_requests_total",

@@ -1,6 +1,7 @@
 """The smaller ports on Redis: leader lock, notifier, heartbeats and cluster record.
 
     <prefix>heartbeat:<slot>    string  see leasehold/common/heartbeats.py; expires after KEPT_SECONDS
+    <prefix>heartbeat:<slot>:<run>      the same, from this run of the host's agent
     <prefix>heartbeats:since    string  "<run id of the server> <its time>": heartbeats are kept here since then
 
 Hosts write a heartbeat with one plain SET, so they need no Lua script. The age of a heartbeat is computed from its
@@ -163,6 +164,8 @@ class RedisNotifier:
 
 KEPT_SECONDS: Final = 86400
 HOSTS_A_CALL: Final = 1000
+GONE: Final = -2
+"""The answer to PTTL for a key that does not exist any more."""
 
 
 class RedisHeartbeats:
@@ -170,41 +173,42 @@ class RedisHeartbeats:
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self._client, self._since = client, f"{prefix}heartbeats:since"
-        self._start = RedisNames(prefix).heartbeat_start
+        self._names = RedisNames(prefix)
 
     @redis_errors()
-    def listen(self, hosts: Mapping[str, str]) -> Heard:
+    def listen(self, hosts: Mapping[str, str], runs: Mapping[str, str] | None = None) -> Heard:
         """Return the heartbeats of these hosts (slot id -> machine id). Heartbeats that another machine sent for the
         slot are ignored. The result's `kept_for` counts from the last flush or restart of the Redis server. See
         Heartbeats.
         """
-        ages: dict[str, float] = {}
-        versions: dict[str, str] = {}
-        signed: dict[str, Heartbeat] = {}
+        runs = runs or {}
         slots = list(hosts)
+        found: list[tuple[str, Heartbeat | None, float]] = []
         for start in range(0, len(slots), HOSTS_A_CALL):
-            for slot, beat, age in self._read({slot: hosts[slot] for slot in slots[start : start + HOSTS_A_CALL]}):
-                ages[slot] = age
-                if beat.version is not None:
-                    versions[slot] = beat.version
-                if beat.counter is not None:
-                    signed[slot] = beat
-        return Heard(ages, self._kept_for(), versions, signed)
+            some = slots[start : start + HOSTS_A_CALL]
+            found += self._read([(slot, run) for slot in some for run in dict.fromkeys([runs.get(slot), None])])
+        return Heard.of(hosts, found, self._kept_for())
 
-    def _read(self, hosts: Mapping[str, str]) -> Iterator[tuple[str, Heartbeat, float]]:
-        """Yield (slot id, heartbeat, age in seconds) for each slot in `hosts` whose own machine (the value in `hosts`)
-        has sent a heartbeat.
+    def _read(self, places: Sequence[tuple[str, str | None]]) -> Iterator[tuple[str, Heartbeat | None, float]]:
+        """Yield (slot id, heartbeat, age in seconds) for each pair of a slot and a run of its agent (None: the key that
+        no run has) at which there is a value. The heartbeat is None if the value is none.
         """
         with self._client.pipeline(transaction=False) as pipeline:
-            for slot in hosts:
-                pipeline.get(self._start + slot)
-                pipeline.pttl(self._start + slot)
-            answers: list[Any] = pipeline.execute()
-        found = zip(hosts.items(), answers[::2], answers[1::2], strict=True)
-        for (slot, machine), value, left in found:
-            beat = None if value is None else read_heartbeat(value)
-            if beat is not None and beat.machine == machine and 0 < left <= KEPT_SECONDS * 1000:
-                yield slot, beat, KEPT_SECONDS - left / 1000
+            for slot, run in places:
+                key = self._names.heartbeat(slot, run)
+                pipeline.get(key)
+                pipeline.pttl(key)
+            answers: list[Any] = pipeline.execute(raise_on_error=False)
+        for (slot, _), value, left in zip(places, answers[::2], answers[1::2], strict=True):
+            for each in (value, left):
+                # A key of another type must not hide the heartbeats of all hosts.
+                if isinstance(each, Exception) and not str(each).startswith("WRONGTYPE"):
+                    raise each
+            if isinstance(value, Exception):
+                yield slot, None, 0.0
+            elif value is not None and left != GONE:
+                is_kept = 0 < left <= KEPT_SECONDS * 1000
+                yield slot, read_heartbeat(value) if is_kept else None, KEPT_SECONDS - left / 1000
 
     def _kept_for(self) -> float:
         with self._client.pipeline(transaction=True) as pipeline:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from leasehold.agent.machine import find_resources, find_slot_name
+from leasehold.agent.machine import find_resources, find_slot_name, make_run
 from tests.builders import a_slot
 from tests.cli.conftest import Run
 from tests.client.intake import Document, FakeIntake
@@ -202,6 +202,18 @@ def test_exec_leaves_a_note_and_becomes_the_command(intake: FakeIntake, tmp_path
     note = json.loads(found.stdout)
     assert (note["reservation"], note["component"]) == ("r1", "helper.0")
     assert last(intake) == ("leases", {"slot": "lab-1", "machine": "m1"})
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_exec_runs_a_command_only_on_the_machine_on_which_the_agent_runs(
+    is_here: bool, intake: FakeIntake, tmp_path: Path
+) -> None:
+    """Another machine may have the same id, as a clone has."""
+    run = make_run() if is_here else f"{'f' * 12}-1"
+    intake.handler = lambda _verb, _document: {**READY, "run": run, "leases": [LEASE]}
+    found = start_exec(tmp_path, "echo", "ran")
+    assert (found.returncode, found.stdout) == ((0, "ran\n") if is_here else (1, ""))
+    assert is_here or found.stderr.startswith("leasehold: --machine: expected the machine on which the agent of lab-1")
 
 
 def test_the_command_of_exec_inherits_an_ignored_interrupt(intake: FakeIntake, tmp_path: Path) -> None:

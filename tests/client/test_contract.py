@@ -54,7 +54,7 @@ def test_the_environment_variables_are_those_that_the_settings_read(monkeypatch:
 
 
 def test_clients_read_no_internal_field_of_a_row() -> None:
-    internal = {"key_hash", "launch_request", "on_lease", "on_end", "due", "declined", "heartbeat"}
+    internal = {"key_hash", "launch_request", "on_lease", "on_end", "due", "declined", "heartbeat", "run"}
     rows = (models.Reservation, models.Request, models.Placement, models.Slot, models.Account)
     assert [name for row in rows for name in row.__struct_fields__ if name in internal] == []
 
@@ -73,7 +73,7 @@ def test_a_client_reads_every_row_that_a_worker_writes() -> None:
 def test_every_field_of_an_answer_is_read() -> None:
     written = {*describe_answer(stored.Reservation(id="r", request=stored.Request(components=()), created_at=0))}
     written |= {*describe_answer(stored_slots.Slot(id="s", pool="p"))}
-    written |= {"ttl", "cores", "offline_timeout", "heartbeat", "errors", "waiting", "notes"}
+    written |= {"ttl", "cores", "offline_timeout", "heartbeat", "run", "errors", "waiting", "notes"}
     written |= {*describe_answer(accounts.Account(id="ci"))}
     assert set(models.Answer.__struct_fields__) == written
 

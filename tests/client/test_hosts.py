@@ -8,11 +8,17 @@ import pytest
 import redis
 
 from leasehold import Client, Refused, Unavailable
-from leasehold.agent.agent import LONGEST_BEAT_SECONDS, HostAgent, HostSpec, find_beat
+from leasehold.agent.agent import HostAgent, HostSpec
 from leasehold.client.hosts import Hosts
 from leasehold.client.transport import RequestTransport
 from leasehold.client.view_reader import ViewReader
-from leasehold.common.heartbeats import Heartbeat, is_heartbeat_of, read_heartbeat
+from leasehold.common.heartbeats import (
+    LONGEST_BEAT_SECONDS,
+    Heartbeat,
+    find_beat,
+    is_heartbeat_of,
+    read_heartbeat,
+)
 from leasehold.common.signing import make_key, read_key
 from tests.client.intake import Document, FakeIntake
 from tests.system.processes import wait_for
@@ -112,6 +118,7 @@ def test_the_agent_registers_its_machine_and_sends_heartbeats(
     }
     verb, document = intake.seen[0]
     fields = {key: value for key, value in document.items() if key not in {"request", "reply_to"}}
+    assert (len(fields.pop("run").partition("-")[2]), fields.pop("waited") < 5) == (32, True)
     assert (verb, fields) == (
         "register",
         {
@@ -179,10 +186,10 @@ def test_the_agent_reads_its_leases_when_heartbeats_succeed_again(
     is_cut = threading.Event()
     heartbeat = Hosts.heartbeat
 
-    def beat(hosts: Hosts, slot: str, machine: str, version: str | None = None) -> None:
+    def beat(hosts: Hosts, slot: str, machine: str, version: str | None = None, run: str | None = None) -> None:
         if is_cut.is_set():
             raise Unavailable("no heartbeat comes through")
-        heartbeat(hosts, slot, machine, version)
+        heartbeat(hosts, slot, machine, version, run)
 
     monkeypatch.setattr(Hosts, "heartbeat", beat)
     running = start()
@@ -205,8 +212,8 @@ def test_an_error_that_ends_the_heartbeats_ends_the_agent(intake: FakeIntake) ->
     class Unreachable(Hosts):
         """A client whose heartbeats never reach Redis."""
 
-        def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
-            raise Unavailable(f"no heartbeat of {slot} by {machine}")
+        def heartbeat(self, slot: str, machine: str, version: str | None = None, run: str | None = None) -> None:
+            raise Unavailable(f"no heartbeat of {slot} by {machine} in {run}")
 
     wire = RequestTransport(intake.url)
     try:
@@ -366,3 +373,64 @@ def send_heartbeat(hosts: Hosts, client: redis.Redis, version: str | None) -> He
     beat = read_heartbeat(client.get("leasehold:heartbeat:lab-1"))  # type: ignore[arg-type]  # no coroutine
     assert beat is not None
     return beat
+
+
+def fault(path: str, code: str | None, expected: str = "another") -> Document:
+    error = {"index": 0, "path": path, "expected": expected, "got": "this"}
+    return {"ok": False, "errors": [error | ({} if code is None else {"code": code})]}
+
+
+def test_an_agent_asks_again_while_an_earlier_run_may_be_live_and_sends_the_run_that_was_accepted(
+    host: FakeHost, start: Start, intake: FakeIntake, redis_client: redis.Redis
+) -> None:
+    seen: list[Document] = []
+
+    def answer(verb: str, document: Document) -> Document | None:
+        seen.append({"verb": verb, **document})
+        if verb == "register" and len(seen) < 3:
+            return fault("run", "conflict", "no live agent of lab-1")
+        found = host.answer(verb, document)
+        return found if found is None else {**found, "run": document["run"]}
+
+    intake.handler = answer
+    running = start()
+    running.await_event("leased")
+    assert [each["event"] for each in running.events] == ["waiting", "registered", "leased"]
+    assert [each["verb"] for each in seen[:4]] == ["register", "register", "register", "leases"]
+    assert len({each["run"] for each in seen[:4]}) == 1
+    assert 0 == seen[0]["waited"] < seen[1]["waited"] < seen[2]["waited"]
+    run = seen[0]["run"]
+    wait_for(lambda: redis_client.get(f"leasehold:heartbeat:lab-1:{run}") == b"m1", "a heartbeat of the run")
+    assert redis_client.get("leasehold:heartbeat:lab-1") == b"m1"
+    # Another agent has taken the place of this one while it was stopped.
+    intake.handler = lambda _verb, _document: fault("run", "conflict")
+    wait_for(lambda: running.has_ended, "the agent's end")
+    assert [error.path for error in getattr(running.error, "errors", ())] == ["run"]
+
+
+def test_an_agent_ends_if_another_live_one_has_its_identity(start: Start, intake: FakeIntake) -> None:
+    intake.handler = lambda _verb, _document: fault("machine", "conflict")
+    running = start()
+    wait_for(lambda: running.has_ended, "the agent's end")
+    assert [error.path for error in getattr(running.error, "errors", ())] == ["machine"]
+
+
+def test_workers_of_an_earlier_version_get_requests_without_a_run(
+    host: FakeHost, start: Start, intake: FakeIntake, redis_client: redis.Redis
+) -> None:
+    """They refuse fields that they do not know."""
+
+    def answer(verb: str, document: Document) -> Document | None:
+        if unknown := [name for name in ("run", "waited") if name in document]:
+            errors = [fault(name, None, "a known key")["errors"][0] for name in unknown]
+            return {"ok": False, "errors": errors}
+        return host.answer(verb, document)
+
+    intake.handler = answer
+    running = start()
+    running.await_event("leased")
+    wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1") == b"m1", "a heartbeat")
+    assert not [*redis_client.scan_iter("leasehold:heartbeat:lab-1:*")]
+    host.leases, host.state = [], "empty"
+    wait_for(lambda: running.has_ended, "the agent's end")
+    assert running.error is None

@@ -378,3 +378,111 @@ def test_another_machine_or_slot_is_refused(slot: str, machine: str, path: str) 
     with pytest.raises(CommandRefused) as caught:
         describe_host(a_lab().ports, slot, machine)
     assert caught.value.fault.path == path
+
+
+BEAT = TIMEOUT / 6
+
+
+def beat(harness: Harness, run: str) -> None:
+    """Send a heartbeat of this run of the agent of lab-1."""
+    harness.heartbeats.beat("lab-1", "m1", run=run)
+
+
+def paths(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return path and code of each fault of an answer."""
+    return [(error["path"], error["code"]) for error in answer.get("errors", [])]
+
+
+def refusals(harness: Harness) -> list[dict[str, Any]]:
+    return [event.detail for event in harness.events if event.name == "register_refused"]
+
+
+def two_agents() -> Harness:
+    """Return a harness in which one agent runs, and another one of the same machine has asked once."""
+    harness = Harness(RULES)
+    assert register(harness, run="a-1", resources={"cpus": 4})["run"] == "a-1"
+    # Both were started at once: the first has not sent a heartbeat yet.
+    assert paths(register(harness, run="b-1", resources={"cpus": 16})) == [("run", "conflict")]
+    assert not refusals(harness)
+    return harness
+
+
+def test_of_two_live_agents_of_one_machine_the_second_is_refused() -> None:
+    harness = two_agents()
+    harness.now += 1
+    beat(harness, "a-1")
+    answer = register(harness, run="b-1", resources={"cpus": 16}, waited=1.5)
+    assert paths(answer) == [("machine", "conflict")]
+    assert refusals(harness) == [{"pool": "lab", "machine": "m1", "reason": "two live agents"}]
+    assert (harness.slot("lab-1").resources, harness.slot("lab-1").run) == ({"cpus": 4}, "a-1")
+    assert harness.ask("leave", slot="lab-1", machine="m1", run="b-1")["errors"][0]["path"] == "run"
+    assert harness.slot("lab-1").state == "ready"
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_an_agent_that_was_started_again_is_accepted_within_three_heartbeats_and_keeps_its_leases(
+    is_heard: bool,
+) -> None:
+    """Also if Redis lost the last heartbeat."""
+    harness = two_agents()
+    harness.tick()
+    assert harness.ask("submit", id="r1", system="lab-linux")["ok"]
+    harness.tick()
+    if is_heard:
+        beat(harness, "a-1")
+    harness.now += 0.5
+    begin = harness.now
+    assert paths(register(harness, run="a-2", waited=0.5)) == [("run", "conflict")]
+    harness.now = begin + 2.1 * BEAT
+    assert register(harness, run="a-2", waited=2.1 * BEAT)["run"] == "a-2"
+    assert not refusals(harness)
+    assert [lease["reservation"] for lease in describe_host(harness.ports, "lab-1", "m1", "a-2")["leases"]] == ["r1"]
+    # The earlier one gets no leases, should it still run.
+    with pytest.raises(CommandRefused, match="run"):
+        describe_host(harness.ports, "lab-1", "m1", "a-1")
+
+
+def test_the_silent_earlier_agent_is_not_heard_after_another_one_has_taken_its_place() -> None:
+    harness = two_agents()
+    harness.now += 2.1 * BEAT
+    assert register(harness, run="b-1", waited=2.1 * BEAT)["ok"]
+    beat(harness, "b-1")
+    harness.now += 5
+    hear_hosts(harness.ports)
+    seen = harness.slot("lab-1").last_seen
+    beat(harness, "a-1")
+    hear_hosts(harness.ports)
+    assert harness.slot("lab-1").last_seen == seen
+
+
+@pytest.mark.parametrize(("old", "new"), [(None, "b-1"), ("a-1", None)])
+def test_an_agent_of_an_earlier_version_counts_as_another_one(old: str | None, new: str | None) -> None:
+    """Agents of earlier versions send no id of their run."""
+    harness = Harness(RULES)
+    first = {} if old is None else {"run": old}
+    second = {} if new is None else {"run": new}
+    assert register(harness, **first).get("run") == old
+    harness.heartbeats.beat("lab-1", "m1", run=old)
+    assert paths(register(harness, **second)) == [("run", "conflict")]
+    assert register(harness, **first)["ok"]
+    harness.now += 2.1 * BEAT
+    assert register(harness, **second).get("run") == new
+
+
+def test_the_heartbeats_of_an_agent_that_an_earlier_version_registered_count() -> None:
+    """A worker of an earlier version leaves the run of the slot as it was."""
+    harness = two_agents()
+    beat(harness, "a-1")
+    harness.now += 70
+    harness.heartbeats.beat("lab-1", "m1")
+    hear_hosts(harness.ports)
+    assert harness.slot("lab-1").last_seen == harness.now
+
+
+def test_a_drained_slot_takes_another_agent_at_once() -> None:
+    harness = two_agents()
+    beat(harness, "a-1")
+    assert harness.ask("leave", slot="lab-1", machine="m1", run="a-1")["ok"]
+    harness.tick()
+    assert harness.slot("lab-1").state == "empty"
+    assert register(harness, run="b-1")["run"] == "b-1"

@@ -114,6 +114,13 @@ def test_a_wrong_signature_is_refused_in_every_mode_and_a_missing_one_in_signed(
     assert count(harness, "unsigned") == (mode == "signed")
 
 
+def test_heartbeats_of_another_machine_are_counted_and_harm_nothing() -> None:
+    harness = a_lab()
+    harness.heartbeats.put("lab-2", Heartbeat("another"))
+    assert hear(harness, a_beat(harness))
+    assert count(harness, "machine") == 1
+
+
 def test_a_copy_of_a_heartbeat_does_not_keep_a_host_online() -> None:
     harness = a_lab()
     beats = [a_beat(harness, counter=int(harness.now * 1000) + number) for number in range(3)]

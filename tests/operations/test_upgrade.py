@@ -19,6 +19,7 @@ import redis
 
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import merge_rules
+from scheduler.model.slots import Slot, without_user_data
 from scheduler.model.view import View
 from scheduler.operations.restore import JUMP
 from scheduler.store.migrating import migrate
@@ -108,6 +109,7 @@ LATER: dict[str, dict[str, Any]] = {
             "storage_price",
             "refusal",
             "subnet",
+            "run",
         ]
     ),
 }
@@ -135,7 +137,9 @@ def test_the_view_is_valid_if_redis_keeps_running_and_is_rebuilt_after_a_restart
     cluster.tick()
     view = cluster.ports.view_cache.load()
     assert view is not None
-    assert _list_live_rows(view) == _list_live_rows(View(cluster.store.read_rows()))
+    # The view of the older version has user data, which the first tick has removed.
+    rows = [without_user_data(row) if isinstance(row, Slot) else row for row in cluster.store.read_rows()]
+    assert _list_live_rows(view) == _list_live_rows(View(rows))
     assert len(view.reservations) >= len(HELD) + 3
 
 

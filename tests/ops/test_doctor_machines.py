@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from leasehold.doctor.rules import judge_machines
+from leasehold.doctor.rules import judge_hosts, judge_machines
+from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.store.memory import MemoryStore
 from tests.builders import NOW, a_slot, some_rules
@@ -56,3 +57,16 @@ def test_machines_without_a_slot_are_named_by_their_pool() -> None:
 def test_a_finding_names_five_machines_at_most() -> None:
     slots = [a_slot(f"linux-{number}", state="terminating", refusal=PROTECTED) for number in range(1, 9)]
     assert judge_machines(slots, []).text.endswith(f"linux-5 (None): {PROTECTED}; and 3 more")
+
+
+@pytest.mark.parametrize(
+    ("ago", "reason", "outcome"),
+    [(60.0, "two live agents", "warning"), (4000.0, "two live agents", "ok"), (60.0, None, "ok")],
+)
+def test_the_doctor_names_hosts_of_which_a_second_live_agent_was_refused(
+    ago: float, reason: str | None, outcome: str
+) -> None:
+    detail: dict[str, Any] = {"pool": "lab", "machine": "m1"} | ({} if reason is None else {"reason": reason})
+    event = Event(at=NOW - ago, name="register_refused", cause="cloud", slot="lab-1", detail=detail)
+    finding = judge_hosts([event], NOW)
+    assert (finding.outcome, "lab-1 (machine m1)" in finding.text) == (outcome, outcome == "warning")

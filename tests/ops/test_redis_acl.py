@@ -282,17 +282,35 @@ def test_the_doctor_as_the_workers_user_finds_no_fault_and_needs_no_further_righ
     assert (found.status, stack.roles.read_refusals()) == (0, [])
 
 
+def test_a_user_of_one_host_writes_the_heartbeats_of_this_host_only(roles: RedisWithRoles) -> None:
+    """docs/how-to/operations.md, "Users of Redis", has the two replacements."""
+    replaced = {
+        "~leasehold:heartbeat:*": ["~leasehold:heartbeat:lab-7", "~leasehold:heartbeat:lab-7:*"],
+        "&leasehold:host:*": ["&leasehold:host:lab-7"],
+    }
+    words = [each for word in read_rules()["host"] for each in replaced.get(word, [word])]
+    with roles.examine() as examiner, Client(roles.url("producer"), view_url=roles.url("host-lab-7")) as client:
+        examiner.execute_command("ACL", "SETUSER", "host-lab-7", *words, ">host-lab-7-password")
+        client.hosts.heartbeat("lab-7", "m7", None, "a-1")
+        assert examiner.delete("leasehold:heartbeat:lab-7", "leasehold:heartbeat:lab-7:a-1") == 2
+        for slot in ("lab-70", "lab-1"):
+            with pytest.raises(Unavailable, match="host-lab-7 may not"):
+                client.hosts.heartbeat(slot, "m7")
+        examiner.execute_command("ACL", "DELUSER", "host-lab-7")
+    roles.read_refusals()
+
+
 def test_a_host_has_the_rights_for_its_work(stack: StackWithRoles, roles: RedisWithRoles) -> None:
     """Its requests are sent as a producer; heartbeats and hints use its own role."""
     with Client(roles.url("producer"), view_url=roles.url("host")) as client:
         hosts = client.hosts
-        assert hosts.register("lab-1", pool="lab", machine="m1").state == "ready"
+        assert hosts.register("lab-1", pool="lab", machine="m1", run="a-1").state == "ready"
         registered = stack.slots("lab")[0].last_seen or 0
         hints = hosts.hints("lab-1")
         hints.listen()
 
         def beat_and_look() -> bool:
-            hosts.heartbeat("lab-1", "m1")
+            hosts.heartbeat("lab-1", "m1", None, "a-1")
             return (stack.slots("lab")[0].last_seen or 0) > registered
 
         wait_for(beat_and_look, "a heartbeat to be recorded")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from leasehold.doctor.rules import judge_hosts
 from scheduler.ports import EventFilter
 from tests.system.conftest import RULES
 from tests.system.processes import Process, wait_for
@@ -49,11 +50,11 @@ def host(lab: Stack, name: str) -> Iterator[Process]:
     assert find_slot(lab, name) is None
 
 
-def start_agent(lab: Stack, slot: str, machine: str = "m1", cpus: int = 4) -> Process:
-    """Start the agent as an operator does."""
+def start_agent(lab: Stack, slot: str, machine: str = "m1", cpus: int = 4, label: str = "") -> Process:
+    """Start the agent as an operator does. `label`: a part of the name of the process."""
     arguments = f"leasehold.cli host run {slot} --pool lab --machine {machine} --cpus {cpus} --json".split()
     arguments += ["--state", str(lab.folder / "host-state")]
-    return lab.start(f"agent-{slot}-{machine}", *arguments)
+    return lab.start(f"agent-{slot}-{machine}{label}", *arguments)
 
 
 def list_records(agent: Process, event: str) -> list[dict[str, Any]]:
@@ -113,6 +114,68 @@ def test_another_machine_under_the_same_name_is_refused(lab: Stack, host: Proces
     assert other.read_log().splitlines() == [f'leasehold: machine: {expected}, got "m2"']
     assert find_slot(lab, name).machine == "m1"
     assert host.is_alive
+
+
+def list_refusals(lab: Stack, slot: str) -> list[str]:
+    """Return the reasons of the refused registrations of this slot."""
+    events = lab.services.ports.store.read_events(EventFilter(name="register_refused", slot=slot))
+    return [str(event.detail.get("reason")) for event in events]
+
+
+def test_of_two_agents_with_one_identity_one_serves_and_the_other_ends(lab: Stack, name: str) -> None:
+    """As on two machines that were cloned with their machine-id and host name."""
+    agents = {cpus: start_agent(lab, name, cpus=cpus, label=f"-{cpus}") for cpus in (4, 16)}
+    wait_for(lambda: sum(each.is_alive for each in agents.values()) == 1, "the end of one agent")
+    (loser,) = [cpus for cpus, each in agents.items() if not each.is_alive]
+    served = agents.pop(4 if loser == 16 else 16)
+    assert "machine: expected an id that no other live agent has" in agents[loser].read_log().splitlines()[-1]
+    assert not agents[loser].has_succeeded
+    assert find_slot(lab, name).resources["cpus"] == 20 - loser
+    assert list_refusals(lab, name) == ["two live agents"]
+    store = lab.services.ports.store
+    finding = judge_hosts(store.read_events(EventFilter(name="register_refused")), store.now())
+    assert (finding.outcome, f"{name} (machine m1)" in finding.text) == ("warning", True)
+
+    reserve(lab, "clone-1")
+    lab.await_phase(["clone-1"], "leased")
+    wait_for(lambda: list_records(served, "leased"), "the lease")
+    # The lease stays where it is when a further one asks.
+    third = start_agent(lab, name, cpus=16, label="-third")
+    wait_for(lambda: not third.is_alive, "the end of the third agent")
+    assert list_records(third, "leased") == list_records(agents[loser], "leased") == []
+    assert find_slot(lab, name).state == "ready"
+    release(lab, "clone-1")
+    served.kill()
+    for each in (served, third, agents[loser]):
+        del lab.processes[each.name]
+    assert lab.ask("remove", {"slot": name})["ok"]
+
+
+def test_an_agent_that_was_killed_is_accepted_again(lab: Stack, host: Process, name: str) -> None:
+    host.kill()
+    again = start_agent(lab, name, label="-again")
+    wait_for(lambda: list_records(again, "registered"), "the registration")
+    assert list_refusals(lab, name) == []
+    again.kill()
+    del lab.processes[again.name]
+
+
+def test_an_agent_that_was_stopped_ends_when_another_one_has_taken_its_place(
+    lab: Stack, host: Process, name: str
+) -> None:
+    reserve(lab, "stopped-1")
+    lab.await_phase(["stopped-1"], "leased")
+    wait_for(lambda: list_records(host, "leased"), "the lease")
+    os.kill(host.pid, signal.SIGSTOP)
+    again = start_agent(lab, name, label="-again")
+    wait_for(lambda: list_records(again, "leased"), "the lease")
+    os.kill(host.pid, signal.SIGCONT)
+    wait_for(lambda: not host.is_alive, "the end of the first agent")
+    assert "run: expected" in host.read_log().splitlines()[-1]
+    assert again.is_alive
+    release(lab, "stopped-1")
+    again.kill()
+    del lab.processes[again.name]
 
 
 def test_an_outage_of_the_schedulers_fails_no_host(lab: Stack, host: Process, name: str) -> None:

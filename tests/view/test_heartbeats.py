@@ -61,6 +61,38 @@ def test_a_heartbeat_contains_the_version_that_the_host_knows(backend: Backend) 
     assert heard.versions == {"lab-1": "0:7:180"}
 
 
+def test_the_heartbeats_of_the_run_that_has_registered_count(backend: Backend) -> None:
+    """The other agent writes the key of the slot, too, for workers of earlier versions."""
+    backend.beat("lab-1", "m1", "0:7:180", "a-1")
+    backend.beat("lab-1", "m1", "0:6:180", "b-1")
+    assert backend.heartbeats.listen({"lab-1": "m1"}, {"lab-1": "a-1"}).versions == {"lab-1": "0:7:180"}
+    assert backend.heartbeats.listen({"lab-1": "m1"}).versions == {"lab-1": "0:6:180"}
+
+
+def test_a_heartbeat_that_another_host_writes_over_harms_no_agent_with_a_run(backend: Backend) -> None:
+    backend.beat("lab-1", "m1", "0:7:180", "a-1")
+    backend.beat("lab-1", "another")
+    heard = backend.heartbeats.listen({"lab-1": "m1"}, {"lab-1": "a-1"})
+    assert (heard.versions, heard.ignored) == ({"lab-1": "0:7:180"}, {"machine": 1})
+
+
+@pytest.mark.parametrize("garbage", ["", "a b c", "\x00\xff" * 9, "m1 " + "9" * 2000, "m1\n"])
+def test_garbage_in_place_of_a_heartbeat_is_ignored_and_counted(garbage: str, redis_client: redis.Redis) -> None:
+    redis_client.set("leasehold:heartbeat:lab-1", garbage, px=KEPT_SECONDS * 1000)
+    redis_client.set("leasehold:heartbeat:lab-2", "m2", px=KEPT_SECONDS * 1000)
+    heard = RedisHeartbeats(redis_client).listen({"lab-1": "m1", "lab-2": "m2", "lab-3": "m3"})
+    assert (set(heard.ages), heard.ignored) == ({"lab-2"}, {"garbage": 1})
+
+
+def test_a_key_of_another_type_hides_only_its_own_heartbeat(redis_client: redis.Redis) -> None:
+    redis_client.lpush("leasehold:heartbeat:lab-1", "m1")
+    redis_client.lpush("leasehold:heartbeat:lab-2", "m2")
+    for key in ("lab-2:a-1", "lab-3"):
+        redis_client.set(f"leasehold:heartbeat:{key}", "m2", px=KEPT_SECONDS * 1000)
+    heard = RedisHeartbeats(redis_client).listen({"lab-1": "m1", "lab-2": "m2", "lab-3": "m2"}, {"lab-2": "a-1"})
+    assert (set(heard.ages), heard.ignored) == ({"lab-2", "lab-3"}, {"garbage": 2})
+
+
 def test_reading_heartbeats_changes_nothing(backend: Backend) -> None:
     backend.beat("lab-1", "m1")
     backend.heartbeats.listen({"lab-1": "m1"})
@@ -93,7 +125,8 @@ def test_the_age_of_a_heartbeat_comes_from_the_expiry_in_redis(redis_url: str, r
 )
 def test_a_heartbeat_from_the_future_is_ignored(seconds: int | None, redis_client: redis.Redis) -> None:
     redis_client.set("leasehold:heartbeat:lab-1", "m1", ex=seconds)
-    assert RedisHeartbeats(redis_client).listen({"lab-1": "m1"}).ages == {}
+    heard = RedisHeartbeats(redis_client).listen({"lab-1": "m1"})
+    assert (heard.ages, heard.ignored) == ({}, {"garbage": 1})
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,27 @@
 Source: Orchard's registration of workers.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
+from leasehold.common.heartbeats import LIVE_BEATS, find_beat
 from scheduler.model.command_schemas import HostDocument, RegisterDocument, SlotDocument
 from scheduler.model.events import Event
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
+from scheduler.model.transitions import HOLDING
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.slot_commands import find_slot, start_draining
 from scheduler.operations.unit_of_work import UnitOfWork
+
+REGISTER_REFUSED: Final = "register_refused"
+"""Name of the event that records the refusal of a host."""
+TWO_LIVE: Final = "two live agents"
+"""The reason in that event if two live agents have the same slot and machine."""
+MARGIN_SECONDS: Final = 0.25
+"""The error of the computed times at which a heartbeat arrived and an agent first asked."""
 
 
 def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot:
@@ -23,7 +32,8 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
     A new id gets a new slot, which is ready at once. If the same machine registers again, its resources, labels and
     `last_seen` are updated, and `cordoned` and the leases are kept; a slot that had drained becomes ready again.
     Another machine is refused until an operator removes the slot, because holders of leases on the slot must not reach
-    a different machine. A refusal stores only the event `register_refused`.
+    a different machine. So is another run of the agent (`run`) while the present one is live. A refusal stores only the
+    event `register_refused`.
     """
     pool = rules.pools.get(document.pool)
     if pool is None or pool.is_elastic:
@@ -38,8 +48,11 @@ def register(work: UnitOfWork, rules: Rules, document: RegisterDocument) -> Slot
         )
         current = msgspec.structs.replace(current, heartbeat=int(work.now * 1000))
     _check_identity(work, current, document)
+    if current.machine is not None and current.state in HOLDING and current.run != document.run:
+        _check_run(work, current, document, LIVE_BEATS * find_beat(pool.offline_timeout))
     fields: dict[str, Any] = {
         "machine": document.machine,
+        "run": document.run,
         "resources": pool.resources if document.resources is None else document.resources,
         "labels": pool.labels if document.labels is None else document.labels,
         "address": current.address if document.address is None else document.address,
@@ -73,16 +86,44 @@ def _check_identity(work: UnitOfWork, current: Slot, document: RegisterDocument)
             "conflict",
         )
     if fault is not None:
-        work.add_event(
-            Event(
-                at=work.now,
-                name="register_refused",
-                cause=work.cause,
-                slot=current.id,
-                detail={"pool": document.pool, "machine": document.machine},
-            )
-        )
+        _note_refusal(work, current, document)
         raise fault
+
+
+def _check_run(work: UnitOfWork, current: Slot, document: RegisterDocument, live_seconds: float) -> None:
+    """Raise CommandRefused while the agent that has registered the slot last is live: it sent a heartbeat in the last
+    `live_seconds`. Two live agents would both use the leases of the slot.
+
+    An agent that was started again after its end asks again until the earlier run is not live any more. If the earlier
+    run sends a heartbeat after the first attempt (`waited`), both are live: the refusal then names the field `machine`,
+    is final, and is recorded as an event.
+    """
+    heard_at = work.heard.get(current.id)
+    silent = work.now - ((current.last_seen or 0.0) if heard_at is None else heard_at)
+    # Without a heartbeat the agent has just registered, or Redis has lost it: the agent has as long to send one.
+    if silent > live_seconds or (heard_at is None and document.waited > live_seconds):
+        return
+    if document.waited and heard_at is not None and heard_at > work.now - document.waited + MARGIN_SECONDS:
+        _note_refusal(work, current, document, {"reason": TWO_LIVE})
+        wanted = f"an id that no other live agent has: that of {current.id} was heard {silent:.1f} s ago"
+        raise CommandRefused("machine", wanted, document.machine, "conflict")
+    raise CommandRefused(
+        "run", f"no live agent of {current.id}: one was heard {silent:.1f} s ago", document.run, "conflict"
+    )
+
+
+def _note_refusal(
+    work: UnitOfWork, current: Slot, document: RegisterDocument, detail: Mapping[str, str] | None = None
+) -> None:
+    work.add_event(
+        Event(
+            at=work.now,
+            name=REGISTER_REFUSED,
+            cause=work.cause,
+            slot=current.id,
+            detail={"pool": document.pool, "machine": document.machine, **(detail or {})},
+        )
+    )
 
 
 def leave(work: UnitOfWork, _rules: Rules, document: HostDocument) -> Slot:
@@ -91,13 +132,18 @@ def leave(work: UnitOfWork, _rules: Rules, document: HostDocument) -> Slot:
 
     A repeated command changes nothing. Raises CommandRefused if the slot is unknown or belongs to another machine.
     """
-    return start_draining(work, check_host(find_slot(work, document.slot), document.machine), "leaving", "cloud")
+    slot = check_host(find_slot(work, document.slot), document.machine, document.run)
+    return start_draining(work, slot, "leaving", "cloud")
 
 
-def check_host(slot: Slot, machine: str) -> Slot:
-    """Return `slot` if it belongs to the host `machine`. Raises CommandRefused if it belongs to another machine."""
+def check_host(slot: Slot, machine: str, run: str | None = None) -> Slot:
+    """Return `slot` if it belongs to the host `machine`. Raises CommandRefused if it belongs to another machine, or to
+    another run of the agent than `run`. None: the sender does not know the run.
+    """
     if slot.machine != machine:
         raise CommandRefused("machine", f"the machine that {slot.id} belongs to", machine, "conflict")
+    if run is not None and slot.run not in {None, run}:
+        raise CommandRefused("run", f"the agent of {slot.id}, which another agent is now", run, "conflict")
     return slot
 
 

@@ -203,6 +203,7 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
     if is_submission := requests[0].verb == "submit":
         requests = [replace(each, items=refuse_unservable(each.items, rules)) for each in requests]
         misfits = foresee(ports.store, ports.known_slots, rules, [item for each in requests for item in each.items])
+    heard = _hear_registered(ports, requests) if requests[0].verb == "register" else {}
     with ports.store.transaction() as transaction:
         if transaction.rules_version() != stored.version:
             raise _RulesChangedError("the rules changed while a request was tested")
@@ -216,6 +217,7 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
                 results, change_set = submit(transaction, rules, submissions, misfits, ports.admission)
             else:
                 work = UnitOfWork(transaction, new[0].cause, principal=new[0].principal)
+                work.heard = heard
                 results, change_set = _command_all(work, rules, new)
             answers = {  # promise: list-by-index
                 each.id: _join(found, single=each.is_single) for each, found in zip(new, results, strict=True)
@@ -232,6 +234,21 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
     _repeat(ports, [known[each.id].answer for each in repeated])  # promise: repeat-answered-again
     answers |= {each.id: _answer_again(each, known[each.id]) for each in requests if each.id in known}
     return [answers[each.id] for each in requests]
+
+
+def _hear_registered(ports: Ports, requests: Sequence[Request]) -> dict[str, float]:
+    """Return the time of the last heartbeat of each slot whose host registers by another run of its agent than the slot
+    has. It is read before the transaction, which must not wait for Redis.
+    """
+    items = [item for each in requests for item in each.items if isinstance(item, RegisterDocument)]
+    wanted = {item.slot: item.run for item in items}
+    known = [slot for slot in ports.store.find_slots(ids=sorted(wanted)) if slot.run != wanted[slot.id]]
+    if not known:
+        return {}
+    hosts = {slot.id: slot.machine for slot in known if slot.machine is not None}
+    heard = ports.heartbeats.listen(hosts, {slot.id: slot.run for slot in known if slot.run is not None})
+    now = ports.store.now()
+    return {name: now - age for name, age in heard.ages.items()}
 
 
 def _answer_again(request: Request, stored: StoredAnswer) -> Answer:
@@ -395,4 +412,5 @@ def _answer(work: UnitOfWork, rules: Rules, verb: str, item: Item, index: int) -
     if verb == "register" and isinstance(row, Slot):
         answer["offline_timeout"] = rules.pools[row.pool].offline_timeout
         answer["heartbeat"] = row.heartbeat
+        answer |= {} if row.run is None else {"run": row.run}
     return answer

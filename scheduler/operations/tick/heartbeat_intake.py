@@ -97,17 +97,18 @@ def hear_before_judging(ports: Ports, view: View, rules: Rules, leader_term: Lea
         view.apply(row)
 
 
-def describe_host(ports: Ports, name: str, machine: str) -> dict[str, Any]:
+def describe_host(ports: Ports, name: str, machine: str, run: str | None = None) -> dict[str, Any]:
     """Return the slot `name` of a static host and the leases on it, as the database has them.
 
-    Raises CommandRefused if the slot is unknown or belongs to another machine than `machine`.
+    Raises CommandRefused if the slot is unknown, or belongs to another machine than `machine` or to another run of the
+    agent than `run` (None: any run).
     """
     with ports.store.transaction() as transaction:
         slot = transaction.load_slots([name]).get(name)
         leases = transaction.load_leases([name]).get(name, [])
     if slot is None:
         raise CommandRefused("slot", "a slot that a host registered", name, "conflict")
-    check_host(slot, machine)
+    check_host(slot, machine, run)
     pool = ports.rules().pools.get(slot.pool)
     return {
         "slot": slot.id,
@@ -115,6 +116,7 @@ def describe_host(ports: Ports, name: str, machine: str) -> dict[str, Any]:
         "cordoned": slot.cordoned,
         "offline_timeout": None if pool is None else pool.offline_timeout,
         "version": name_version(slot, None if pool is None else pool.offline_timeout),
+        **({} if slot.run is None else {"run": slot.run}),
         "leases": [
             _describe_lease(owner, lease)
             for owner, lease in leases
@@ -138,7 +140,8 @@ def _listen(ports: Ports, hosts: Sequence[Slot]) -> Heard:
     """Return the heartbeats of the static hosts in `hosts`, without heartbeats that do not count because of a wrong
     signature or counter.
     """
-    heard = ports.heartbeats.listen({slot.id: slot.machine for slot in hosts if slot.machine is not None})
+    runs = {slot.id: slot.run for slot in hosts if slot.run is not None}
+    heard = ports.heartbeats.listen({slot.id: slot.machine for slot in hosts if slot.machine is not None}, runs)
     return judge_heartbeats(ports.host_keys, ports.store, ports.meter, hosts, heard)
 
 
