@@ -24,12 +24,13 @@ from typing import Any, Final
 import msgspec
 import redis
 
-from leasehold.common.names import RESERVATIONS, TASK_PREFIX, RedisNames
+from leasehold.common.names import RESERVATIONS, TASK_PREFIX, RedisNames, task_name
 from leasehold.common.signing import PRINCIPAL, encode_canonically
 from scheduler.model.validation import Fault, InvalidInputError
 from scheduler.policy.load_shedding import QUERIES, QueueGauge, find_retry
 from scheduler.ports import ForeignAddressError, Meter, ViewUnavailableError
 from scheduler.view.redis_ports import RedisNotifier
+from tasks.queues import MOST_SEARCHES, SEARCHES
 from workers.access import is_signed
 from workers.logs import get_logger
 
@@ -46,6 +47,8 @@ time.
 MOST_KNOWN: Final = 10_000
 HANGING_SECONDS: Final = 5.0
 """A request that runs for more than this number of seconds may hang; a copy of it then goes to another process."""
+SEARCH_RETRY: Final = 5.0
+"""Seconds after which the sender of a search may come again if the worker holds too many."""
 LEASES_PATIENCE: Final = 7.0
 """Seconds after which a host repeats its request for its leases, if the message has no `patience`."""
 ARRIVAL: Final = "arrival"
@@ -107,6 +110,10 @@ def read_arrival(message: Mapping[str, Any], body: bytes) -> Arrival:
     )
 
 
+def _is_search(arrival: Arrival) -> bool:
+    return task_name(RESERVATIONS, arrival.verb) in SEARCHES
+
+
 def _read_document(body: bytes) -> _Document:
     with suppress(msgspec.MsgspecError, RecursionError):
         arguments, named, _ = _BODY.decode(body)
@@ -159,6 +166,8 @@ class Admission:
         """Key of each unsigned request that runs -> monotonic time at which the newest copy of the request began to
         run.
         """
+        self._searches: set[str] = set()
+        """Numbers of the searches that this worker holds."""
         self._left: _Running | None = None
         """The request that left the worker's process pool last."""
         self._answered: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
@@ -183,6 +192,8 @@ class Admission:
         if self._shed(arrival):
             return False
         self._taken += 1
+        if _is_search(arrival):
+            self._searches.add(arrival.number)
         self._running[arrival.number] = _Running(arrival.number, arrival.key, self._monotonic(), len(self._running))
         if arrival.key is not None and not arrival.is_signed:
             self._keys[arrival.key] = self._monotonic()
@@ -204,7 +215,11 @@ class Admission:
         if running is None:
             return
         now = self._monotonic()
-        self._gauge.note_run(now - running.since, running.ahead + 1)
+        if number in self._searches:
+            # It waited for other searches, and not for the requests whose wait is estimated.
+            self._searches.discard(number)
+        else:
+            self._gauge.note_run(now - running.since, running.ahead + 1)
         if running.key is not None:
             self._keys.pop(running.key, None)
         if self._counts and now - self._measured_at >= MEASURE_SECONDS:
@@ -253,14 +268,16 @@ class Admission:
         return patience is not None and self._clock() - arrival.sent_at > patience
 
     def _shed(self, arrival: Arrival) -> bool:
-        """Answer "come again later" and return True, if the queue is too long for the request's verb. Otherwise, or if
-        no answer can be sent, return False.
+        """Answer "come again later" and return True, if the queue is too long for the request's verb, or if it is a
+        search and this worker holds MOST_SEARCHES. Otherwise, or if no answer can be sent, return False.
 
         The answer needs two fields of the request: how long its sender waits (`patience`), and the address
         (`reply_to`).
         """
         wait = self._gauge.wait
         seconds = find_retry(arrival.verb, wait, self._longest)
+        if _is_search(arrival) and len(self._searches) >= MOST_SEARCHES:
+            seconds = seconds or SEARCH_RETRY
         if seconds is None or arrival.reply_to is None or arrival.patience is None:
             return False
         try:

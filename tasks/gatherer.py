@@ -1,5 +1,5 @@
-"""Gathers requests in the main process of a worker: short requests about one reservation that wait for a process of the
-pool are sent together to the next free process.
+"""What the main process of a worker does with requests that wait for a process of its pool. It gathers requests: short
+requests about one reservation are sent together to the next free process. And it lets few searches run at a time.
 
 A prefork pool gives a process one message at a time. So the main process keeps such requests until a process is free,
 and sends them to that process as one job. No request waits for others: a free process gets the requests that have
@@ -8,10 +8,14 @@ arrived.
 For Celery each request stays a request of its own: its message is acknowledged after the job has ended, and it is
 counted, reported and cancelled by itself. The time limits of the tasks apply to the job. If the process of a job dies,
 the requests of the job are carried out one by one, so that a request that ends its process ends no other request.
+
+Searches, such as `explain`, take up to some seconds. All processes but one carry them out, at least one; further ones
+wait here. Else sixteen of them would keep all other requests waiting.
 """
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
@@ -22,7 +26,7 @@ from celery.worker import state
 from celery.worker.strategy import default
 
 from tasks.gathered import Entry, run_gathered
-from tasks.queues import is_gatherable
+from tasks.queues import SEARCHES, is_gatherable
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -41,6 +45,10 @@ class Gatherer:
     def __init__(self, hand_over: Callable[[Any], object], soon: Callable[..., object]) -> None:
         self._hand_over, self._soon = hand_over, soon
         self._waiting: deque[Any] = deque()
+        self._searches: deque[Any] = deque()
+        """The searches that wait."""
+        self._searching = 0
+        """Number of searches that the pool has."""
         self._is_queued = False
         """Whether a Job of this gatherer waits for a free process. When a process is free, the job takes the requests
         that wait then.
@@ -50,6 +58,24 @@ class Gatherer:
         """Keep a request until a process of the pool is free."""
         self._waiting.append(request)
         self._queue_job()
+
+    def add_search(self, request: Any, processes: int) -> None:
+        """Keep a search (SEARCHES) until fewer of them run than the pool has `processes` without one, so that other
+        requests find a free process.
+        """
+        self._searches.append(request)
+        self._start_search(processes)
+
+    def _start_search(self, processes: int) -> None:
+        while self._searches and self._searching < max(1, processes - 1):
+            request = self._searches.popleft()
+            request.on_left = partial(self._end_search, processes)
+            self._searching += 1
+            self._soon(self._hand_over, request)
+
+    def _end_search(self, processes: int) -> None:
+        self._searching -= 1
+        self._start_search(processes)
 
     def _queue_job(self) -> None:
         if not self._is_queued:
@@ -157,9 +183,11 @@ class _GatheringConsumer:
         return getattr(self._consumer, name)
 
     def on_task_request(self, request: Any) -> None:
-        """Pass a request to the gatherer, or to the pool if the request may not be gathered with others."""
+        """Pass a request that may wait in this worker to the gatherer, and another one to the pool."""
         if is_gatherable(request.name, request.body):
             self._gatherer.add(request)
+        elif request.name in SEARCHES:
+            self._gatherer.add_search(request, getattr(self._consumer.pool, "num_processes", 1))
         else:
             self._consumer.on_task_request(request)
 

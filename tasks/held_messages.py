@@ -18,7 +18,7 @@ from leasehold.common.names import RESERVATIONS, TICKS
 from scheduler.view.connection import ask
 from scheduler.view.set_aside import UNACKED
 from tasks.messages import expired
-from tasks.queues import HELD_A_PROCESS, is_gatherable
+from tasks.queues import HELD_A_PROCESS, is_small
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -211,7 +211,7 @@ class QoS(redis.QoS):
             self._send_soon()
         else:
             self._send(self._note(message, delivery_tag))
-        if not is_gatherable(message.headers.get("task"), message.body):
+        if not is_small(message.headers.get("task"), message.body):
             self._large.add(delivery_tag)
         super(redis.QoS, self).append(message, delivery_tag)
 

@@ -28,6 +28,7 @@ from redis import RedisError
 
 from leasehold.common.clock import read_monotonic
 from leasehold.common.masking import MASK, mask_urls
+from leasehold.common.task_messages import MOST_LEVELS, is_too_deep
 from scheduler.model.validation import Fault, InvalidInputError, fault, is_whole_text, show, suggest
 from scheduler.ports import Defect, RefusedMessage
 from scheduler.view.metric_table import EXPIRED
@@ -36,8 +37,6 @@ from workers.logs import get_logger, mask_secrets, mask_text
 CONTENT_TYPE: Final = "application/json"
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Most bytes of a message's body."""
-MOST_LEVELS: Final = 32
-"""Most levels of nested JSON objects and lists in a body, including the three levels of the body itself."""
 MOST_ID: Final = 200
 _MADE_BY_KOMBU: Final = b"__type__"
 """Key of the JSON objects that kombu decodes as values of other types, such as times."""
@@ -215,18 +214,8 @@ def _check_body(content: object) -> None:
         raise fault("body[1]", "an object of named arguments", named)
     if links is not None and (not isinstance(links, dict) or any(links.values())):
         raise fault("body[2]", "no links to other tasks", links)
-    level: list[dict[str, Any] | list[Any]] = [content]
-    for _ in range(MOST_LEVELS):
-        # Speed: in a list of documents most values are texts and numbers, which are only looked at.
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)
-            if type(inner) is dict or type(inner) is list
-        ]
-        if not level:
-            return
-    raise InvalidInputError([Fault("body", f"at most {MOST_LEVELS} levels of nested objects and lists", "more")])
+    if is_too_deep(content):
+        raise InvalidInputError([Fault("body", f"at most {MOST_LEVELS} levels of nested objects and lists", "more")])
 
 
 _HIDDEN: Final = frozenset({"token", "reply_to", "key", "key_hash"})

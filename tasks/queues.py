@@ -40,6 +40,12 @@ MOST_BYTES: Final = 65_536
 """Maximum length of the body of a message that may be gathered (carried out together with others). The length is in
 bytes, or in characters if the body is a text.
 """
+SEARCHES: Final = frozenset({EXPLAIN, CONDITIONS, PREVIEW})
+"""The names of the tasks that read all rows and plan on a copy of them, and so may take seconds. A worker leaves a
+process of its pool to other requests meanwhile (tasks/gatherer.py).
+"""
+MOST_SEARCHES: Final = 32
+"""The most searches that a worker holds. The sender of a further one is asked to come again later."""
 GATHERED_TASKS: Final = frozenset(task_name(RESERVATIONS, verb) for verb in GATHERED)
 """The names of the tasks whose waiting messages a worker carries out together in one transaction."""
 
@@ -53,6 +59,11 @@ def is_gatherable(task: object, body: object) -> bool:
     if task not in GATHERED_TASKS or not isinstance(body, str | bytes) or len(body) > MOST_BYTES:
         return False
     return '"items"' not in body if isinstance(body, str) else b'"items"' not in body
+
+
+def is_small(task: object, body: object) -> bool:
+    """Return whether a worker may hold many messages like this one: those that are gathered, and short searches."""
+    return is_gatherable(task, body) or (task in SEARCHES and isinstance(body, str | bytes) and len(body) <= MOST_BYTES)
 
 
 def list_queues() -> list[Queue]:

@@ -4,7 +4,7 @@ description of the arguments.
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, cast
 
@@ -121,7 +121,13 @@ class ReadableRequest(Request):
         super().reject(requeue)
         self._note_left()
 
+    on_left: Callable[[], object] | None = None
+    """Called once when the request has left the worker's process pool."""
+
     def _note_left(self) -> None:
+        on_left, self.on_left = self.on_left, None
+        if on_left is not None:
+            on_left()
         if (admission := self._find_admission()) is not None:
             admission.note_left(self._number)
 

@@ -138,6 +138,13 @@ class GatheredTask(RequestTask):
     Strategy = "tasks.gatherer:start_strategy"
 
 
+class SearchTask(RequestTask):
+    """Base class of the tasks of which a worker carries out few at the same time (tasks/gatherer.py)."""
+
+    abstract = True
+    Strategy = "tasks.gatherer:start_strategy"
+
+
 def _register(verb: str) -> None:
     """Register the Celery task that carries out and answers the requests of one verb."""
 
@@ -164,7 +171,7 @@ def query(document: Any) -> str:
     return _answer("query", QueryDocument, document, _find_rows)
 
 
-@app.task(name=EXPLAIN, base=RequestTask)
+@app.task(name=EXPLAIN, base=SearchTask)
 def explain_wait(document: Any) -> str:
     """Answer with the reason why a reservation waits and the smallest change that would end the wait, by
     `operations.explain`.
@@ -172,7 +179,7 @@ def explain_wait(document: Any) -> str:
     return _answer("explain", ExplainDocument, document, _explain)
 
 
-@app.task(name=CONDITIONS, base=RequestTask)
+@app.task(name=CONDITIONS, base=SearchTask)
 def conditions(document: Any) -> str:
     """Answer with the unusual conditions of slots and pools, as sentences."""
     return _answer(
@@ -202,7 +209,7 @@ def rules(document: Any) -> str:
     )
 
 
-@app.task(name=PREVIEW, base=RequestTask)
+@app.task(name=PREVIEW, base=SearchTask)
 def preview(document: Any) -> str:
     """Answer with what would happen if other rules were in force, by `rule_requests.preview_request`."""
     return _answer("preview", PreviewDocument, document, lambda asked: preview_request(services.ports, asked.rules))

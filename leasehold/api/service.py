@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from leasehold.api.lists import Submissions
 from leasehold.client.loop_client import LoopClient
+from leasehold.common.task_messages import MOST_LEVELS, is_too_deep
 from leasehold.errors import Fault, Refused, Unavailable
 from leasehold.web.backend import Backend
 from leasehold.web.caller import Caller
@@ -18,6 +19,8 @@ from scheduler.model.faults import Fault as Found
 from scheduler.model.faults import InvalidInputError, fault, show
 
 _JSON: Final = "application/json"
+_LEVELS: Final = MOST_LEVELS - 2
+"""Most levels of a document: no worker reads the message of a deeper one."""
 MOST_TABLES: Final = 100_000
 """The most tables and lists in the JSON of a body. The event loop needs a second to make the 700,000 lists that a body
 of 2 MB can have.
@@ -88,7 +91,8 @@ async def read_body(request: Request) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != _JSON and not kind.endswith("+json"):
         raise MediaTypeError(kind or "no Content-Type")
-    if content.count(b"{") + content.count(b"[") > MOST_TABLES:
+    tables = content.count(b"{") + content.count(b"[")
+    if tables > MOST_TABLES:
         raise InvalidInputError([Found("body", f"JSON with at most {MOST_TABLES} tables and lists", "more")])
     try:
         found = msgspec.json.decode(content)
@@ -96,6 +100,8 @@ async def read_body(request: Request) -> dict[str, Any]:
         raise InvalidInputError([Found("body", "valid JSON in UTF-8", str(error))]) from None
     if not isinstance(found, dict):
         raise fault("body", "a table", found)
+    if tables > _LEVELS and is_too_deep(found, _LEVELS):
+        raise InvalidInputError([Found("body", f"at most {_LEVELS} levels of nested tables and lists", "more")])
     return found
 
 

@@ -8,8 +8,29 @@ each message, and in each new thread it would search all installed packages for 
 import base64
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from uuid import uuid4
+
+MOST_LEVELS: Final = 32
+"""Most levels of nested JSON objects and lists in the body of a message, including the three levels of the body
+itself.
+"""
+
+
+def is_too_deep(content: object, most: int = MOST_LEVELS) -> bool:
+    """Return whether a decoded JSON value has more than `most` levels of nested objects and lists."""
+    level: list[Any] = [content]
+    for _ in range(most):
+        # Speed: in a list of documents most values are texts and numbers, which are only looked at.
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return False
+    return True
 
 
 class Signer(Protocol):

@@ -153,6 +153,7 @@ BAD = [
     ("POST", "/reservations", b"\xff", {}, 400, "body"),
     ("POST", "/reservations", b"[" * 100_000, {}, 400, "body"),
     ("POST", "/reservations", b"[" + b"[]," * 100_000 + b"[]]", {}, 400, "body"),
+    ("POST", "/reservations/query", b'{"ids":' + b"[" * 30 + b"]" * 30 + b"}", {}, 400, "body"),
     ("POST", "/reservations", b"{}", {"Content-Type": "text/plain"}, 415, None),
     ("POST", "/reservations", b" " * (2 * 1024 * 1024 + 1), {}, 413, None),
     ("POST", "/reservations", b"{}", {"Idempotency-Key": "k" * 201}, 400, "request"),

@@ -7,6 +7,7 @@ import pytest
 
 from leasehold.common.names import QUEUE_NAMES, RESERVATIONS, task_name
 from leasehold.common.signing import VERSION, SignedFields, encode_canonically, hash_body, read_key, sign
+from leasehold.common.task_messages import MOST_LEVELS
 from scheduler.model.command_schemas import KEY_VERBS, RESERVED_QUEUES, SCHEMAS, HolderDocument
 from scheduler.model.events import Event
 from scheduler.model.transitions import ENDED
@@ -15,7 +16,7 @@ from scheduler.operations.commands.submit import describe_answer
 from scheduler.operations.notices import describe_notice
 from scheduler.policy.load_shedding import QUERIES
 from scheduler.ports import check_reply_address
-from tasks.messages import MOST_BYTES, MOST_LEVELS, check_message
+from tasks.messages import MOST_BYTES, check_message
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.operations.harness import Harness
 from tests.system.bad_messages import an_envelope

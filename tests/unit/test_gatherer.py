@@ -26,6 +26,11 @@ class FakeRequest:
         self.request_dict: dict[str, Any] = {"id": name}
         self.body = "[]"
         self.seen: list[tuple[Any, ...]] = []
+        self.on_left: Callable[[], object] = lambda: None
+
+    def leave(self) -> None:
+        """Record that the request has left the pool."""
+        self.on_left()
 
     def revoked(self) -> bool:
         """Return whether the request was revoked before it ran."""
@@ -129,6 +134,34 @@ def test_a_job_has_a_limited_number_of_requests_and_the_rest_follows() -> None:
     pool.arrive(*requests(*(f"r{number}" for number in range(MOST_GATHERED + 2))))
     pool.turn()
     assert [len(job["ids"]) for job in pool.jobs] == [MOST_GATHERED, 2]
+
+
+def test_searches_leave_a_process_to_other_requests() -> None:
+    pool = FakePool(free=2)
+    searches = requests("s1", "s2", "s3")
+    for each in searches:
+        pool.gatherer.add_search(each, processes=2)
+    pool.turn()
+    assert pool.singles == ["s1"]
+    pool.arrive(*requests("r1"))
+    assert pool.singles == ["s1", "r1"]
+    searches[0].leave()
+    pool.release()
+    assert pool.singles == ["s1", "r1", "s2"]
+
+
+def test_a_pool_of_one_process_carries_out_one_search_at_a_time() -> None:
+    pool = FakePool(free=1)
+    searches = requests("s1", "s2")
+    for each in searches:
+        pool.gatherer.add_search(each, processes=1)
+    pool.turn()
+    pool.arrive(*requests("r1"))
+    searches[0].leave()
+    pool.release()
+    assert pool.singles == ["s1", "r1"]
+    pool.release()
+    assert pool.singles == ["s1", "r1", "s2"]
 
 
 def test_the_time_limits_of_the_tasks_hold_for_a_job() -> None:

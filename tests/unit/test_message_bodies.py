@@ -9,8 +9,9 @@ from kombu import serialization
 from kombu.utils.json import loads
 
 from leasehold.common.names import RESERVATIONS
+from leasehold.common.task_messages import MOST_LEVELS
 from scheduler.model.validation import InvalidInputError
-from tasks.messages import MOST_LEVELS, check_message
+from tasks.messages import check_message
 
 TASK = "leasehold.reservations.submit"
 BODY: list[Any] = [[{"id": "r1"}], {}, {}]

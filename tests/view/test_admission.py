@@ -12,6 +12,7 @@ import redis
 
 from scheduler.view.memory_meter import MemoryMeter
 from tasks.admission import ARRIVAL, HANGING_SECONDS, KNOWN_SECONDS, LEASES_PATIENCE, Admission, Arrival, read_arrival
+from tasks.queues import MOST_SEARCHES
 
 NOW = 1_800_000_000.0
 DEEP = 20_000
@@ -115,6 +116,16 @@ def test_a_copy_of_a_request_without_an_answer_is_executed(gate: Gate, result: s
     if result is not None:
         gate.admission.note_result("m1", result)
     assert gate.take("submit", "m2", sent_at=gate.now - 3)
+
+
+def test_a_worker_holds_a_limited_number_of_searches(gate: Gate) -> None:
+    for number in range(MOST_SEARCHES):
+        assert gate.take("explain", f"m{number}", document={"request": f"q{number}"})
+    assert not gate.take("explain", "more", document={"request": "more", "reply_to": "leasehold:reply:more"})
+    assert [each["ok"] for each in gate.read_answers("leasehold:reply:more")] == [False]
+    assert gate.take("query", "other", document={"request": "other"})
+    gate.answer("m0")
+    assert gate.take("explain", "again", document={"request": "again"})
 
 
 SIGNED = {"principal": "alice", "signature": "0" * 64}
