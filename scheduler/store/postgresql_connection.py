@@ -16,6 +16,8 @@ ANSWER_SECONDS: Final = 35.0
 a statement is 30 s. TCP notices a host that lost its network. But a stopped server, or a proxy that lost its server,
 keeps its connections open and sends nothing.
 """
+TEST_SECONDS: Final = 5.0
+"""How long it waits for the answer to the test before a connection is used again, which costs the server nothing."""
 READ_ONLY: Final = frozenset({"25006", "0A000", "25001"})
 """SQLSTATE codes of sessions that accept no writes, such as those on a standby. `25006`: a statement that writes in a
 transaction that only reads. `0A000` and `25001`: BEGIN READ WRITE on a standby. Codes are compared, because the server
@@ -29,18 +31,22 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that closes itself and raises OperationalError if the server sends no answer in ANSWER_SECONDS."""
+    """A connection that closes itself and raises OperationalError if the server sends no answer in ANSWER_SECONDS, or in
+    TEST_SECONDS outside of transactions.
+    """
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         """Wait until `gen`, which operates on this connection, has its answer."""
+        # Only the test of a connection, and the question for a pooler, are sent in autocommit mode.
+        limit = timeout or (TEST_SECONDS if self.autocommit else ANSWER_SECONDS)
         try:
-            return super().wait(gen, interval, ANSWER_SECONDS if timeout is None else timeout)
+            return super().wait(gen, interval, limit)
         except psycopg.OperationalError:
             # Any other error is an answer, after which no statement is active.
             if self.pgconn.transaction_status != TransactionStatus.ACTIVE:
                 raise
             self.close()
-            raise psycopg.OperationalError(f"the server sent no answer for {ANSWER_SECONDS:g} s") from None
+            raise psycopg.OperationalError(f"the server sent no answer for {limit:g} s") from None
 
 
 class Connector:
