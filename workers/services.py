@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from redis import Redis
 
+from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.membership import MembershipCheck, compare_membership
 from scheduler.ports import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from scheduler.ports import ClusterNumbers, ClusterSource
     from scheduler.view.lock_renewal import Renewal
     from scheduler.view.redis_clock import RedisClock
+    from scheduler.view.redis_ports import RedisRecord
     from workers.ec2.budget import CallBudget
     from workers.ec2.clients import Ec2Access
 
@@ -155,7 +157,7 @@ class Services:
 
         view, ticks, prefix = self.settings.view, self.settings.ticks, self.settings.view.prefix
         client, dispatcher = self.redis, self._make_dispatcher()
-        bundle, record = Bundle(client), RedisRecord(client, prefix)
+        bundle, record = Bundle(client), RedisRecord(client, prefix, open_other_records(self.settings))
         view_cache = RedisViewCache(client, prefix, kept_seconds=view.tombstones, bundle=bundle)
         return Ports(
             store=self.open_store(),
@@ -379,10 +381,26 @@ def find_foreign(settings: Settings) -> str | None:
     client = make_redis(settings.view_url or "", socket_seconds=START_SECONDS, connect_seconds=START_SECONDS)
     with closing(open_cluster(settings.database_url)) as source, client, suppress(StoreUnavailableError):
         try:
-            compare_membership(source, RedisRecord(client, settings.view.prefix))
+            limits = {"socket_seconds": START_SECONDS, "connect_seconds": START_SECONDS}
+            for record in (RedisRecord(client, settings.view.prefix), *open_other_records(settings, **limits)):
+                compare_membership(source, record)
         except (ForeignClusterError, DatabaseWentBackError) as error:
             return str(error)
     return None
+
+
+def open_other_records(settings: Settings, **limits: float) -> "list[RedisRecord]":
+    """Return the record of the cluster in the database of the queues, unless this is the record of the view.
+
+    The names of queues have no prefix, so two clusters must not share the database of a Redis for their queues,
+    whatever `view.prefix` and `view.url` are. `limits`: as of `make_redis`.
+    """
+    from scheduler.view.connection import make_redis
+    from scheduler.view.redis_ports import RedisRecord
+
+    if (settings.broker_url, DEFAULT_PREFIX) == (settings.view_url, settings.view.prefix):
+        return []
+    return [RedisRecord(make_redis(settings.broker_url or "", **limits), DEFAULT_PREFIX)]
 
 
 def read_access(settings: Settings) -> "Ec2Access":

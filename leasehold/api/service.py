@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping
 from typing import Any, Final
-from weakref import WeakSet
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -41,20 +39,13 @@ class Service:
         self.submissions = Submissions()
         backend.feed.watch(self.submissions.note)
         self._clock: LoopClient | None = None
-        self._read_clocks: WeakSet[LoopClient] = WeakSet()
-        """The clients that have read cluster time from Redis once, and can compute it since then without waiting."""
 
     async def open_client(self, request: Request) -> LoopClient:
         """Return the client that signs as the caller of this request. Raise Unavailable if the client cannot be
         made.
         """
-        client = await self.backend.client(find_caller(request))
-        if client not in self._read_clocks:
-            # The first reading of the clock may wait for Redis.
-            await run_in_threadpool(client.now)
-            self._read_clocks.add(client)
-        self._clock = client
-        return client
+        self._clock = await self.backend.client(find_caller(request))
+        return self._clock
 
     def now(self) -> float | None:
         """Return cluster time without waiting; None before the first call of `open_client`."""

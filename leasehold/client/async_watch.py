@@ -16,6 +16,7 @@ from redis.client import PubSub
 from leasehold.client.models import Reservation
 from leasehold.client.ports import Joined, Notices, Reader
 from leasehold.client.transport import RequestTransport
+from leasehold.common.redis_primary import count_left
 from leasehold.errors import LeaseholdError
 
 _LOOK_SECONDS: Final = 0.1
@@ -86,10 +87,12 @@ class RedisNotices:
 
     def _listen(self, connection: PubSub) -> None:
         """Receive notices, and set the events of the channels on which they arrive. Return when no channel is watched
-        any more or the transport is closed. Raise RedisError if Redis fails.
+        any more, the transport is closed, or other connections of the transport have left their server. Raise
+        RedisError if Redis fails.
         """
         subscribed: frozenset[str] = frozenset()
-        while (wanted := self._wanted) and not self._wire.is_closed:
+        left = count_left(self._wire.redis)
+        while (wanted := self._wanted) and not self._wire.is_closed and left == count_left(self._wire.redis):
             if new := wanted - subscribed:
                 connection.subscribe(*new)
                 # Earlier notices were missed, so these rows are read again.

@@ -8,6 +8,7 @@ import msgspec
 import redis
 
 from leasehold.client.ports import Joined
+from leasehold.common.redis_primary import count_left
 
 if TYPE_CHECKING:
     from leasehold.client.transport import RequestTransport
@@ -35,7 +36,7 @@ class RedisHints:
 
     def __init__(self, wire: "RequestTransport", channel: str) -> None:
         self._wire, self._name = wire, channel
-        self._channel = wire.take_subscriber()
+        self._channel, self._left = wire.take_subscriber(), count_left(wire.redis)
         self._subscribed = False
         self.expected: frozenset[str] = frozenset()
         """The slots that the newest notice named. The next read of the reservation reads these slots in the same round
@@ -44,6 +45,9 @@ class RedisHints:
 
     def listen(self) -> None:
         """Subscribe to the channel. If Redis does not answer, do nothing; `wait` subscribes later."""
+        if self._left != count_left(self._wire.redis):
+            self._channel.close()
+            self._channel, self._left = self._wire.take_subscriber(), count_left(self._wire.redis)
         try:
             self._channel.subscribe(self._name)
         except redis.RedisError:
@@ -54,6 +58,7 @@ class RedisHints:
         """Wait for a notice on the channel, for `seconds` at most. Return whether a notice arrived."""
         self.expected, until = frozenset(), time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._wire.is_closed:
+            self._subscribed = self._subscribed and self._left == count_left(self._wire.redis)
             try:
                 if not self._subscribed:
                     self.listen()
@@ -84,7 +89,7 @@ class RedisHints:
     def close(self) -> None:
         """End the subscription. Its connection to Redis is kept for the next one."""
         with suppress(redis.RedisError):
-            if self._subscribed:
+            if self._subscribed and self._left == count_left(self._wire.redis):
                 self._channel.unsubscribe(self._name)  # type: ignore[no-untyped-call]
                 self._wire.keep_subscriber(self._channel)
                 return

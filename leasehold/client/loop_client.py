@@ -9,9 +9,10 @@ broker's Redis, the connection fails, a worker is overloaded, or no answer comes
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from leasehold.client import exchange
@@ -37,6 +38,16 @@ MARGIN_SECONDS: Final = 1.0
 """Seconds by which Redis may exceed the time limit of a blocking command before the connection counts as lost."""
 
 
+R = TypeVar("R")
+
+
+class Limit(Protocol):
+    """Awaits a read of Redis and returns its result. Raises Unavailable if Redis does not answer."""
+
+    async def __call__(self, act: Awaitable[R], /) -> R:
+        """Return the result of `act`."""
+
+
 class Answered(NamedTuple):
     """The answer to a request. `joined`: the row of the request's reservation; None if the row was not requested or the
     view could not be read.
@@ -47,10 +58,13 @@ class Answered(NamedTuple):
 
 
 class LoopClient(AsyncClient):
-    """An AsyncClient over Redis for one event loop, with the further method `exchange`, which needs no thread."""
+    """An AsyncClient over Redis for one event loop, with the further method `exchange`, which needs no thread. `limit`:
+    awaits a read of Redis, or raises Unavailable; None: the time limits of the connections count.
+    """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, limit: Limit | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._limit = limit
         self._wire = cast("RequestTransport", self._client._wire)
         self._rows_reader = cast("ViewReader", self._client._reader)
         pool = self._wire.redis.connection_pool
@@ -113,6 +127,9 @@ class LoopClient(AsyncClient):
         except (LineError, TimeoutError, OSError):
             # Whether the message was sent is not known. A copy does no harm.
             return None
+        if any(isinstance(reply, LineError) for reply in replies):
+            # The server may be a replica now, which refuses to write.
+            line.close()
         self._keep(line)
         answer = read_first_answer(replies, sent_at, wait)
         if not isinstance(answer, dict):
@@ -144,6 +161,10 @@ class LoopClient(AsyncClient):
             # This imports Celery, which takes long.
             self._writer = await self._run(self._readers, self._wire.make_writer)
         return self._writer
+
+    async def _run(self, executor: Executor, act: Callable[[], R]) -> R:
+        running = super()._run(executor, act)
+        return await (running if self._limit is None or executor is not self._readers else self._limit(running))
 
     def _keep(self, line: RedisLine) -> None:
         self._idle = [each for each in self._idle if each.is_usable]

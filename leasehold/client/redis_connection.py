@@ -5,10 +5,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import redis
-from redis.backoff import ConstantBackoff
-from redis.retry import Retry
 
 from leasehold.common.masking import mask_urls, show_url
+from leasehold.common.redis_primary import open_redis
 from leasehold.errors import Unavailable
 
 SOCKET_SECONDS: Final = 5.0
@@ -19,15 +18,7 @@ def make_redis(url: str) -> redis.Redis:
     """Return a Redis client whose answers are bytes and whose waits all have a time limit. It is safe for threads and
     after a fork.
     """
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=SOCKET_SECONDS,
-        socket_connect_timeout=CONNECT_SECONDS,
-        socket_keepalive=True,
-        health_check_interval=10,
-        retry=Retry(ConstantBackoff(0.05), 1),
-        protocol=2,
-    )
+    return open_redis(url, socket_seconds=SOCKET_SECONDS, connect_seconds=CONNECT_SECONDS)
 
 
 def ask_redis(client: redis.Redis, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:

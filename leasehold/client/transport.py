@@ -31,6 +31,7 @@ from leasehold.client.view_reader import ViewReader
 from leasehold.common.heartbeats import Heartbeat, format_heartbeat
 from leasehold.common.masking import show_url
 from leasehold.common.names import DEFAULT_PREFIX, RESERVATIONS, RedisNames, task_name
+from leasehold.common.redis_primary import count_left
 from leasehold.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -75,9 +76,9 @@ class RequestTransport:
         self._closed = threading.Event()
         self._rows = ViewReader(self.redis, prefix, self.view_url)
         self._writer: MessageWriter | None = None
-        self._subscribers: list[tuple[int, PubSub]] = []
-        """Connections of ended subscriptions, each with the id of the process that opened it. Only this process may use
-        the connection again.
+        self._subscribers: list[tuple[tuple[int, int], PubSub]] = []
+        """Connections of ended subscriptions, each with the id of the process that opened it, which alone may use the
+        connection again, and with `count_left` at that time.
         """
         self._other: redis.Redis | None = None
         """The connection to the broker's Redis; None if it was not used yet or the view is in the same Redis."""
@@ -250,8 +251,8 @@ class RequestTransport:
         process, because opening a new one takes four round trips.
         """
         with suppress(IndexError):
-            pid, kept = self._subscribers.pop()
-            if pid == os.getpid():
+            origin, kept = self._subscribers.pop()
+            if origin == (os.getpid(), count_left(self.redis)):
                 return kept
         return PubSub(self.redis.connection_pool, ignore_subscribe_messages=True)
 
@@ -262,7 +263,7 @@ class RequestTransport:
         if len(self._subscribers) >= MOST_SUBSCRIBERS:
             subscriber.close()
             return
-        self._subscribers.append((os.getpid(), subscriber))
+        self._subscribers.append(((os.getpid(), count_left(self.redis)), subscriber))
         if self.is_closed:
             self._close_subscribers()
 

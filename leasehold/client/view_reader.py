@@ -1,7 +1,7 @@
 """Read the view (a copy of the stack's rows in Redis) as a producer. Reads are possible only while the view is valid.
 
-A view is valid if its generation names the present Redis server. After a flush, a restart or a restore of Redis, reads
-raise Unavailable until a leader has rebuilt the view.
+A view is valid if its generation names the present Redis server. After a flush, a restart, a failover or a restore of
+Redis, reads raise Unavailable until a leader has rebuilt the view.
 """
 
 import re
@@ -18,6 +18,7 @@ from leasehold.client.ports import Joined
 from leasehold.client.redis_connection import ask_redis, explain_redis
 from leasehold.common.masking import show_url
 from leasehold.common.names import RedisNames
+from leasehold.common.redis_primary import note_view
 from leasehold.common.report import read_report
 from leasehold.errors import Unavailable, Unknown
 from scheduler.model.slots import PublicSlot, has_machine_of
@@ -190,7 +191,9 @@ class ViewReader:
                 raise explain_redis(found, self._url, "read the view")
         generation, server, *bodies = replies[-1]
         run_id = _RUN_ID.search(server)
-        if generation is None or run_id is None or not generation.endswith(run_id[1]):
+        is_valid = generation is not None and run_id is not None and generation.endswith(run_id[1])
+        note_view(self._redis, is_valid=is_valid)
+        if not is_valid:
             raise Unavailable(
                 f"Redis at {show_url(self._url)} holds no valid view: the next tick builds it, if a scheduler runs"
             )

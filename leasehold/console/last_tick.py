@@ -4,6 +4,7 @@ KEPT_SECONDS, because it lists the whole queue.
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -24,8 +25,8 @@ class LastTick:
 
 
 async def read_tick(request: Request) -> dict[str, Any]:
-    """Return the report of the last tick, at most KEPT_SECONDS old; {} before the first tick, or while Redis does not
-    answer.
+    """Return the report of the last tick, read at most KEPT_SECONDS ago, or earlier while Redis does not answer; {}
+    before the first tick.
     """
     state = request.app.state
     known: LastTick | None = getattr(state, "last_tick", None)
@@ -33,11 +34,9 @@ async def read_tick(request: Request) -> dict[str, Any]:
         known = state.last_tick = LastTick()
     if time.monotonic() - known.read_at >= KEPT_SECONDS:
         known.read_at = time.monotonic()
-        try:
+        with suppress(LeaseholdError):
             client = await backend(request).client(caller(request))
             known.report = await client.report()
-        except LeaseholdError:
-            known.report = {}
     return known.report
 
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
@@ -69,15 +70,20 @@ class Backend:
             # The file or the database may be slow. Meanwhile the event loop serves others.
             line = await run_in_threadpool(self._find_key_line, caller)
         name = (caller.principal or "", line or "")
-        if name not in self._clients:
-            self._clients[name] = self._make_client(line)
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = self._make_client(line)
+            with suppress(Unavailable):
+                # The first reading of the clock waits for Redis. Later ones use the monotonic clock.
+                await self.feed.unless_silent(run_in_threadpool(client.now))
+        self._clients[name] = client
         self._clients.move_to_end(name)
         while len(self._clients) > MOST_CLIENTS:
             _, oldest = self._clients.popitem(last=False)
             task = asyncio.create_task(oldest.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
-        return self._clients[name]
+        return client
 
     async def run(self, function: Callable[P, R], /, *args: P.args, **keywords: P.kwargs) -> R:
         """Call a function that reads the database, in a thread, and return its result. Raises Unavailable if the
@@ -178,4 +184,5 @@ class Backend:
             view_url=settings.view_url,
             prefix=settings.view.prefix,
             key=line,
+            limit=self.feed.unless_silent,
         )

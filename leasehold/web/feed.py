@@ -7,11 +7,12 @@ The feed only reads. It asks Redis for changes every 100 ms while a page listens
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
+from leasehold.errors import Unavailable
 from leasehold.web.followed_view import FollowedView
 from leasehold.web.garbage_keeper import GarbageKeeper
 from leasehold.web.server_sent import KEEP_ALIVE, Subscriber, encode_event
@@ -24,10 +25,15 @@ POLL_SECONDS: Final = 0.1
 IDLE_SECONDS: Final = 1.0
 EMIT_SECONDS: Final = 0.5
 """Shortest time in seconds between two events of a topic."""
+SILENT_SECONDS: Final = 1.5
+"""Seconds without an answer to the question for changes after which Redis counts as silent."""
+LOOK_SECONDS: Final = 0.25
+"""Seconds between two checks of a page that waits for Redis whether Redis is silent."""
 KEEP_ALIVE_SECONDS: Final = 15.0
 STATUS: Final = "status"
 """Topic with the status of the feed itself: whether Redis and the database answer."""
 
+R = TypeVar("R")
 log = get_logger(__name__)
 
 
@@ -113,6 +119,8 @@ class Feed:
         self._asked = threading.Event()
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._ends = threading.Event()
+        self._asked_at: float | None = None
+        """The monotonic time of the question for changes that Redis has not answered yet; None: it has answered."""
         self._thread: threading.Thread | None = None
         self._keeper = keeper
         self.topic(STATUS, lambda _changed: None)
@@ -174,7 +182,8 @@ class Feed:
         """Return when the view has all changes that Redis had at the time of the call; return at once if the feed has
         stopped.
 
-        If Redis does not answer, return after the failed attempt; `status` then shows that.
+        If Redis does not answer, return after the failed attempt, or as soon as Redis counts as silent; `view` is then
+        what is known.
         """
         if self._ends.is_set():
             return
@@ -183,7 +192,28 @@ class Feed:
         with self._guard:
             self._waiters.append((loop, done))
         self._asked.set()
-        await done
+        with suppress(Unavailable):
+            await self.unless_silent(done)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether Redis does not answer at present, as far as the feed knows."""
+        asked_at = self._asked_at
+        is_late = asked_at is not None and time.monotonic() - asked_at >= SILENT_SECONDS
+        return is_late or self.status.redis_lost_since is not None
+
+    async def unless_silent(self, act: Awaitable[R]) -> R:
+        """Wait for `act`, which waits for Redis, and return its result. Raises Unavailable if Redis is silent: a page
+        then shows what is known, whatever time limits the connections have.
+        """
+        task = asyncio.ensure_future(act)
+        try:
+            while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
+                if self.is_silent:
+                    raise Unavailable("Redis does not answer")
+            return task.result()
+        finally:
+            task.cancel()
 
     async def subscribe(self, *topics: str) -> AsyncIterator[bytes]:
         """Yield the events of these topics until the reader goes away or cannot keep up. The first event is `hello`: it
@@ -248,7 +278,7 @@ class Feed:
 
     def _follow(self) -> None:
         try:
-            found = self._source.catch_up() or self._load()
+            found = self._ask() or self._load()
         except ViewUnavailableError as error:
             self._lose(str(error))
             return
@@ -265,6 +295,13 @@ class Feed:
             if not self.status.is_valid:
                 log.info("The console follows the view.", action="console.view_found")
                 self._set_status(replace(self.status, is_valid=True, redis_lost_since=None))
+
+    def _ask(self) -> View | None:
+        self._asked_at = time.monotonic()
+        try:
+            return self._source.catch_up()
+        finally:
+            self._asked_at = None
 
     def _load(self) -> View | None:
         with PausedGC():

@@ -9,10 +9,9 @@ from importlib.resources import files
 from typing import Any, Final, Protocol
 
 import redis
-from redis.backoff import ConstantBackoff
 from redis.commands.core import Script
-from redis.retry import Retry
 
+from leasehold.common.redis_primary import open_redis
 from scheduler.ports import ViewUnavailableError
 
 
@@ -23,17 +22,9 @@ def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float 
     command that fails is tried once more on a new connection, because a pooled connection fails once if Redis restarted
     while it was idle. So a Lua script of the scheduler may run twice, and must have the same effect as if it ran once.
     """
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=socket_seconds,
-        socket_connect_timeout=connect_seconds,
-        socket_keepalive=True,
-        health_check_interval=10,
-        retry=Retry(ConstantBackoff(0.05), 1),
-        protocol=2,
-        # A copy of the view has several megabytes.
-        socket_read_size=1 << 20,
-    )
+    # A copy of the view has several megabytes.
+    size = 1 << 20
+    return open_redis(url, socket_seconds=socket_seconds, connect_seconds=connect_seconds, socket_read_size=size)
 
 
 @contextmanager

@@ -1,5 +1,5 @@
 -- Stores the cluster's identity and the highest numbers. Numbers are compared as texts, because Lua would round
--- numbers above 2^53. Keys of another type are replaced.
+-- numbers above 2^53. Keys of another type, and a text that is no identity, are replaced.
 --
 -- KEYS[1] cluster  string  identity of the cluster
 -- KEYS[2] highest  hash    term, token: the highest that were used; restoring: exists while a restore is under way
@@ -24,7 +24,7 @@ local function is_higher(new, old)
 end
 
 local kept = read('GET', KEYS[1])
-if not kept then
+if not kept or #kept ~= 32 or string.find(kept, '[^0-9a-f]') then
   redis.call('SET', KEYS[1], ARGV[1])
   kept = ARGV[1]
 end

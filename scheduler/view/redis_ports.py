@@ -8,6 +8,7 @@ Hosts write a heartbeat with one plain SET, so they need no Lua script. The age 
 remaining time to live, so only the clock of the Redis server counts.
 """
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -229,12 +230,17 @@ class RedisHeartbeats:
 RESTORING = "restoring"
 
 
+_IDENTITY: Final = re.compile(rb"[0-9a-f]{32}")
+
+
 class RedisRecord:
     """The ClusterRecord port on Redis, under the keys `<prefix>cluster` (text) and `<prefix>highest` (hash). `client`
-    must return bytes.
+    must return bytes. `others`: records in other places that belong to the same cluster; what is written here is
+    written there, too.
     """
 
-    def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
+    def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX, others: Sequence["RedisRecord"] = ()) -> None:
+        self._others = others
         self._client, self._cluster, self._highest = client, RedisNames(prefix).cluster, f"{prefix}highest"
         self._early: Sequence[Any] | None = None
         self._last: Remembered | None = None
@@ -244,7 +250,7 @@ class RedisRecord:
     @redis_errors()
     def read(self) -> Remembered:
         """Return the contents of the cluster record: the identity of the cluster, and its highest term and token. A
-        value that cannot be read counts as missing. See ClusterRecord.
+        value that cannot be read counts as missing, also a text that is no identity. See ClusterRecord.
         """
         found, self._early = self._early, None
         if found is None:
@@ -256,7 +262,7 @@ class RedisRecord:
         identity, numbers = (None if isinstance(each, redis.ResponseError) else each for each in found)
         term, token, restoring = cast("list[bytes | None]", numbers or [None, None, None])
         self._last = remembered = Remembered(
-            identity=identity.decode(errors="replace") if identity else None,
+            identity=identity.decode() if identity and _IDENTITY.fullmatch(identity) else None,
             term=_read_number(term),
             token=_read_number(token),
             is_restoring=restoring is not None,
@@ -285,6 +291,9 @@ class RedisRecord:
         if last is not None and last.identity == identity and last.term >= term and last.token >= token:
             return identity
         kept: bytes = run_script(self._client, self._keep, [self._cluster, self._highest], [identity, term, token])
+        for other in self._others:
+            with suppress(ViewUnavailableError):  # a user of Redis may have no right to its key
+                other.keep(identity, term, token)
         return kept.decode(errors="replace")
 
     @redis_errors()
@@ -306,6 +315,9 @@ class RedisRecord:
             pipeline.set(self._cluster, identity)
             pipeline.hset(self._highest, mapping={"term": term, "token": token})
             pipeline.execute()
+        for other in self._others:
+            with suppress(ViewUnavailableError):  # as above
+                other.end_restore(identity, term, token)
 
 
 def _read_number(text: bytes | None) -> int:

@@ -16,6 +16,7 @@ import msgspec
 import redis
 
 from leasehold.common.names import DEFAULT_PREFIX, RedisNames
+from leasehold.common.redis_primary import note_view
 from leasehold.common.report import read_report
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
@@ -118,6 +119,8 @@ class RedisViewCache:
         """
         if self._view is not None and not self._apply_deltas(self._view):  # promise: gap-reloads
             self._view = None
+        if self._view is not None:
+            note_view(self._client, is_valid=True)
         return self._view
 
     def list_commands(self) -> Sequence[Command]:
@@ -144,6 +147,7 @@ class RedisViewCache:
         self._view = None
         for _ in range(LOADS_TRIED):
             position = cast("tuple[bytes, int] | None", self._position(self._keys.position))
+            note_view(self._client, is_valid=position is not None)
             if position is None:
                 return None
             self._generation, self._sequence = position
@@ -361,6 +365,7 @@ class RedisViewCache:
                 "list[bytes | None] | int",
                 self._read_rows([self._keys.generation, self._keys.rows(kind)], batch),
             )
+            note_view(self._client, is_valid=not isinstance(bodies, int))
             if isinstance(bodies, int):
                 raise ViewUnavailableError("Redis has no valid view (copy of the database): the next tick rebuilds it")
             found |= {id_: _decode(type_, body) for id_, body in zip(batch, bodies, strict=True) if body is not None}

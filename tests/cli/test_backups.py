@@ -71,16 +71,17 @@ def test_without_a_terminal_nothing_is_asked_and_nothing_done(broker: str, datab
 def test_a_redis_of_another_cluster_is_not_restored_into_unless_it_is_taken_over(
     broker: str, database: str, run: Run
 ) -> None:
+    another = "a" * 32
     with make_redis(broker) as client:
         record = RedisRecord(client)
-        record.keep("another", 7, 7)
+        record.keep(another, 7, 7)
         found = run("restore", "--in-place", "--yes")
         assert (found.status, len(found.complaints)) == (1, 1)
-        assert "another" in found.err
-        assert record.read().identity == "another"
+        assert another in found.err
+        assert record.read().identity == another
         assert not record.read().is_restoring
         assert run("restore", "--in-place", "--yes", "--take-over").status == 0
-        assert record.read().identity != "another"
+        assert record.read().identity != another
 
 
 def test_a_restore_without_redis_is_refused_unless_the_option_allows_it(

@@ -1,5 +1,9 @@
 """The check that database, Redis and machines belong to the same cluster."""
 
+import json
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 import redis
 
@@ -14,10 +18,14 @@ from scheduler.ports import (
     Remembered,
     ViewUnavailableError,
 )
+from scheduler.store.migrating import migrate
+from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_ports import RedisRecord
 from tests.operations.harness import NOW, Harness
 from tests.servers import find_redis, redis_client, redis_server, redis_url
+from workers.services import find_foreign
+from workers.settings import read_settings
 
 __all__ = ["find_redis", "redis_client", "redis_server", "redis_url"]
 
@@ -69,6 +77,52 @@ def test_a_database_below_what_redis_remembers_is_refused_with_the_command(
     record.keep(row.identity, row.term + ahead[0], row.token + ahead[1])
     with pytest.raises(DatabaseWentBackError, match="`leasehold restore --in-place`"):
         harness.tick()
+
+
+@pytest.mark.parametrize("text", [b"", b"garbage", b"\xff\xfe"])
+def test_a_text_in_redis_that_is_no_identity_is_replaced_by_that_of_the_database(
+    record: RedisRecord, redis_client: redis.Redis, text: bytes
+) -> None:
+    harness = with_record(record).leased()
+    redis_client.set("leasehold:cluster", text)
+    check_membership(harness.ports)
+    assert record.read().identity == harness.store.read_cluster().identity
+    harness.tick()
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param({"view": {"prefix": "second:"}}, id="another prefix"),
+        pytest.param({"view": {"url": "SECOND"}}, id="another database of Redis for the view"),
+    ],
+)
+def test_a_second_cluster_whose_queues_are_in_the_same_database_of_redis_is_refused_at_its_start(
+    redis_url: str, tmp_path: Path, second: dict[str, dict[str, str]]
+) -> None:
+    own = json.loads(json.dumps(second).replace("SECOND", redis_url.replace("/0", "/1")))
+    urls = [f"sqlite:///{tmp_path}/{name}.db" for name in ("first", "second")]
+    for url in urls:
+        migrate(url)
+    common = {"broker": {"url": redis_url}}
+    first, other = (
+        read_settings({**common, "database": {"url": url}, **keys}) for url, keys in zip(urls, ({}, own), strict=True)
+    )
+    assert find_foreign(first) is None
+    line = find_foreign(other)
+    assert line is not None
+    for url in urls:
+        with closing(open_store(url)) as store:
+            assert store.read_cluster().identity in line
+    assert find_foreign(first) is None
+
+
+def test_a_cluster_that_takes_the_record_over_also_takes_that_of_its_queues_over(redis_client: redis.Redis) -> None:
+    queues = RedisRecord(redis_client)
+    own = RedisRecord(redis_client, "own:", [queues])
+    queues.keep("1" * 32, 5, 5)
+    own.end_restore("2" * 32, 6, 6)
+    assert [each.read().identity for each in (own, queues)] == ["2" * 32] * 2
 
 
 def test_ticks_are_refused_during_a_restore(record: RedisRecord) -> None:

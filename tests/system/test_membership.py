@@ -13,6 +13,7 @@ from scheduler.store.opening import open_store
 from tests.system.processes import Process, wait_for
 from tests.system.stack import Stack
 
+ANOTHER = "a" * 32
 PROGRAMS = {
     "foreign-reservations": ("tasks.worker", "reservations"),
     "foreign-launch": ("tasks.worker", "launch"),
@@ -93,7 +94,7 @@ def test_every_process_ends_when_its_redis_belongs_to_another_cluster_and_no_mes
     wait_for(lambda: "leasehold_term" in scrape(port), "the metrics")
     identity = stack.redis.get(key)
     assert isinstance(identity, bytes)
-    stack.redis.set(key, "another")
+    stack.redis.set(key, ANOTHER)
     try:
 
         def send_and_look() -> bool:
@@ -102,13 +103,13 @@ def test_every_process_ends_when_its_redis_belongs_to_another_cluster_and_no_mes
             return not worker.is_alive
 
         wait_for(send_and_look, "the worker to end")
-        assert "another" in worker.read_log()
+        assert ANOTHER in worker.read_log()
         wait_for(lambda: not beat.is_alive, "beat to end")
         wait_for(lambda: "leasehold_term" not in scrape(port), "the metrics process to refuse")
         for each, process in (("beat", beat), ("metrics", metrics)):
             assert process.await_end() != 0, each
             assert (
-                f"leasehold: Redis belongs to cluster another, the database to cluster {identity.decode()}"
+                f"leasehold: Redis belongs to cluster {ANOTHER}, the database to cluster {identity.decode()}"
                 in process.read_log()
             )
     finally:

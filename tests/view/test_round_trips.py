@@ -15,6 +15,8 @@ from scheduler.view.redis_view_cache import RedisViewCache
 from tests.builders import a_reservation, a_slot
 from tests.servers import OpenRedis
 
+ONE, TWO = "1" * 32, "2" * 32
+
 KICK, NOTICE = "leasehold:kick", "leasehold:notice:r1"
 
 
@@ -146,7 +148,7 @@ def test_a_long_publish_in_a_block_comes_after_what_was_collected(cluster: Clust
 
 
 def test_the_take_of_the_lock_reads_what_a_tick_reads_next(cluster: Cluster) -> None:
-    cluster.record.keep("one", 3, 7)
+    cluster.record.keep(ONE, 3, 7)
     cluster.view_cache.publish([a_reservation("r1")])
     assert cluster.count(cluster.lock.take) == 1
     records = []
@@ -159,9 +161,9 @@ def test_the_take_of_the_lock_reads_what_a_tick_reads_next(cluster: Cluster) -> 
     view = cluster.view_cache.catch_up()
     assert view is not None
     assert "r1" in view.reservations
-    assert records == [Remembered(identity="one", term=3, token=7)]
+    assert records == [Remembered(identity=ONE, term=3, token=7)]
     cluster.view_cache.publish([a_reservation("r2")])
-    cluster.record.keep("one", 4, 8)
+    cluster.record.keep(ONE, 4, 8)
     assert cluster.count(read) == 2, "the replies are used once"
     assert "r2" in view.reservations
     assert records[1].term == 4
@@ -177,11 +179,11 @@ def test_what_was_read_with_a_lock_is_not_used_without_it(
     if end == "release":
         cluster.lock.release()
     cluster.view_cache.publish([a_reservation("r1")])
-    cluster.record.keep("one", 3, 7)
+    cluster.record.keep(ONE, 3, 7)
     view = cluster.view_cache.catch_up()
     assert view is not None
     assert "r1" in view.reservations
-    assert cluster.record.read().identity == "one"
+    assert cluster.record.read().identity == ONE
 
 
 def test_more_changes_than_a_take_reads_are_read_by_the_next_call(cluster: Cluster) -> None:
@@ -215,12 +217,12 @@ def test_a_take_works_although_a_read_with_it_fails(cluster: Cluster, fault: str
 
 
 def test_a_record_that_was_just_read_is_not_written_again(cluster: Cluster) -> None:
-    cluster.record.keep("one", 3, 7)
+    cluster.record.keep(ONE, 3, 7)
     cluster.record.read()
-    assert cluster.count(lambda: cluster.record.keep("one", 3, 7)) == 0
+    assert cluster.count(lambda: cluster.record.keep(ONE, 3, 7)) == 0
     cluster.client.flushall()
-    assert cluster.record.keep("one", 3, 7) == "one"
-    assert cluster.record.read() == Remembered(identity="one", term=3, token=7)
-    assert cluster.record.keep("one", 3, 8) == "one"
+    assert cluster.record.keep(ONE, 3, 7) == ONE
+    assert cluster.record.read() == Remembered(identity=ONE, term=3, token=7)
+    assert cluster.record.keep(ONE, 3, 8) == ONE
     assert cluster.record.read().token == 8
-    assert cluster.record.keep("two", 1, 1) == "one"
+    assert cluster.record.keep(TWO, 1, 1) == ONE

@@ -3,6 +3,7 @@ paid for them.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from leasehold.client.models import Account
 from leasehold.console.changes import change
 from leasehold.console.event_rows import EventRow, make_rows
 from leasehold.console.page import Page, backend, caller, render
+from leasehold.errors import Unavailable
 from leasehold.web.feed import Feed
 from scheduler.ports import EventFilter, Store
 
@@ -30,7 +32,7 @@ _READ_EVENTS: Final = 2000
 async def show_accounts(request: Request) -> Response:
     """List the accounts with their levels, balances and running leases."""
     services, client = backend(request), await backend(request).client(caller(request))
-    accounts = await client.accounts()
+    accounts = await _list_accounts(client, services.feed)
     await services.feed.refresh()
     counts = await services.run_plain(count_reservations, services.feed)
     preemptions = await services.run(find_preemptions, services.store, None)
@@ -108,9 +110,19 @@ def find_preemptions(store: Store, account: str | None) -> list[EventRow]:
     return make_rows(found)
 
 
+async def _list_accounts(client: AsyncClient, feed: Feed) -> Sequence[Account]:
+    """Return the accounts of the view, sorted by name; as the feed knows them, while Redis does not answer."""
+    try:
+        return await client.accounts()
+    except Unavailable:
+        with feed.lock:
+            stored = [row for _, row in sorted(feed.view.accounts.items()) if not row.forgotten]
+        return msgspec.json.decode(msgspec.json.encode(stored), type=list[Account])
+
+
 async def _find(request: Request, name: str) -> Account:
     client = await backend(request).client(caller(request))
-    for account in await client.accounts():
+    for account in await _list_accounts(client, backend(request).feed):
         if account.id == name:
             return account
     raise HTTPException(404, f"There is no account {name[:200]}.")

@@ -12,6 +12,7 @@ from leasehold.common.clock import ProcessOffset
 from leasehold.common.names import QUEUE_NAMES
 from leasehold.console.last_tick import read_tick
 from leasehold.console.page import Page, backend, caller, render
+from leasehold.errors import Unavailable
 from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_clock import RedisClock
@@ -38,8 +39,8 @@ async def show_queues(request: Request) -> Response:
     processes: list[ProcessOffset] = []
     problem = ""
     try:
-        queues, processes = await services.run(_reader(request).read)
-    except ViewUnavailableError as error:
+        queues, processes = await services.feed.unless_silent(services.run(_reader(request).read))
+    except (ViewUnavailableError, Unavailable) as error:
         problem = str(error)
     template = "queues_part.html" if request.headers.get("hx-target") == "queues" else "queues.html"
     return render(

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.models import Explanation, Reservation
+from leasehold.client.view_reader import join_machines
 from leasehold.console.actions import describe_action, find_action
 from leasehold.console.changes import Outcome, change
 from leasehold.console.event_rows import make_rows
@@ -87,7 +88,7 @@ async def explain_wait(request: Request) -> Response:
     client = await backend(request).client(caller(request))
     note = ""
     try:
-        found = await client.suggest(name, timeout=SEARCH_SECONDS)
+        found = await backend(request).feed.unless_silent(client.suggest(name, timeout=SEARCH_SECONDS))
     except NotAnswered:
         note = "No worker answered: this is what the last tick reported, without the smallest change."
         found = await client.explain(name)
@@ -170,12 +171,28 @@ async def _find(request: Request, name: str) -> Reservation:
     HTTPException (404) if no reservation has this id.
     """
     client = await backend(request).client(caller(request))
-    row: Reservation | None = await client.get(name)
+    try:
+        row: Reservation | None = await client.get(name)
+    except Unavailable:
+        row = _find_known(request, name)
+        if row is None:
+            raise
     if row is None:
         row = next(iter(await client.recall(name)), None)
     if row is None:
         raise HTTPException(404, f"There is no reservation {name[:200]}.")
     return row
+
+
+def _find_known(request: Request, name: str) -> Reservation | None:
+    """Return the row of a reservation as the feed knows it, while Redis does not answer; None if it does not."""
+    feed = backend(request).feed
+    with feed.lock:
+        stored = feed.view.reservations.get(name) or feed.view.ended.get(name)
+        if stored is None:
+            return None
+        row = msgspec.json.decode(msgspec.json.encode(stored), type=Reservation)
+        return join_machines(row, feed.view.slots).row
 
 
 async def _find_token(request: Request, name: str) -> int | None:
