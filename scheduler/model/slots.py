@@ -57,6 +57,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of the cluster that launched the machine. None: an older version of Leasehold launched it without this
     tag.
     """
+    alive: str = ""
+    """The last sign of life of an installation of the cluster: its name, a space, and cluster time; "": none."""
     batch: str | None = None
     """Id of the batch of launches that the machine belongs to; None for a machine that was launched alone."""
     highest_term: int = 0

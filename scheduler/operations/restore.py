@@ -5,7 +5,7 @@ The steps may be interrupted anywhere and repeated: terms and tokens are increas
 compared again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -16,6 +16,7 @@ from scheduler.model.rules import expiry_of_pending
 from scheduler.model.slots import Machine
 from scheduler.model.transitions import ENDED, PHASES
 from scheduler.operations.ending_leases import end_reservation, return_to_queue
+from scheduler.operations.jump import RESTORED, jump, list_terms, list_tokens
 from scheduler.operations.machines.check import check
 from scheduler.operations.machines.reconcile import Reconciled, reconcile
 from scheduler.operations.membership import split_foreign
@@ -24,22 +25,6 @@ from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, ForeignMachineError, Remembered
 
-JUMP: Final = 10**10
-"""The number by which a restore increases the leader's term and the fencing token. It is more than can have been used
-since the highest known ones.
-"""
-NUMBERS_A_SECOND: Final = 10**4
-"""After a restore, terms and tokens are at least this number times the seconds since the epoch. So two restores of one
-backup never use the same numbers, even if no trace of the first one is left.
-"""
-MOST_TRUSTED: Final = 2**52
-"""Terms and tokens above this number, in tags of machines and in Redis, are ignored: no cluster can have used them."""
-MOST_NUMBER: Final = 2**53
-"""Terms and tokens stay below this number, because JSON readers of other languages store numbers as floats."""
-RESTORED: Final = "restored"
-"""Name of the event that a backup was restored. It is also the reason of the phase of reservations that the restore
-changed.
-"""
 CHUNK: Final = 500
 """The most reservations that a restore changes in one transaction."""
 
@@ -84,18 +69,6 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """
     cloud_fault: str | None
     """Why EC2 could not be reached, or which other cluster's machines were found; None if neither happened."""
-
-
-def find_jump(known: Iterable[int], now: float) -> int:
-    """Return a term or token that is higher than all `known` ones and than all that can have been used since. `now`:
-    the present time. Raises ValueError if no number below MOST_NUMBER is left.
-    """
-    target = max(max(number for number in (0, *known) if number < MOST_TRUSTED) + JUMP, int(now) * NUMBERS_A_SECOND)
-    if target >= MOST_NUMBER:
-        raise ValueError(
-            f"no term or token below 2**53 is left for another restore: the clock is at {now:.0f} s since the epoch"
-        )
-    return target
 
 
 def list_machines(ports: Ports) -> tuple[list[Machine], str | None]:
@@ -150,21 +123,9 @@ def restore(
 
 
 def _jump(ports: Ports, remembered: Remembered, machines: Sequence[Machine]) -> None:
-    before = ports.store.read_cluster()
-    ours, _ = split_foreign(machines, before.identity)
-    terms = (before.term, remembered.term, *(machine.highest_term for machine in ours))
-    tokens = (before.token, remembered.token, *(machine.highest_token for machine in ours))
-    with ports.store.transaction() as transaction:
-        now = transaction.now()
-        term, token = find_jump(terms, now), find_jump(tokens, now)
-        transaction.jump(term, token)  # promise: jump-after-restore
-        event = Event(
-            at=now,
-            name=RESTORED,
-            cause="operator",
-            detail={"term": term, "token": token, "from_term": before.term, "from_token": before.token},
-        )
-        transaction.append_events([event])
+    identity = ports.store.read_cluster().identity
+    ours, _ = split_foreign(machines, identity)
+    jump(ports, (remembered.term, *list_terms(ours)), (remembered.token, *list_tokens(ours)))
 
 
 def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: bool) -> list[LostReservation]:

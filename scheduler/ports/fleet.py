@@ -239,6 +239,9 @@ class Fleet(Protocol):
     def claim(self, machines: Sequence[str], cluster_id: str) -> dict[str, CloudError]:
         """Tag these machines with the cluster's identity. Result and errors: as of `terminate`."""
 
+    def show_life(self, machines: Sequence[str], sign: str) -> dict[str, CloudError]:
+        """Tag these machines with a sign of life (`Machine.alive`). Result and errors: as of `terminate`."""
+
     def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
         """Terminate the machines with these ids. Return machine id -> error for each machine that the cloud did not
         accept; all others are accepted. Repeating the call is harmless; unknown ids are ignored.

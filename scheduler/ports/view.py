@@ -193,6 +193,14 @@ class ClusterRecord(Protocol):
         If the stored identity is another one than `identity`, term and token are not changed.
         """
 
+    def name_installation(self) -> str:
+        """Return the name of this installation of the cluster, a random text that is made once for each Redis. A copy
+        of the database that is used with another Redis has another name.
+        """
+
+    def take_turn(self, seconds: float) -> bool:
+        """Return True once in this number of seconds, over all processes, and False otherwise."""
+
     def begin_restore(self) -> None:
         """Mark in Redis that a backup is being restored. No process of the cluster works until `end_restore`."""
 

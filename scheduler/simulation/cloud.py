@@ -229,6 +229,10 @@ class SimulatedCloud:
         """
         return {}
 
+    def show_life(self, machines: Sequence[str], sign: str) -> dict[str, CloudError]:  # noqa: ARG002 - of the port
+        """Tag machines with a sign of life. Here: do nothing, as `claim`. See Fleet."""
+        return {}
+
     def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
         """Terminate these machines after the simulated delay. Unknown ids are ignored. See Fleet."""
         for name in machines:

@@ -242,6 +242,7 @@ class RedisRecord:
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX, others: Sequence["RedisRecord"] = ()) -> None:
         self._others = others
         self._client, self._cluster, self._highest = client, RedisNames(prefix).cluster, f"{prefix}highest"
+        self._installation = f"{prefix}installation"
         self._early: Sequence[Any] | None = None
         self._last: Remembered | None = None
         """What the last `read` has found; None after the next `keep`."""
@@ -295,6 +296,17 @@ class RedisRecord:
             with suppress(ViewUnavailableError):  # a user of Redis may have no right to its key
                 other.keep(identity, term, token)
         return kept.decode(errors="replace")
+
+    @redis_errors()
+    def name_installation(self) -> str:
+        """Return the name of this installation, and make it if Redis has none. See ClusterRecord."""
+        self._client.set(self._installation, secrets.token_hex(8), nx=True)
+        return bytes(self._client.get(self._installation) or b"").decode(errors="replace")  # type: ignore[arg-type]
+
+    @redis_errors()
+    def take_turn(self, seconds: float) -> bool:
+        """Return True once in this number of seconds. See ClusterRecord."""
+        return bool(self._client.set(f"{self._installation}:turn", 1, nx=True, px=int(seconds * 1000)))
 
     @redis_errors()
     def begin_restore(self) -> None:

@@ -177,6 +177,12 @@ class CountingFleet:
             self.machines[name] = msgspec.structs.replace(self.machines[name], cluster_id=cluster_id)
         return {}
 
+    def show_life(self, machines: Sequence[str], sign: str) -> dict[str, CloudError]:
+        """See Fleet."""
+        for name in machines:
+            self.machines[name] = msgspec.structs.replace(self.machines[name], alive=sign)
+        return {}
+
     def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
         """See Fleet. A machine is gone at once."""
         refused = find_refused(machines, self.protected)

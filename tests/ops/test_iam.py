@@ -20,7 +20,7 @@ import tasks.machines
 from scheduler.model.rules import Rules
 from workers.configuration import check_configuration
 from workers.ec2.emulator.notices import RULES as EMULATED
-from workers.ec2.requests import TAG_CLUSTER, TAG_CLUSTER_ID
+from workers.ec2.requests import TAG_ALIVE, TAG_CLUSTER, TAG_CLUSTER_ID
 
 ROOT: Final = Path(__file__).parents[2]
 IAM: Final = ROOT / "docs" / "iam"
@@ -198,13 +198,13 @@ def test_new_resources_must_have_the_clusters_tag(action: str) -> None:
     assert {"instance", "volume"} <= tagged
 
 
-def test_existing_instances_may_only_get_the_identity_tag_and_only_with_the_clusters_tag() -> None:
+def test_existing_instances_may_only_get_the_tags_of_identity_and_life_and_only_with_the_clusters_tag() -> None:
     (statement,) = statements("claim")
     assert actions_of("claim") == {"ec2:CreateTags"}
     assert find_kinds(statement) == {"instance"}
     assert statement["Condition"] == {
         "StringEquals": {f"aws:ResourceTag/{TAG_CLUSTER}": "leasehold"},
-        "ForAllValues:StringEquals": {"aws:TagKeys": [TAG_CLUSTER_ID]},
+        "ForAllValues:StringEquals": {"aws:TagKeys": [TAG_CLUSTER_ID, TAG_ALIVE]},
     }
 
 

@@ -31,6 +31,7 @@ from workers.ec2.errors import (
 )
 from workers.ec2.places import Places
 from workers.ec2.requests import (
+    TAG_ALIVE,
     TAG_BATCH,
     TAG_CLUSTER,
     TAG_CLUSTER_ID,
@@ -214,7 +215,14 @@ class Ec2Fleet:
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> dict[str, CloudError]:
         """Tag the machines with these ids as machines of the cluster `cluster_id`, 250 in one call. See Fleet."""
-        tags: list[TagTypeDef] = [{"Key": TAG_CLUSTER_ID, "Value": cluster_id}]
+        return self._tag(machines, TAG_CLUSTER_ID, cluster_id)
+
+    def show_life(self, machines: Sequence[str], sign: str) -> dict[str, CloudError]:
+        """Tag the machines with these ids with a sign of life, 250 in one call. See Fleet."""
+        return self._tag(machines, TAG_ALIVE, sign)
+
+    def _tag(self, machines: Sequence[str], key: str, value: str) -> dict[str, CloudError]:
+        tags: list[TagTypeDef] = [{"Key": key, "Value": value}]
         return change_batches(machines, lambda ids: self._client.create_tags(Resources=ids, Tags=tags), MOST_CHANGED)
 
     def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
@@ -504,6 +512,7 @@ def _read_tags(tags: Mapping[Any, str | None]) -> dict[str, Any]:
         "offering": tags.get(TAG_OFFERING),
         "cluster_id": tags.get(TAG_CLUSTER_ID),
         "batch": tags.get(TAG_BATCH),
+        "alive": tags.get(TAG_ALIVE) or "",
         "highest_term": _read_number(term),
         "highest_token": _read_number(token),
     }

@@ -29,6 +29,7 @@ from workers.ec2.user_data import render_user_data, variables_of
 TAG_CLUSTER: Final = "leasehold:cluster"
 TAG_CLUSTER_ID: Final = "leasehold:cluster-id"
 TAG_HIGHEST: Final = "leasehold:highest"
+TAG_ALIVE: Final = "leasehold:alive"
 TAG_POOL: Final = "leasehold:pool"
 TAG_SLOT: Final = "leasehold:slot"
 TAG_LAUNCH: Final = "leasehold:launch"

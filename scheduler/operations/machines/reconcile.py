@@ -20,8 +20,10 @@ from scheduler.model.pools import Pool, slot_ids
 from scheduler.model.rules import Rules
 from scheduler.model.slots import ADOPTED, Machine, Slot, slot_order
 from scheduler.model.transitions import INACTIVE
+from scheduler.operations.jump import jump_above_tags
 from scheduler.operations.machines.batch import is_of_batch
 from scheduler.operations.machines.launch import describe_machine, end_quota_holds, list_quota_holds_of, settle_machine
+from scheduler.operations.machines.twins import leave_to_twin, watch_twins
 from scheduler.operations.machines.unbound import (
     NOT_REFUSED,
     STRANGER_SECONDS,
@@ -36,7 +38,7 @@ from scheduler.operations.membership import refuse_foreign_machines, split_forei
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.scaling.offerings import list_configured
-from scheduler.ports import CloudError
+from scheduler.ports import CloudError, ForeignMachineError
 
 ORPHAN_SECONDS = 300.0
 """Age in seconds from which a machine without a slot is terminated. A younger machine may get a slot, because the
@@ -81,22 +83,39 @@ def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconcile
     A slot adopts a machine that is tagged with its id, if the slot is empty. Other machines are terminated when they
     are older than `orphan_seconds`; a machine of `leasehold doctor` gets the additional time of a boot. A second
     machine of one launch is terminated at once. Without any rules (a new database) nothing is changed. Machines of
-    another cluster are not changed; if there are any, ForeignMachineError is raised at the end. Raises CloudError if
-    EC2 refuses a call.
+    another cluster are not changed; if there are any, ForeignMachineError is raised at the end. It is also raised if
+    another installation of this cluster, with a copy of the database, shows signs of life: then only machines that have
+    a launch in this database are changed. Raises CloudError if EC2 refuses a call.
+
+    If a machine's tag has a higher term or token than the database, the database is an older state, and its numbers
+    jump as after a restore.
     """
     if not ports.store.rules_version():
         return Reconciled()
     machines = list(ports.fleet.sweep())  # promise: stray-machine-found
-    identity = ports.store.read_cluster().identity
-    ours, foreign = split_foreign(machines, identity)
-    reconciled = _reconcile_ours(ports, ours, identity, orphan_seconds)
-    refuse_foreign_machines(foreign, identity)
+    row = ports.store.read_cluster()
+    ours, foreign = split_foreign(machines, row.identity)
+    slots = ports.store.find_slots()
+    twin = watch_twins(ports, ours, slots, row.now)
+    if twin is None:
+        jump_above_tags(ports, ours, row)
+    else:
+        ours = leave_to_twin(ours, slots)  # promise: twin-spared
+    reconciled = _reconcile_ours(ports, ours, slots, row.identity, orphan_seconds)
+    refuse_foreign_machines(foreign, row.identity)
+    if twin is not None:
+        raise ForeignMachineError(
+            f"EC2 machine {twin.id} has a sign of life of another installation of cluster {row.identity}"
+            f" ({twin.alive}): this database is a copy of that of the other one, or the other way round."
+            " Machines without a launch here are not touched. Give each installation an aws.cluster of its own"
+        )
     return reconciled
 
 
-def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, orphan_seconds: float) -> Reconciled:
+def _reconcile_ours(
+    ports: Ports, machines: Sequence[Machine], slots: Sequence[Slot], identity: str, orphan_seconds: float
+) -> Reconciled:
     rules = ports.rules()
-    slots = ports.store.find_slots()
     # Older versions launched machines without a tag for the cluster's identity. Such a machine counts as this
     # cluster's, and is tagged now if the permission to tag is there.
     launches = {slot.launch_id for slot in slots if slot.launch_id}
