@@ -31,6 +31,7 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "clock": 4,
     "jump": 1,
     "mallory": 6,
+    "slow clients": 4,
 }
 """Fault → how often it is chosen, compared with the others."""
 FAULTS: Final = (*WEIGHTS, "restore")

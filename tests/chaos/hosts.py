@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import tasks.app
 from leasehold.common.names import QUEUE_NAMES
+from leasehold.stack.configuration import find_free_port
 from scheduler.operations.principals import add_principal
-from tests.chaos import holders, mallory, worker
+from tests.chaos import holders, mallory, slow_clients, worker
 from tests.chaos.database import Database
 from tests.chaos.evidence import GANGS, HOLDERS
 from tests.chaos.points import Point, find_takers, is_ready, withdraw_orders
@@ -73,6 +74,7 @@ PROCESSES: Final[dict[str, tuple[str, ...]]] = {
     "terminate-b": ("tests.chaos.worker", "terminate"),
     "beat-a": ("tasks.clock",),
     "beat-b": ("tasks.clock",),
+    "console-a": ("leasehold.console", "--local"),
 }
 """Name of the process, which ends with the letter of its host → module and arguments."""
 
@@ -92,6 +94,7 @@ class Hosts(Stack):
     emulator_options = ("--describe-lag-seconds=0.3",)
 
     def __init__(self, folder: Path, database: Database, off: str | None = None, **settings: Any) -> None:
+        self.console_port = find_free_port()
         quick = {
             # Each of the two beats sends these messages. If they came more often, a busy machine would not process its
             # health queue: its messages would expire, so no order would be sent again and no lost machine found.
@@ -102,6 +105,7 @@ class Hosts(Stack):
             "CELERY__CONCURRENCY__RESERVATIONS": 1,
             "CELERY__CONCURRENCY__HEALTH": 4,
             "ACCESS__MODE": "signed",
+            "CONSOLE__PORT": self.console_port,
             **settings,
         }
         super().__init__(folder, make_rules(), database_url=database.url, **quick)
@@ -129,6 +133,7 @@ class Hosts(Stack):
     def _start_workers(self) -> None:
         store = self.services.ports.store
         self.mallory = add_principal(store, {"name": mallory.NAME, "role": "producer"})
+        self.reader = add_principal(store, {"name": slow_clients.NAME, "role": "reader"})
         owner = add_principal(store, {"name": HOLDERS, "role": "producer"})
         self.environment |= {"LEASEHOLD_ACCESS__PRINCIPAL": owner.name, "LEASEHOLD_ACCESS__KEY": owner.key}
         for name, words in PROCESSES.items():

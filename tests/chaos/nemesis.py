@@ -31,6 +31,7 @@ from tests.chaos.hosts import Hosts
 from tests.chaos.mallory import Mallory
 from tests.chaos.points import POINTS, Order, Point, find_takers, give_order, withdraw_orders
 from tests.chaos.restoring import Restorer
+from tests.chaos.slow_clients import SlowClients
 from workers.embedded_redis import RedisStartError
 
 PAUSE_SECONDS: Final = (0.1, 0.7)
@@ -90,6 +91,7 @@ class Nemesis:
             aws_access_key_id="nemesis",
             aws_secret_access_key="nemesis",
         )
+        self._slow = SlowClients(hosts, self._dice)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="nemesis", daemon=True)
         faults: dict[str, Callable[[], str]] = {
@@ -118,6 +120,7 @@ class Nemesis:
             "clock": self._shift_clock,
             "jump": self._jump,
             "mallory": self._attack,
+            "slow clients": self._open_slow_clients,
         }
         self._faults = {name: fault for name, fault in faults.items() if not only or name in only}
         self._due = [name for name in NEEDED if name in self._faults]
@@ -146,6 +149,7 @@ class Nemesis:
         """Inject no more faults, and undo those in effect: stopped processes, Redis, clocks, EC2."""
         self._over.set()
         self._thread.join()
+        self._slow.close()
         self._hosts.go_on()
         if self._hosts.database.failover is not None:
             self._hosts.database.failover.settle()
@@ -332,6 +336,12 @@ class Nemesis:
             return "nothing to attack"
         mallory = Mallory(self._hosts.redis_server.url, self._hosts.mallory, HOLDERS, self._dice)
         return mallory.attack(rows, slots)
+
+    def _open_slow_clients(self) -> str:
+        """Open slow connections to the console, after those of the last time were closed in most cases."""
+        if self._dice.random() < 0.7:
+            self._slow.close()
+        return self._slow.open()
 
     def _cut_redis(self) -> str:
         return f"{self._hosts.redis.client_kill_filter(_type='normal')} connections"

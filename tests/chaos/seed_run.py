@@ -20,6 +20,7 @@ from tests.chaos.hosts import LEASE_SECONDS, Hosts
 from tests.chaos.machine_checks import is_done, is_launch
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.points import count_struck
+from tests.chaos.slow_clients import find_silence
 from tests.chaos.witness import Witness
 
 SETTLE_SECONDS: Final = 60.0
@@ -179,7 +180,7 @@ def _judge(hosts: Hosts, seed: int, settled: float) -> Verdict:
         ends[phase] = ends.get(phase, 0) + 1
     return Verdict(
         seed=seed,
-        violations=find_violations(evidence),
+        violations=[*find_violations(evidence), *find_silence(hosts)],
         reservations=len(evidence.accepted),
         ends=ends,
         calls=Counter(kind for call in evidence.calls for kind in find_kinds(call)),
