@@ -31,8 +31,8 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that closes itself and raises OperationalError if the server sends no answer in ANSWER_SECONDS, or in
-    TEST_SECONDS outside of transactions.
+    """A connection that closes itself and raises OperationalError if the server sends no answer in ANSWER_SECONDS, and
+    outside of transactions in TEST_SECONDS.
     """
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
