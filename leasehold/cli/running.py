@@ -20,12 +20,13 @@ from leasehold.cli.root import app, example
 from leasehold.client.discovery import FOLDER, RUN_FILE, find_running, is_locked, read_running
 from leasehold.errors import UntrustedFolder
 from leasehold.private_files import make_private_folder, open_private
-from leasehold.process_identity import send_signal
+from leasehold.process_identity import is_running, send_signal
 from leasehold.texts.values import show_seconds
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from leasehold.client.discovery import RunningStack
     from leasehold.stack import Stack
 
 _POLL_SECONDS = 0.1
@@ -54,10 +55,7 @@ def up(
     if own.exists():
         # An older version left the folder open to other users.
         make_private_folder(own)
-    running = None
-    with contextlib.suppress(UntrustedFolder):
-        # A folder above that belongs to another user does not concern this stack.
-        running = find_running()
+    running = _find_other()
     if running is not None:
         raise CommandError(f"a stack runs in {running.folder} already: `leasehold down` stops it")
     if detach:
@@ -83,6 +81,24 @@ def up(
                 sys.stderr.write("stopping …\n")
         finally:
             stack.stop()
+
+
+def _find_other() -> "RunningStack | None":
+    """Return the stack that runs in this folder or above it. If its supervisor was killed, wait until the reaper has
+    ended the rest of it.
+    """
+    until = time.monotonic() + _DOWN_SECONDS
+    while True:
+        running = None
+        with contextlib.suppress(UntrustedFolder):
+            # A folder above that belongs to another user does not concern this stack.
+            running = find_running()
+        if running is None or running.supervisor is None or is_running(running.supervisor):
+            return running
+        if time.monotonic() >= until:
+            return running
+        # Polling: the reaper is no child of this process.
+        time.sleep(_POLL_SECONDS)
 
 
 def _stop_on_signals() -> threading.Event:
@@ -147,7 +163,8 @@ def _detach(config: Path | None) -> None:
     until = time.monotonic() + _DETACHED_SECONDS
     while time.monotonic() < until:
         running = read_running(folder)
-        if running is not None and running.phase == "running":
+        # After a killed supervisor the file of the old stack stays until the new one writes its own.
+        if running is not None and running.pid == process.pid and running.phase == "running":
             from leasehold.stack.console_address import find_console_url
 
             console = find_console_url(running.urls, running.environment)

@@ -38,6 +38,7 @@ PORT_LOCKS: Final = Path(".local", "state", "leasehold", "ports")
 CONSOLE: Final = "console"
 CONSOLE_PORT: Final = "LEASEHOLD_CONSOLE__PORT"
 TOKEN_VARIABLE: Final = "LEASEHOLD_CONSOLE__TOKEN_FILE"  # noqa: S105 - a name
+_FLOWER_URL: Final = "LEASEHOLD_CONSOLE__FLOWER_URL"
 _CONSOLE_LIBRARIES: Final = ("jinja2", "starlette", "uvicorn")
 
 
@@ -79,6 +80,18 @@ class StackConfiguration:
             console = self.settings.console
             found["console"] = f"http://{console.host}:{self.environment[CONSOLE_PORT]}{console.prefix}/"
         return found | ({"emulator": self.emulator_url} if self.emulator_url else {})
+
+    def move(self, name: str) -> list[str]:
+        """Choose another port for a web page: `flower`, `metrics` or `console`. Return the names of the programs that
+        have to be started again.
+        """
+        old = self.environment[f"LEASEHOLD_{name.upper()}__PORT"]
+        self.environment[f"LEASEHOLD_{name.upper()}__PORT"] = str(find_free_port())
+        if name != "flower" or self.settings.console.flower_url:
+            return [name]
+        linked = self.environment[_FLOWER_URL].removesuffix(f":{old}")
+        self.environment[_FLOWER_URL] = f"{linked}:{self.environment['LEASEHOLD_FLOWER__PORT']}"
+        return [name, CONSOLE]
 
     @property
     def moved_ports(self) -> list[str]:
@@ -135,9 +148,7 @@ def configure(
         **(environment or {}),
     }
     if not settings.console.flower_url:
-        chosen.setdefault(
-            "LEASEHOLD_CONSOLE__FLOWER_URL", f"http://{settings.flower.host}:{chosen['LEASEHOLD_FLOWER__PORT']}"
-        )
+        chosen.setdefault(_FLOWER_URL, f"http://{settings.flower.host}:{chosen['LEASEHOLD_FLOWER__PORT']}")
     changed = {
         "broker": BrokerSettings(url=SecretText(broker_url)),
         "database": settings.database.model_copy(update={"url": SecretText(database_url)}),

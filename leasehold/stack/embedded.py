@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 from urllib.request import Request
 
 from leasehold.canaries import Canaries
@@ -39,7 +40,7 @@ from leasehold.stack.preparation import prepare_rules
 from leasehold.stack.process_logs import find_last_warning, list_logs, read_last_line
 from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
 from leasehold.stack.programs import Program, Reaper
-from leasehold.stack.readiness import Check, answers_ping, listens, serves
+from leasehold.stack.readiness import Check, answers_ping, find_server, serves
 from leasehold.stack.supervisor import Supervisor
 from leasehold.web.token_file import write_token
 from scheduler.model.rules import list_image_sources, read_rules
@@ -90,6 +91,7 @@ class Stack:
         self._configuration: StackConfiguration | None = None
         self._reaper: Reaper | None = None
         self._supervisor: Supervisor | None = None
+        self._programs: dict[str, Program] = {}
         self._phase = "starting"
         self._started_at = 0.0
         self._stopped = threading.Event()
@@ -234,7 +236,7 @@ class Stack:
             self._launch(replace(program, command=(*program.command, "--local")) if is_local else program)
         self._write()
         with contextlib.closing(open_wire(found.settings)) as wire:
-            self._await({REDIS: lambda: answers_ping(wire), **self._list_cloud_checks()}, until)
+            self._await({REDIS: lambda: self._is_own(REDIS) and answers_ping(wire), **self._list_cloud_checks()}, until)
             are_gone = found.emulator_url is not None
             self._prepare("the rules", lambda: self._prepare_rules(machines_are_gone=are_gone))
             self._await(self._list_checks(wire), until)
@@ -242,6 +244,7 @@ class Stack:
         self._write()
 
     def _launch(self, program: Program) -> None:
+        self._programs[program.name] = program
         if self._supervisor is not None:
             environment = {
                 **self.configuration.environment,
@@ -275,16 +278,39 @@ class Stack:
         except LeaseholdError as error:
             raise StackError(str(error)) from None
         checks: dict[str, Check] = {queue: lambda queue=queue: canaries.answered(queue) for queue in QUEUE_NAMES}  # type: ignore[misc]
-        settings, environment, found = self.configuration.settings, self.configuration.environment, self.urls
         checks["view"] = self._has_view
-        checks["flower"] = lambda: listens(settings.flower.host, int(environment["LEASEHOLD_FLOWER__PORT"]))
-        checks["metrics"] = lambda: listens(settings.metrics.host, int(environment["LEASEHOLD_METRICS__PORT"]))
+        checks["flower"] = lambda: self._is_own("flower")
+        checks["metrics"] = lambda: self._is_own("metrics")
         if has_console():
-            checks[CONSOLE] = lambda: serves(f"{found['console']}healthz")
+            checks[CONSOLE] = lambda: self._is_own(CONSOLE) and serves(f"{self.urls[CONSOLE]}healthz")
         emulator = self.emulator_url
         if emulator is not None:
-            checks[EMULATOR] = lambda: serves(f"{emulator}/_leasehold/health")
+            checks[EMULATOR] = lambda: self._is_own(EMULATOR) and serves(f"{emulator}/_leasehold/health")
         return checks
+
+    def _is_own(self, name: str) -> bool:
+        """Return whether the server at the address of this program is the program. If another process of this host has
+        taken the port of a web page since the port was chosen, start the program on another port.
+        """
+        found, pid = self.configuration, self.pids().get(name)
+        if name in {REDIS, EMULATOR}:
+            if name not in self._programs:
+                return True
+            parts = urlsplit(found.broker_url if name == REDIS else found.emulator_url or "")
+            return find_server(parts.hostname or "", parts.port or 0, pid) == "own"
+        host = getattr(found.settings, name).host
+        server = find_server(host, int(found.environment[f"LEASEHOLD_{name.upper()}__PORT"]), pid)
+        if server == "other":
+            self._move(name)
+        return server == "own"
+
+    def _move(self, name: str) -> None:
+        """Start a program that serves a web page again, on another port."""
+        for moved in self.configuration.move(name):
+            if self._supervisor is not None and moved in self._programs:
+                self._supervisor.end([moved])
+                self._launch(self._programs[moved])
+        self._write()
 
     def _list_cloud_checks(self) -> dict[str, Check]:
         """Return the check of the emulator, if the rules need its types and prices, or its images; else none."""
@@ -292,7 +318,7 @@ class Stack:
         read = read_rules(dict(rules or {}))
         if emulator is None or not (has_requirements(read) or list_image_sources(read)):
             return {}
-        return {EMULATOR: lambda: serves(f"{emulator}/_leasehold/health")}
+        return {EMULATOR: lambda: self._is_own(EMULATOR) and serves(f"{emulator}/_leasehold/health")}
 
     def _has_view(self) -> bool:
         """Return whether clients can read the view, which the first tick builds."""

@@ -60,6 +60,8 @@ class StackFolder:
                 time.sleep(_LOCK_PAUSE_SECONDS)
             else:
                 self._lock = descriptor
+                # The file of a stack whose supervisor was killed.
+                self.run_file.unlink(missing_ok=True)
                 return
         os.close(descriptor)
         raise AlreadyRunningError(f"a stack runs in {self.path} already")

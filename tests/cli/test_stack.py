@@ -12,6 +12,7 @@ import threading
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ import pytest
 from leasehold import Client
 from leasehold.client.discovery import RunningStack, find_running, is_locked
 from leasehold.client.models import Reservation
+from leasehold.stack import Stack
 from tests.cli import intruder
 from tests.guarding import Guarded
 from tests.strangers import require_other_user
@@ -256,3 +258,74 @@ def test_a_killed_supervisor_leaves_nothing_behind(shell: Shell) -> None:
     await_(lambda: not is_locked(shell.folder / ".leasehold" / "lock"), "the reaper to end everything")
     await_(lambda: list_processes(shell.folder) == [], "everything to end")
     assert shell.run("down").returncode == 1
+
+
+class Stranger:
+    """A server of another program that answers every request with status 200, and keeps the requests."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self._server: ThreadingHTTPServer | None = None
+
+    def take(self, port: int) -> None:
+        """Serve on this port."""
+        seen = self.seen
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                seen.append(f"{self.path} {self.headers}")
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the library
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def leave(self) -> None:
+        """Stop the server."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+
+@pytest.mark.timeout(400)
+def test_a_stack_leaves_a_port_that_another_program_took_while_it_started(tmp_path: Path) -> None:
+    strangers = {"console": Stranger(), "metrics": Stranger()}
+
+    def take_ports(name: str, state: str) -> None:
+        if (name, state) == ("redis", "started"):
+            for page, stranger in strangers.items():
+                stranger.take(urlsplit(stack.urls[page]).port or 0)
+
+    stack = Stack(tmp_path, on_progress=take_ports)
+    try:
+        with stack:
+            assert stack.console_url is not None
+            browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            with browser.open(stack.console_url, timeout=10) as page:
+                assert page.status == 200
+            assert all(stranger.seen == [] for stranger in strangers.values())
+            assert len(stack.configuration.moved_ports) >= len(strangers)
+    finally:
+        for stranger in strangers.values():
+            stranger.leave()
+
+
+@pytest.mark.timeout(400)
+def test_a_stack_that_follows_a_killed_one_is_reported_when_it_runs(shell: Shell) -> None:
+    old = shell.start()
+    assert shell.up is not None
+    shell.up.kill()
+    shell.up.wait(SECONDS)
+    # The reaper is still ending the processes of the old stack.
+    found = shell.run("up", "--detach")
+    assert found.returncode == 0, found.stderr
+    new = find_running(shell.folder)
+    assert new is not None
+    assert new.phase == "running"
+    assert new.broker_url != old.broker_url
+    assert new.urls["console"] in found.stdout
+    assert shell.run("alive", "console").returncode == 0
+    assert shell.run("down").returncode == 0
