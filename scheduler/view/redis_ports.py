@@ -242,7 +242,7 @@ class RedisRecord:
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX, others: Sequence["RedisRecord"] = ()) -> None:
         self._others = others
         self._client, self._cluster, self._highest = client, RedisNames(prefix).cluster, f"{prefix}highest"
-        self._installation = f"{prefix}installation"
+        self._installation, self._name = f"{prefix}installation", secrets.token_hex(8)
         self._early: Sequence[Any] | None = None
         self._last: Remembered | None = None
         """What the last `read` has found; None after the next `keep`."""
@@ -299,9 +299,13 @@ class RedisRecord:
 
     @redis_errors()
     def name_installation(self) -> str:
-        """Return the name of this installation, and make it if Redis has none. See ClusterRecord."""
-        self._client.set(self._installation, secrets.token_hex(8), nx=True)
-        return bytes(self._client.get(self._installation) or b"").decode(errors="replace")  # type: ignore[arg-type]
+        """Return the name of this installation. If Redis has none, write the name that this process read last, so that
+        a flush changes nothing, or a new one. See ClusterRecord.
+        """
+        self._client.set(self._installation, self._name, nx=True)
+        found = cast("bytes | None", self._client.get(self._installation))
+        self._name = found.decode(errors="replace") if found else self._name
+        return self._name
 
     @redis_errors()
     def take_turn(self, seconds: float) -> bool:

@@ -92,7 +92,14 @@ def test_without_the_permission_to_tag_the_sweep_goes_on(harness: Harness, monke
 def test_a_turn_comes_once_in_its_time(redis_client: redis.Redis) -> None:
     records = [RedisRecord(redis_client) for _ in range(2)]
     assert [each.take_turn(RENEW_SECONDS) for each in records] == [True, False]
-    assert len({each.name_installation() for each in records}) == 1
+
+
+def test_the_name_of_an_installation_outlasts_a_flush(redis_client: redis.Redis) -> None:
+    records = [RedisRecord(redis_client) for _ in range(2)]
+    names = {each.name_installation() for each in records}
+    redis_client.flushall()
+    assert {each.name_installation() for each in reversed(records)} == names
+    assert len(names) == 1
 
 
 @pytest.mark.parametrize("tags", [{"highest_term": 5 * JUMP}, {"highest_token": 5 * JUMP}])
