@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.decisions import Assign, Drain, Expire, Launch, Reset, Terminate
+from scheduler.model.decisions import Assign, Decision, Drain, Expire, Launch, Reset, Terminate
 from scheduler.model.reservations import Reservation, list_instances
 from scheduler.model.resources import SLACK, total
 from scheduler.model.slots import Slot
@@ -124,7 +124,7 @@ def nothing_is_due_before_it_wakes(seen: Seen) -> None:
     There is one exception: nothing is locked for a reservation while it waits (Arvados). After a launch, the next tick
     may set pending reservations against other machines. A reservation without a launch may take a machine that was
     launched for a later one, which then needs another. A gang that kept an idle slot may take two new ones instead,
-    which frees that slot.
+    which frees that slot, or ends a machine in flight at the maximum (`at_quota`).
     """
     end = seen.plan.wake_at
     launched = any(isinstance(each, Launch) for each in seen.plan.decisions)
@@ -135,8 +135,13 @@ def nothing_is_due_before_it_wakes(seen: Seen) -> None:
     for at in times:
         if seen.now <= at and (end is None or at < end):
             found = seen.replan(seen.after, at).decisions
-            due = [each for each in found if not (launched and isinstance(each, Launch | Drain))]
+            due = [each for each in found if not (launched and _may_follow(each))]
             assert (at, due) == (at, [])
+
+
+def _may_follow(decision: Decision) -> bool:
+    """Return whether the tick after a launch may decide this, because reservations are set against other machines."""
+    return isinstance(decision, Launch | Drain) or (isinstance(decision, Terminate) and decision.reason == "at_quota")
 
 
 def spare_cores_are_shared(seen: Seen) -> None:
