@@ -1,6 +1,7 @@
 """Two Redis servers behind one address: the second is a replica of the first, until the pair is switched."""
 
 import socket
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -59,9 +60,14 @@ class RedisPair:
         return self.primary.directory
 
     @property
-    def process(self) -> object:
+    def process(self) -> "subprocess.Popen[bytes]":
         """The process of the primary."""
         return self.primary.process
+
+    @property
+    def pid(self) -> int:
+        """The process id of the primary."""
+        return self.primary.pid
 
     def switch(self, *, is_demoted: bool = True, is_linked: bool = True) -> None:
         """Exchange primary and replica, and keep the open connections. `is_demoted` False: the old server stays a
@@ -97,8 +103,12 @@ class RedisPair:
 
     def await_link(self) -> None:
         """Wait until the replica has the contents of the primary."""
+        wait_for(self.is_linked, "the replica")
+
+    def is_linked(self) -> bool:
+        """Return whether the replica has the contents of the primary."""
         with make_redis(self.replica.url) as client:
-            wait_for(lambda: _is_linked(client), "the replica")
+            return _is_linked(client)
 
     def _follow(self) -> None:
         with make_redis(self.replica.url) as client:

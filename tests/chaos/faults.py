@@ -15,6 +15,7 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "calls": 6,
     "answer": 1,
     "redis": 2,
+    "switch": 2,
     "clients": 1,
     "database": 2,
     "failover": 2,

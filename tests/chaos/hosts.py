@@ -20,6 +20,7 @@ from tests.chaos.database import Database
 from tests.chaos.evidence import GANGS, HOLDERS
 from tests.chaos.points import Point, find_takers, is_ready, withdraw_orders
 from tests.postgresql_server import find_binaries
+from tests.redis_pair import RedisPair
 from tests.system.processes import Process
 from tests.system.stack import IMAGE, Stack
 from workers.services import Services
@@ -118,6 +119,11 @@ class Hosts(Stack):
         self._reviver = threading.Thread(target=self._revive, name="reviver", daemon=True)
         self._wanted: set[str] = set()
         self._services_of_this_process: Services | None = None
+
+    def start_redis(self) -> RedisPair:
+        """Start two servers behind one address, which the fault `switch` exchanges."""
+        self.redis_pair = RedisPair(self.folder / "redis")
+        return self.redis_pair
 
     def _start_emulator(self) -> str:
         self.emulator_url = super()._start_emulator()

@@ -104,6 +104,7 @@ class Nemesis:
             "calls": self._strike_calls,
             "answer": self._double_answer,
             "redis": self._break_redis,
+            "switch": self._switch_redis,
             "clients": self._cut_redis,
             "database": self._cut_database,
             "failover": self._fail_over,
@@ -184,7 +185,7 @@ class Nemesis:
             return self._due[-1]
         weights = {name: WEIGHTS[name] for name in self._faults}
         if self._restorer is not None and self._restorer.is_restoring:
-            weights["redis"] = 0
+            weights |= dict.fromkeys({"redis", "switch"} & weights.keys(), 0)
         return self._dice.choices(list(weights), list(weights.values()))[0]
 
     def _has_struck(self, name: str) -> bool:
@@ -308,6 +309,14 @@ class Nemesis:
             self._over.wait(self._dice.uniform(0, 1))
             server.restart()
         return how
+
+    def _switch_redis(self) -> str:
+        """Make the replica of Redis the primary, as a failover does. Open connections stay with the old primary."""
+        pair = self._hosts.redis_pair
+        if not pair.is_linked():
+            return "the replica is not connected yet"
+        pair.switch()
+        return f"to port {pair.primary.port}"
 
     def _await_redis(self) -> None:
         if self._hosts.redis_server.process.poll() is not None:

@@ -24,6 +24,7 @@ from tasks.app import make_app
 from tasks.dispatch import CeleryDispatcher
 from tasks.signing import sign_with
 from tests.clocks.shift import Shifts
+from tests.redis_pair import RedisPair
 from tests.servers import start_own_redis
 from tests.system.processes import PATIENCE, Process, wait_for
 from workers.embedded_redis import RedisServer
@@ -81,7 +82,7 @@ class Stack:
     def __exit__(self, *_error: object) -> None:
         self.stop()
 
-    def start_redis(self) -> RedisServer:
+    def start_redis(self) -> RedisServer | RedisPair:
         """Start the Redis of this stack."""
         return start_own_redis(self.folder / "redis")
 
