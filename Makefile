@@ -1,7 +1,7 @@
 # Everything runs from .venv, which is made on first use. `make` alone lists the targets.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo up test quick check coverage durations docs chaos bench benches lock .venv
+.PHONY: help demo up test quick check coverage durations docs chaos fuzz bench benches lock .venv
 
 # Demo and tests start dozens of processes, and each would compile all its imports without stored bytecode.
 unexport PYTHONDONTWRITEBYTECODE
@@ -58,6 +58,9 @@ docs: .venv ## the pages as a site with search, in build/docs; fails on a dead l
 chaos: .venv ## inject faults for SECONDS=600 over SEEDS=50 and check the promises (DATABASE=sqlite or pgbouncer, ONLY=calls,kill, OFF=term)
 	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1) \
 	    --database $(or $(DATABASE),both) $(if $(ONLY),--only "$(ONLY)") $(if $(OFF),--off $(OFF))
+
+fuzz: .venv ## odd requests to the API and odd command lines: none may fail (REQUESTS=36000 LINES=5000 FIRST=0)
+	@$(BIN)/python -m tests.fuzz.run --requests $(or $(REQUESTS),36000) --lines $(or $(LINES),5000) --first $(or $(FIRST),0)
 
 bench: .venv ## what was asked of the speed and what is reached, into docs/explanation/performance.md (QUICK=1)
 	@$(BIN)/python -m bench.targets $(if $(QUICK),--quick,--large) --write --picture docs/explanation/growth.svg

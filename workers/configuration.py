@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from leasehold.common.input_files import read_input_text
 from leasehold.common.loopback import is_loopback
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules, read_rules
@@ -256,7 +257,7 @@ def _parse(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return parse_toml(path.read_bytes().decode("utf-8"))
+        return parse_toml(read_input_text(path))
     except OSError as error:
         raise fault(str(path), "a file that can be read", _describe(error)) from None
     except UnicodeDecodeError as error:
@@ -304,7 +305,7 @@ def _fill_in_user_data(rules_document: dict[str, Any], folder: Path) -> Iterator
             yield Fault(f"{path}.user_data", "no user_data beside user_data_file", "both")
             continue
         try:
-            ec2["user_data"] = (folder / file).read_text(encoding="utf-8")
+            ec2["user_data"] = read_input_text(folder / file)
         except OSError as error:
             yield Fault(f"{path}.user_data_file", "a file that can be read", f"{show(file)}: {_describe(error)}")
         except ValueError:

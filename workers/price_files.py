@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
+from leasehold.common.input_files import open_input
 from scheduler.model.json_text import parse_json
 from scheduler.model.market import Price, Source
 from scheduler.model.slots import Market
@@ -148,8 +149,11 @@ def list_wanted(product: str) -> dict[str, str]:
 
 
 def _read(path: Path, wanted: Mapping[str, str]) -> tuple[Source, Iterable[_Found]]:
-    with path.open(encoding="utf-8-sig") as file:
+    with open(path, encoding="utf-8-sig", opener=open_input) as file:
         head = file.read(1000).lstrip()
+    if "\0" in head:
+        # A device without end has no first line either.
+        raise fault(str(path), "a text in UTF-8", "binary data")
     if head.startswith(("{", "[")):
         data = path.read_bytes()
         if b'"offerCode"' in data[:100_000] or b'"products"' in data[:100_000]:
@@ -172,7 +176,7 @@ def _read_json(path: Path, data: bytes) -> Iterator[_Found]:
 
 
 def _read_csv(path: Path) -> Iterator[_Found]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with open(path, encoding="utf-8-sig", newline="", opener=open_input) as file:
         reader = csv.DictReader(file, skipinitialspace=True)
         names = [str(name).strip() for name in reader.fieldnames or ()]
         if not {"type", "market", "price"} <= {*names} or not {"zone", "region"} & {*names}:
@@ -268,7 +272,7 @@ def list_hourly(terms: Mapping[str, Term], unit: str = "Hrs") -> Iterator[str | 
 
 
 def _read_aws_csv(path: Path, wanted: Mapping[str, str]) -> Iterator[_Found]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with open(path, encoding="utf-8-sig", newline="", opener=open_input) as file:
         rows = csv.reader(file)
         names = next((row for row, _ in zip(rows, range(_HEAD_LINES), strict=False) if row[:1] == ["SKU"]), None)
         if names is None:

@@ -18,6 +18,8 @@ from scheduler.model.faults import Fault, InvalidInputError, show, suggest
 MOST_ITEMS: Final = 1000
 """The most items of one page."""
 USUAL_ITEMS: Final = 100
+MOST_NUMBER: Final = 2**62
+"""The highest number of a row or event. The database has numbers of 64 bits."""
 MOST_VALUES: Final = 100
 """The most values with commas between them in one parameter that are read; what follows counts as one more value."""
 
@@ -87,7 +89,7 @@ class Query:
 
     def take_number(self, name: str, usual: int = 0) -> int:
         """Return the value of a parameter, a whole number of at least 0; `usual` if the parameter is missing."""
-        return int(self._take_number(name, usual, 0, 2**62, is_whole=True))
+        return int(self._take_number(name, usual, 0, MOST_NUMBER, is_whole=True))
 
     def take_seconds(self, name: str, usual: float) -> float:
         """Return the value of a parameter, the seconds that the server may wait, at most LONGEST_WAIT_SECONDS; `usual`
@@ -102,9 +104,10 @@ class Query:
             return None
         try:
             found = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        except (binascii.Error, ValueError):
+        except (binascii.Error, ValueError, RecursionError):
             found = None
-        if not isinstance(found, list):
+        # A number that is no number of a row would not fit into the database.
+        if not isinstance(found, list) or any(isinstance(each, int) and abs(each) > MOST_NUMBER for each in found):
             self._refuse("cursor", "a cursor from the field `next` of a page", text)
             return None
         return found

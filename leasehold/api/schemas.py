@@ -209,7 +209,13 @@ def _find_documents(hint: Any) -> list[type[Document]]:
 
 
 def _rename(schema: Any, names: dict[str, str]) -> Any:
+    """Return the schema with references to these names. Tuples of equal parts get `items` in place of `prefixItems`,
+    which tools of earlier versions of JSON Schema read wrongly.
+    """
     if isinstance(schema, dict):
+        parts = schema.get("prefixItems")
+        if isinstance(parts, list) and parts and all(each == parts[0] for each in parts):
+            return _rename({**{key: schema[key] for key in schema if key != "prefixItems"}, "items": parts[0]}, names)
         return {
             key: f"{PREFIX}{names.get(value.removeprefix(PREFIX), value.removeprefix(PREFIX))}"
             if key == "$ref"

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from leasehold.api.lists import Submissions
 from leasehold.client.loop_client import LoopClient
 from leasehold.common.task_messages import MOST_LEVELS, is_too_deep
+from leasehold.common.visible import escape_json_bytes
 from leasehold.errors import Fault, Refused, Unavailable
 from leasehold.web.backend import Backend
 from leasehold.web.caller import Caller
@@ -87,7 +88,7 @@ async def read_body(request: Request) -> dict[str, Any]:
         raise InvalidInputError([Found("body", f"JSON with at most {MOST_TABLES} tables and lists", "more")])
     try:
         found = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InvalidInputError([Found("body", "valid JSON in UTF-8", str(error))]) from None
     if not isinstance(found, dict):
         raise fault("body", "a table", found)
@@ -97,8 +98,8 @@ async def read_body(request: Request) -> dict[str, Any]:
 
 
 def respond(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response whose body is `content` as JSON."""
-    return Response(msgspec.json.encode(content), status, dict(headers or {}), _JSON)
+    """Return a response whose body is `content` as JSON, with the control characters in texts of users escaped."""
+    return Response(escape_json_bytes(msgspec.json.encode(content)), status, dict(headers or {}), _JSON)
 
 
 def read_text(name: str, value: object) -> str:

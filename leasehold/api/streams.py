@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from leasehold.api.queries import Query, make_cursor, make_page
+from leasehold.api.queries import MOST_NUMBER, Query, make_cursor, make_page
 from leasehold.api.rows import join_row, write_account, write_joined, write_slot
 from leasehold.api.service import Service, check_right, find_caller, respond
 from leasehold.common.http_routes import STREAM_TYPE
@@ -75,7 +75,8 @@ class Streams:
     async def _stream_events(self, request: Request, which: EventFilter) -> Response:
         resumed = request.headers.get(_LAST_EVENT)
         if resumed is not None:
-            if not resumed.isascii() or not resumed.isdigit():
+            is_number = resumed.isascii() and resumed.isdigit() and len(resumed) <= len(str(MOST_NUMBER))
+            if not is_number or int(resumed) > MOST_NUMBER:
                 raise InvalidInputError([Fault("Last-Event-ID", "the number of an event", show(resumed))])
             which = msgspec.structs.replace(which, after=int(resumed))
         elif which.newest:

@@ -12,11 +12,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+import typer
+
 Convert = Callable[[object], object]
 UNSURE: Final = object()
 """The result of a quick conversion that cannot convert the value, which is then passed to typer."""
 _WHOLE: Final = re.compile(r"-?[0-9]{1,15}")
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
+MOST_SECONDS: Final = 1e9
+"""The highest value of a number with a least value, such as the seconds of a wait: about 30 years. The waits of Python
+and of the operating system fail for ten times as much.
+"""
 _MAKER: Final = "build_runtime_param"
 """Name of the function in typer.core that makes the converter of a parameter. Versions of typer without this function
 convert without the library pydantic, and `convert_quickly` leaves them unchanged.
@@ -38,7 +44,12 @@ class QuickParameter:
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
         found = self._convert(value)
-        return self._make().coerce(value, param=param, ctx=ctx) if found is UNSURE else found
+        if found is UNSURE:
+            found = self._make().coerce(value, param=param, ctx=ctx)
+        if isinstance(found, float) and param.min is not None and not found <= MOST_SECONDS:
+            # `not <=` also refuses nan, which is neither less than the least value nor more than the highest one.
+            raise typer.BadParameter(f"expected a number of at most {MOST_SECONDS:.0e}", ctx=ctx, param=param)
+        return found
 
 
 def convert_quickly() -> None:

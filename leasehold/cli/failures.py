@@ -45,6 +45,7 @@ def run_safely(arguments: list[str]) -> int:
 
     convert_quickly()
     try:
+        _check_encoding(arguments)
         result = app(arguments, prog_name="leasehold", standalone_mode=False)
         sys.stdout.flush()
     except typer.Exit as exit_:
@@ -70,6 +71,16 @@ def run_safely(arguments: list[str]) -> int:
     if result == INTERRUPTED:
         print_error("interrupted")
     return result if isinstance(result, int) else 0
+
+
+def _check_encoding(arguments: list[str]) -> None:
+    """Raise CommandError for an argument that is not UTF-8. Arguments after `--` are those of another command."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    for number, each in enumerate(own, start=1):
+        try:
+            each.encode()
+        except UnicodeEncodeError:
+            raise CommandError(f"argument {number}: expected a text in UTF-8, got {each[:60]}", BAD_INPUT) from None
 
 
 def explain(error: Exception) -> tuple[list[str], int]:

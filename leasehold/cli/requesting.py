@@ -162,10 +162,11 @@ def reserve(
 
 
 def _read_file(path: Path) -> Any:
+    from leasehold.common.input_files import read_input_text
     from scheduler.model.json_text import parse_json
 
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        text = sys.stdin.read() if str(path) == "-" else read_input_text(path)
         items = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{path}: expected valid JSON, got {error}", BAD_INPUT) from None

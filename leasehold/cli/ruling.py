@@ -4,7 +4,7 @@ version again.
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -48,9 +48,13 @@ def apply(
     apply_file(file, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
+_MOST_VERSION: Final = 2**62
+"""The database has numbers of 64 bits."""
+
+
 def find_version(store: "Store", version: int) -> "AppliedRules":
     """Return one earlier version of the rules. Raises CommandError if there is no version with this number."""
-    found = store.read_rules_history(version=version)
+    found = store.read_rules_history(version=version) if version <= _MOST_VERSION else []
     if not found:
         raise CommandError(f"there is no version {version} of the rules: `leasehold rules history` lists them")
     return found[0]

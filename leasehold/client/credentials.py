@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from leasehold.common.input_files import open_input
 from leasehold.common.signing import read_key_line
 from leasehold.errors import BadCredentials
 
@@ -76,7 +77,7 @@ def read_key_file(path: Path) -> str:
     owner have any access to it.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=open_input) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if os.name == "posix" and mode & 0o077:
                 raise BadCredentials(f"{path}: expected a file of mode 0600, got mode {mode:04o}")

@@ -1,6 +1,6 @@
 """Texts that describe requests, for error messages and for programs that list messages, such as Flower."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 
@@ -19,7 +19,7 @@ def describe_request(document: Mapping[str, Any]) -> str:
     """Return a short text that names what a request is about: the id of a reservation, slot or account, or the number
     of its items. Return "?" if the document has neither. Flower shows this text.
     """
-    if "items" in document:
-        return f"{len(document['items'])} items"
+    if isinstance(items := document.get("items"), Sized):
+        return f"{len(items)} items"
     about = ("reservation", "id", "slot", "account")
     return str(next((document[name] for name in about if document.get(name)), "?"))[:200]

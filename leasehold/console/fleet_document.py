@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from leasehold.common.visible import escape_json_bytes
 from leasehold.web.feed import Changed, Feed
 from leasehold.web.followed_view import FollowedView
 from leasehold.web.server_sent import encode_event
@@ -30,7 +31,7 @@ MOST_SHOWN: Final = 12
 leases, the flag OVERFULL is set in its row.
 """
 _LEVEL: Final = 4
-_ENCODE: Final = msgspec.json.Encoder().encode
+_ENCODER: Final = msgspec.json.Encoder()
 
 
 class FleetDocument:
@@ -60,7 +61,7 @@ class FleetDocument:
                 self._refresh(self._feed.view)
                 body = {"revision": revision, "names": list(self._names), "slots": list(self._rows.values())}
             # The feed needs the other locks, and compressing takes tens of milliseconds.
-            self._kept = revision, gzip.compress(_ENCODE(body), _LEVEL, mtime=0)
+            self._kept = revision, gzip.compress(escape_json_bytes(_ENCODER.encode(body)), _LEVEL, mtime=0)
             return self._kept
 
     def encode(self, changed: Changed) -> bytes | None:
@@ -102,7 +103,7 @@ class FleetDocument:
             if slot is None:
                 self._rows.pop(name, None)
             else:
-                self._rows[name] = msgspec.Raw(_ENCODE(self._make_row(slot, view)))
+                self._rows[name] = msgspec.Raw(_ENCODER.encode(self._make_row(slot, view)))
         self._stale = set()
 
     def _make_row(self, slot: Slot, view: FollowedView) -> list[Any]:

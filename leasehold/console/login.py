@@ -8,6 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from leasehold.console.page import read_form, redirect, render, url
+from leasehold.errors import Refused
 from leasehold.web.entrance import set_cookie
 from leasehold.web.gate import Gate
 from leasehold.web.problems import make_problem, respond
@@ -40,7 +41,7 @@ async def log_in(request: Request) -> Response:
     gate: Gate = request.app.state.gate
     try:
         form = await read_form(request)
-    except ValueError:
+    except Refused:
         form = {}
     name, key = form.get("name", [""])[0], form.get("key", [""])[0]
     cookie = await gate.log_in(request, name, key)

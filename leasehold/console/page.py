@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
-from leasehold.common.visible import make_visible
+from leasehold.common.visible import escape_json, make_visible
 from leasehold.errors import Fault, Refused
 from leasehold.web.backend import Backend
 from leasehold.web.caller import Caller
@@ -126,7 +126,7 @@ def url(request: Request, path: str) -> str:
 async def read_form(request: Request) -> dict[str, list[str]]:
     """Return the fields of a form (`application/x-www-form-urlencoded`), each with its values in order.
 
-    Raises ValueError for a body that is no form, or has more than 2,000 fields.
+    Raises Refused for a body that is no form in UTF-8, or has more than _MOST_FIELDS fields.
     """
     body = await request.body()
     # Python needs a second for 2 MB.
@@ -134,7 +134,11 @@ async def read_form(request: Request) -> dict[str, list[str]]:
 
 
 def _parse_form(body: bytes) -> dict[str, list[str]]:
-    return parse_qs(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    try:
+        return parse_qs(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        wanted = f"a form in UTF-8 with at most {_MOST_FIELDS} fields"
+        raise Refused([Fault(0, "body", wanted, "another body")]) from None
 
 
 def show(value: object) -> object:
@@ -186,6 +190,7 @@ def format_dollars(amount: float) -> str:
 
 def embed_json(text: str) -> Markup:
     """Return JSON for a `<script type="application/json">` of a page: no text in it can end the element."""
+    text = escape_json(text)
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))  # noqa: S704 - escaped
 
 

@@ -90,7 +90,7 @@ class Entrance:
             return self.count_failure(request) or to_login(request, {"failed": "token"})
         rest = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
         # Two slashes at the begin would name another host.
-        clean = "/" + request.url.path.lstrip("/") + (f"?{urlencode(rest)}" if rest else "")
+        clean = "/" + str(request.scope["path"]).lstrip("/") + (f"?{urlencode(rest)}" if rest else "")
         answer = RedirectResponse(clean, 303)
         set_cookie(answer, self._gate, request, cookie)
         return answer
@@ -102,7 +102,7 @@ class Entrance:
         if is_api or not is_page or "hx-request" in request.headers:
             problem = make_problem(401, "log in, or send the token or the key of a principal")
             return respond(problem, {"WWW-Authenticate": 'Bearer realm="leasehold"'})
-        return to_login(request, {"next": request.url.path} if request.url.path != "/" else {})
+        return to_login(request, {"next": path} if (path := request.scope["path"]) != "/" else {})
 
     def count_failure(self, request: Request) -> Response | None:
         """Count and log a failed login. Return the answer (status 429) if this peer (network address) failed too often;

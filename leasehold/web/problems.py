@@ -14,6 +14,7 @@ import msgspec
 from starlette.responses import Response
 
 from leasehold.common.http_routes import PROBLEM_TYPE
+from leasehold.common.visible import escape_json_bytes
 from leasehold.errors import (
     BadCredentials,
     Ended,
@@ -109,7 +110,7 @@ def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
     if problem.status in {429, 503}:
         is_overload = problem.type.endswith("overloaded")
         more.setdefault("Retry-After", str(OVERLOADED_RETRY_SECONDS if is_overload else RETRY_SECONDS))
-    return Response(msgspec.json.encode(problem), problem.status, more, PROBLEM_TYPE)
+    return Response(escape_json_bytes(msgspec.json.encode(problem)), problem.status, more, PROBLEM_TYPE)
 
 
 def find_status(faults: Sequence[Fault]) -> int:

@@ -155,7 +155,14 @@ def is_foreign(method: str, headers: Headers) -> bool:
     if site is not None and site not in _OWN_SITES and not (is_safe and mode == "navigate"):
         return True
     origin = headers.get("origin")
-    return origin is not None and not is_safe and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+    return origin is not None and not is_safe and _find_netloc(origin) != headers.get("host", "").lower()
+
+
+def _find_netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _describe_excess(most: int) -> tuple[int, str]:

@@ -11,6 +11,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from leasehold.common.http_routes import STREAM_TYPE
+from leasehold.common.visible import escape_json_bytes
 from leasehold.web.places import Places
 from leasehold.web.problems import make_problem, respond
 
@@ -28,7 +29,7 @@ def encode_event(name: str, data: object, *, identifier: str | None = None) -> b
     """Return an event whose data is `data` as JSON, or the text itself if `data` is a text (a fragment of a page).
     `identifier`: the id of the event, from which a reader that connects again continues; None: the event has no id.
     """
-    body = data.encode() if isinstance(data, str) else msgspec.json.encode(data)
+    body = data.encode() if isinstance(data, str) else escape_json_bytes(msgspec.json.encode(data))
     head = b"" if identifier is None else b"id: %s\n" % identifier.encode()
     # A line feed would end the data, and JSON has none.
     lines = b"\n".join(b"data: " + line for line in body.splitlines() or [b""])

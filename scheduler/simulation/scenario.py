@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from leasehold.common.input_files import read_input_text
 from scheduler.model.command_schemas import AbsentDocument, RegisterDocument, ReservationDocument
 from scheduler.model.documents import make_reader
 from scheduler.model.json_text import parse_json
@@ -52,6 +53,10 @@ error.
 """
 MOST_INSTANT: Final = 4e9
 """Seconds since the epoch (the year 2096) before which a scenario has to start."""
+
+
+MOST_BYTES: Final = 256 * 1024 * 1024
+"""The most bytes of a scenario. A snapshot of 100,000 reservations has about a third."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -123,7 +128,7 @@ class _At(Document):
 def load_scenario(path: Path) -> Scenario:
     """Read and check a scenario file, JSON or TOML. Raises InvalidInputError with one line for the first fault."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_input_text(path, MOST_BYTES)
         document = parse_toml(text) if path.suffix == ".toml" else parse_json(text)
     except OSError as error:
         raise fault(str(path), "a file that can be read", error.strerror or "nothing") from None

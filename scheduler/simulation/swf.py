@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from leasehold.common.input_files import open_input
+
 FIELDS = 18
 CANCELLED = 5
 BURSTS = frozenset({2.0, 3.0, 4.0})
@@ -196,7 +198,7 @@ def _read_lines(path: Path) -> Iterator[tuple[Place, bytes]]:
 @contextmanager
 def _open(path: Path) -> Iterator[io.BufferedIOBase]:
     """Open a job log, through gzip if its first bytes are those of gzip, whatever the name of the file."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_input) as file:
         if file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield unpacked

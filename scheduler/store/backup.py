@@ -19,6 +19,7 @@ import msgspec
 from sqlalchemy import URL
 
 from leasehold.common.database_urls import POOLING
+from leasehold.common.input_files import open_input
 from scheduler.ports import StoreUnavailableError
 from scheduler.store.opening import MEMORY, choose_dialect, parse_url
 from scheduler.store.revisions import list_revisions
@@ -59,6 +60,8 @@ def back_up(url: str, path: Path, *, overwrite: bool = False) -> Backup:
         _check_direct(url)
     if path.exists() and not overwrite:
         raise BackupError(f"{path}: the file exists: nothing was written (--force overwrites it)")
+    if not path.name:
+        raise BackupError(f"{path}: expected the name of a file")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:
@@ -82,7 +85,7 @@ def read_backup(path: Path) -> Backup:
     """Check the backup file at `path` and return the facts about it. Raises BackupError if the file is no backup, is
     damaged, or was written by a newer version of Leasehold.
     """
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_input) as file:
         head = file.read(len(_SQLITE))
     if head == _SQLITE:
         identity, revision = _read_sqlite(path)

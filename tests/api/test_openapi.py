@@ -22,6 +22,16 @@ PAGE = Path(__file__).parents[2] / "docs/reference/http.md"
 
 def test_the_document_is_valid_openapi() -> None:
     validate(DOCUMENT, cls=OpenAPIV31SpecValidator)
+    for schema in DOCUMENT["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+    levels = DOCUMENT["components"]["schemas"]["Account"]["properties"]["balance"]
+    assert levels | {"default": None} == {
+        "type": "array",
+        "items": {"type": "number"},
+        "minItems": 5,
+        "maxItems": 5,
+        "default": None,
+    }
 
 
 def test_the_document_is_served(api: Caller) -> None:

@@ -21,6 +21,8 @@ from scheduler.simulation.show import DECIMALS_FOR_PEOPLE, format_decision, tidy
 VERSIONS: Final = 20
 MOST_RULES: Final = 256 * 1024
 """The most characters of rules in the editor. Python needs about a second to read them."""
+_DIGITS: Final = 18
+"""The most digits of the number of a version."""
 MOST_DECISIONS: Final = 60
 """The most pairs of decisions (by the present and by the proposed rules) that the page shows; the totals on the page
 count all decisions.
@@ -80,7 +82,7 @@ async def apply(request: Request) -> Response:
     form = await read_form(request)
     document, fault = await backend(request).run_plain(read_toml, form.get("rules", [""])[0])
     expected = form.get("expected", [""])[0]
-    if document is None or not (expected.isascii() and expected.isdigit()):
+    if document is None or not (expected.isascii() and expected.isdigit() and len(expected) <= _DIGITS):
         fault = fault or "expected: expected the number of a version"
         return render(request, "preview.html", faults=[fault], preview=None)
 

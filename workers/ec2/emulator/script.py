@@ -16,6 +16,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 from moto.ssm.models import ssm_backends
 
+from leasehold.common.input_files import read_input_text
 from scheduler.model.json_text import parse_json
 from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import (
@@ -252,7 +253,7 @@ def load_script(path: Path) -> Script:
     """Return the script in a TOML or (`.json`) JSON file. Raises OSError if the file cannot be read, InvalidInputError
     if its content is wrong.
     """
-    return parse_script(path.read_text(encoding="utf-8"), "JSON" if path.suffix == ".json" else "TOML", path.name)
+    return parse_script(read_input_text(path), "JSON" if path.suffix == ".json" else "TOML", path.name)
 
 
 def _register(image: NewImage, region: str) -> None:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from leasehold.common.input_files import read_input_text
 from scheduler.model.json_text import parse_json
 from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import (
@@ -325,7 +326,7 @@ def load_settings(path: Path) -> EmulatorSettings:
 
     Raises OSError if the file cannot be read, InvalidInputError if its content is wrong.
     """
-    text = path.read_text(encoding="utf-8")
+    text = read_input_text(path)
     kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
         document: Any = parse_json(text) if kind == "JSON" else parse_toml(text)
