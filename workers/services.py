@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from redis import Redis
+from redis.connection import parse_url
 
 from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.model.validation import InvalidInputError
@@ -393,14 +394,23 @@ def open_other_records(settings: Settings, **limits: float) -> "list[RedisRecord
     """Return the record of the cluster in the database of the queues, unless this is the record of the view.
 
     The names of queues have no prefix, so two clusters must not share the database of a Redis for their queues,
-    whatever `view.prefix` and `view.url` are. `limits`: as of `make_redis`.
+    whatever `view.prefix` and `view.url` are. If the view is in the same database, its user reads the record: that of
+    the queues may only send messages. `limits`: as of `make_redis`.
     """
     from scheduler.view.connection import make_redis
     from scheduler.view.redis_ports import RedisRecord
 
-    if (settings.broker_url, DEFAULT_PREFIX) == (settings.view_url, settings.view.prefix):
+    broker, view = settings.broker_url or "", settings.view_url or ""
+    is_shared = _find_database(broker) == _find_database(view)
+    if is_shared and settings.view.prefix == DEFAULT_PREFIX:
         return []
-    return [RedisRecord(make_redis(settings.broker_url or "", **limits), DEFAULT_PREFIX)]
+    return [RedisRecord(make_redis(view if is_shared else broker, **limits), DEFAULT_PREFIX)]
+
+
+def _find_database(url: str) -> tuple[object, ...]:
+    """Return the address and the number of the database of a Redis that a URL names, without its user."""
+    options = parse_url(url)
+    return tuple(options.get(name, usual) for name, usual in (("host", ""), ("port", 6379), ("path", ""), ("db", 0)))
 
 
 def read_access(settings: Settings) -> "Ec2Access":

@@ -31,11 +31,12 @@ convert without the library pydantic, and `convert_quickly` leaves them unchange
 
 class QuickParameter:
     """Converts the values of one parameter of a command. `convert`: the quick conversion. `make`: makes typer's own
-    converter, which converts a value if the result of `convert` is UNSURE.
+    converter, which converts a value if the result of `convert` is UNSURE. `has_least`: whether the parameter has a
+    least value.
     """
 
-    def __init__(self, make: Callable[[], Any], convert: Convert) -> None:
-        self._make, self._convert = make, convert
+    def __init__(self, make: Callable[[], Any], convert: Convert, *, has_least: bool = False) -> None:
+        self._make, self._convert, self._has_least = make, convert, has_least
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the value of the parameter as the type that its command declares. typer calls this method as the
@@ -46,7 +47,7 @@ class QuickParameter:
         found = self._convert(value)
         if found is UNSURE:
             found = self._make().coerce(value, param=param, ctx=ctx)
-        if isinstance(found, float) and param.min is not None and not found <= MOST_SECONDS:
+        if self._has_least and isinstance(found, float) and not found <= MOST_SECONDS:
             # `not <=` also refuses nan, which is neither less than the least value nor more than the highest one.
             raise typer.BadParameter(f"expected a number of at most {MOST_SECONDS:.0e}", ctx=ctx, param=param)
         return found
@@ -60,8 +61,13 @@ def convert_quickly() -> None:
         return
 
     def make_quick(descriptor: Any) -> Any:
-        convert = find_conversion(descriptor.annotation, descriptor.parameter_info)
-        return make(descriptor) if convert is None else QuickParameter(lambda: make(descriptor), convert)
+        info = descriptor.parameter_info
+        convert, has_least = find_conversion(descriptor.annotation, info), getattr(info, "min", None) is not None
+        return (
+            make(descriptor)
+            if convert is None
+            else QuickParameter(lambda: make(descriptor), convert, has_least=has_least)
+        )
 
     make_quick.is_quick = True  # type: ignore[attr-defined]
     setattr(core, _MAKER, make_quick)

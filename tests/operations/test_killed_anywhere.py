@@ -10,6 +10,7 @@ from scheduler.operations.machines.reconcile import reconcile
 from scheduler.operations.tick.tick import tick
 from tests.operations.harness import TASKS, Harness
 from tests.operations.saboteur import Killed, Saboteur
+from tests.view.rows import as_in_view
 
 CONFIG = {"pools": {"linux": {"system": "x86_64-linux", "max_slots": 2, "lease_ttl": 0, "idle_scale_down": 10}}}
 
@@ -90,7 +91,7 @@ class Run:
         assert events.count("reservation_leased") == 1
         assert events.count("slot_terminating") == 1
         view = harness.ports.view_cache.catch_up() or harness.ports.view_cache.load()
-        assert view is None or view.slots == {slot.id: slot for slot in harness.store.find_slots()}
+        assert view is None or view.slots == {slot.id: slot for slot in as_in_view(harness.store.find_slots())}
 
 
 class BatchRun(Run):
@@ -120,7 +121,7 @@ class BatchRun(Run):
         assert len(harness.fleet.answers) == 1
         assert events.count("slot_launching") == events.count("slot_terminating") == 3
         view = harness.ports.view_cache.catch_up() or harness.ports.view_cache.load()
-        assert view is None or view.slots == {slot.id: slot for slot in harness.store.find_slots()}
+        assert view is None or view.slots == {slot.id: slot for slot in as_in_view(harness.store.find_slots())}
 
 
 class OrphanRun(Run):
@@ -178,7 +179,7 @@ class StoppedRun(Run):
         assert events.count("slot_booting") == 3
         assert events.count("reservation_leased") == events.count("slot_terminating") == 1
         view = harness.ports.view_cache.catch_up() or harness.ports.view_cache.load()
-        assert view is None or view.slots == {slot.id: slot for slot in harness.store.find_slots()}
+        assert view is None or view.slots == {slot.id: slot for slot in as_in_view(harness.store.find_slots())}
 
 
 @pytest.mark.parametrize("kind", [Run, BatchRun, OrphanRun, StoppedRun])

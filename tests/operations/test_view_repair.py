@@ -16,6 +16,7 @@ from scheduler.ports import DeposedError, RowVersion, ViewUnavailableError
 from scheduler.view.memory import MemoryViewCache
 from tests.builders import a_reservation, a_slot
 from tests.operations.harness import NOW, Harness
+from tests.view.rows import as_in_view
 
 POOL = {"system": "x86_64-linux", "max_slots": 1, "lease_ttl": 20, "idle_scale_down": 10_000}
 HOLD = Hold(id="linux/quota/spot", pool="linux", kind="quota", refused_at=NOW, until=NOW + 600)
@@ -45,7 +46,7 @@ def repairs(harness: Harness, found: str) -> float:
 
 
 def equals_database(harness: Harness) -> bool:
-    stored = View(harness.store.read_rows())
+    stored = View(as_in_view(harness.store.read_rows()))
     view = view_of(harness)
     return (view.slots, view.reservations, view.holds) == (stored.slots, stored.reservations, stored.holds)
 

@@ -12,6 +12,7 @@ from scheduler.ports import EventFilter
 from scheduler.view.redis_view_cache import RedisViewCache
 from tests.system.processes import wait_for
 from tests.system.stack import Stack
+from tests.view.rows import as_in_view
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -55,7 +56,7 @@ def keep_snapshot(stack: Stack) -> None:
 def equals_database(stack: Stack) -> bool:
     """Return whether a new reader of the view finds the rows of the database."""
     view = RedisViewCache(stack.redis).load()
-    stored = View(stack.services.ports.store.read_rows())
+    stored = View(as_in_view(stack.services.ports.store.read_rows()))
     return view is not None and (view.slots, view.reservations, view.holds) == (
         stored.slots,
         stored.reservations,

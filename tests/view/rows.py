@@ -1,11 +1,12 @@
 """Rows at a given version, and the content of a view for comparisons."""
 
 import base64
+from collections.abc import Iterable
 from typing import Any
 
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Reservation
-from scheduler.model.slots import Slot
+from scheduler.model.slots import Slot, without_user_data
 from scheduler.model.view import Change, View
 from tests.builders import NOW, a_reservation, a_slot
 
@@ -76,3 +77,8 @@ def newest(changes: list[Change]) -> View:
     for change in sorted(changes, key=lambda change: change.version):
         view.apply(change)
     return view
+
+
+def as_in_view(rows: Iterable[object]) -> list[Any]:
+    """Return rows of the database as the view has them."""
+    return [without_user_data(row) if isinstance(row, Slot) else row for row in rows]
