@@ -5,6 +5,7 @@ usual values of our commands (texts, numbers, flags, paths, lists of texts) are 
 each wrong value, is passed to typer, which converts it or prints its own message.
 """
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -47,7 +48,9 @@ class QuickParameter:
         found = self._convert(value)
         if found is UNSURE:
             found = self._make().coerce(value, param=param, ctx=ctx)
-        if self._has_least and isinstance(found, float) and not found <= MOST_SECONDS:
+        # Infinity is the wait without a limit: `--wait` alone.
+        is_bounded = self._has_least and isinstance(found, float) and found != math.inf
+        if is_bounded and not found <= MOST_SECONDS:
             # `not <=` also refuses nan, which is neither less than the least value nor more than the highest one.
             raise typer.BadParameter(f"expected a number of at most {MOST_SECONDS:.0e}", ctx=ctx, param=param)
         return found
