@@ -14,7 +14,7 @@ from tasks.held_messages import QoS
 from tasks.queues import HELD_A_PROCESS, TICK
 
 PROCESSES = 2
-SUBMIT, EXPLAIN = "leasehold.reservations.submit", "leasehold.reservations.explain"
+SUBMIT = "leasehold.reservations.submit"
 
 
 class FakeChannel:
