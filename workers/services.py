@@ -409,7 +409,7 @@ def open_other_records(settings: Settings, **limits: float) -> "list[RedisRecord
 
 def _find_database(url: str) -> tuple[object, ...]:
     """Return the address and the number of the database of a Redis that a URL names, without its user."""
-    options = parse_url(url)
+    options = parse_url(url)  # type: ignore[no-untyped-call]
     return tuple(options.get(name, usual) for name, usual in (("host", ""), ("port", 6379), ("path", ""), ("db", 0)))
 
 

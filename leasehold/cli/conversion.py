@@ -49,8 +49,7 @@ class QuickParameter:
         if found is UNSURE:
             found = self._make().coerce(value, param=param, ctx=ctx)
         # Infinity is the wait without a limit: `--wait` alone.
-        is_bounded = self._has_least and isinstance(found, float) and found != math.inf
-        if is_bounded and not found <= MOST_SECONDS:
+        if self._has_least and isinstance(found, float) and found != math.inf and not found <= MOST_SECONDS:
             # `not <=` also refuses nan, which is neither less than the least value nor more than the highest one.
             raise typer.BadParameter(f"expected a number of at most {MOST_SECONDS:.0e}", ctx=ctx, param=param)
         return found
