@@ -77,9 +77,9 @@ MIB = 1024 * 1024
     [
         # version 2: the process's own group
         (
-            ["0::/work"],
+            ["0::/job"],
             [f"1 2 0:1 / /cg {V2}"],
-            {"cg/work/cpu.max": "50000 100000", "cg/work/memory.max": f"{512 * MIB}"},
+            {"cg/job/cpu.max": "50000 100000", "cg/job/memory.max": f"{512 * MIB}"},
             {"cpus": 0.5, "memory_mib": 512},
         ),
         # version 2: the groups above limit it further, and a group may have no limit
