@@ -230,8 +230,15 @@ def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     (tmp_path / "long.swf").write_text(make_log(jobs=4_000))
     ours, theirs = pty.openpty()
     words = ("simulate", "long.swf", "--config", "fleet.toml", "--slots", "128", "--compare", "queue=fifo,size")
+    # On a terminal that cannot move its cursor no bar is shown.
+    environment = {**os.environ, "TERM": "xterm"}
     started = subprocess.Popen(
-        [sys.executable, "-m", "leasehold.cli", *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, text=False
+        [sys.executable, "-m", "leasehold.cli", *words],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=False,
     )
     os.close(theirs)
     yield started, ours
