@@ -1,5 +1,6 @@
 """The form of a page of the console, and what every page uses: templates, links, forms and fragments."""
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,6 +34,8 @@ _ENVIRONMENT: Final = jinja2.Environment(
 _MOST_FIELDS: Final = 2000
 _LONG_FORM: Final = 16 * 1024
 """Size in bytes from which on a form is read in a thread."""
+_LEAST_SHOWN: Final = 0.005
+"""Smaller amounts would be 0 with two decimals."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -109,6 +112,7 @@ def render_text(request: Request, template: str, **values: Any) -> str:
         "url": lambda path: url(request, path),
         "static": lambda path: f"{state.prefix}/static/{path}?v={state.static_version}",
         "status": state.backend.feed.status,
+        "now": time.time(),
     }
     return _ENVIRONMENT.get_template(template).render(known | values)
 
@@ -161,13 +165,37 @@ def redirect(request: Request, path: str) -> Response:
 
 
 def format_time(seconds: float | None) -> Markup:
-    """Return a time as `<time>` in UTC; the browser shows it in its own zone on hover. An empty text for None."""
+    """Return a time as `<time>` relative to now, such as `12 min ago`, with the absolute time in UTC on hover.
+    `console.js` keeps the text up to date. An empty text for None.
+    """
+    if seconds is None:
+        return Markup()
+    at = datetime.fromtimestamp(seconds, UTC)
+    return Markup('<time datetime="{}" title="{} UTC" data-ago>{}</time>').format(
+        at.isoformat(timespec="milliseconds"), at.strftime("%Y-%m-%d %H:%M:%S"), format_ago(seconds, time.time())
+    )
+
+
+def format_utc(seconds: float | None) -> Markup:
+    """Return an absolute time as `<time>` in UTC, for rows whose time is their name, such as hours. An empty text for
+    None.
+    """
     if seconds is None:
         return Markup()
     at = datetime.fromtimestamp(seconds, UTC)
     return Markup('<time datetime="{}">{}</time>').format(
         at.isoformat(timespec="milliseconds"), at.strftime("%Y-%m-%d %H:%M:%S")
     )
+
+
+def format_ago(at: float, now: float) -> str:
+    """Return a time relative to now: `8 s ago`, `in 12 min`, or `now` within a second. `ago` of console.js returns the
+    same.
+    """
+    age = now - at
+    if abs(age) < 1:
+        return "now"
+    return f"{format_span(age)} ago" if age > 0 else f"in {format_span(-age)}"
 
 
 def format_span(seconds: float | None) -> str:
@@ -182,10 +210,18 @@ def format_span(seconds: float | None) -> str:
     return f"{whole // 60} min" if whole >= 60 else f"{whole} s"  # noqa: PLR2004 - a minute
 
 
+def format_amount(amount: float) -> str:
+    """Return an amount of a resource with two decimals at most: `4`, `0.5`, `1,234.57`. `amount` of console.js returns
+    the same.
+    """
+    if 0 < abs(amount) < _LEAST_SHOWN:
+        return "<0.01" if amount > 0 else ">-0.01"
+    return f"{amount:,.2f}".rstrip("0").removesuffix(".")
+
+
 def format_dollars(amount: float) -> str:
-    """Return an amount of money as people write it: `$1,234.50`, `$0.42`, `$0.0031`."""
-    digits = 2 if amount >= 0.1 or not amount else 4  # noqa: PLR2004 - smaller amounts need more digits
-    return f"${amount:,.{digits}f}"
+    """Return an amount of money with two decimals: `$1,234.50`, `$0.42`. A smaller amount than a cent is `<$0.01`."""
+    return "<$0.01" if 0 < amount < _LEAST_SHOWN else f"${amount:,.2f}"
 
 
 def embed_json(text: str) -> Markup:
@@ -196,7 +232,9 @@ def embed_json(text: str) -> Markup:
 
 _ENVIRONMENT.filters |= {
     "time": format_time,
+    "utc": format_utc,
     "span": format_span,
+    "amount": format_amount,
     "dollars": format_dollars,
     "visible": lambda text: escape(show(text)),
     "embed_json": embed_json,

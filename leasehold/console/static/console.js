@@ -163,11 +163,59 @@
     connect();
   });
 
-  // Times are in UTC; the tooltip has the zone of the reader.
-  document.addEventListener("mouseover", (event) => {
-    const time = event.target.closest && event.target.closest("time[datetime]");
-    if (time && !time.title) time.title = new Date(time.dateTime).toLocaleString();
+  // Below 860 pixels the navigation is a menu.
+  const menu = document.querySelector(".menu");
+  menu.addEventListener("click", () => menu.setAttribute("aria-expanded", String(menu.ariaExpanded !== "true")));
+  menu.parentElement.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || menu.ariaExpanded !== "true") return;
+    menu.setAttribute("aria-expanded", "false");
+    menu.focus();
+    event.stopPropagation();
   });
+
+  // Times are relative to the clock of the console, because the clock of the browser may be wrong. On hover they are in UTC.
+  const ahead = Date.now() - 1e3 * body.dataset.now;
+  const now = () => (Date.now() - ahead) / 1e3;
+
+  /** Return a duration in seconds as `format_span` of page.py does. */
+  function span(seconds) {
+    const whole = Math.floor(Math.max(0, seconds));
+    for (const [unit, size, minor, minorSize] of [["d", 86400, "h", 3600], ["h", 3600, "min", 60]]) {
+      if (whole >= size) return `${Math.floor(whole / size)} ${unit} ${Math.floor((whole % size) / minorSize)} ${minor}`;
+    }
+    return whole >= 60 ? `${Math.floor(whole / 60)} min` : `${whole} s`;
+  }
+
+  /** Return a time (seconds since 1970) relative to now, as `format_ago` of page.py does. */
+  function ago(at, from = now()) {
+    const age = from - at;
+    if (Math.abs(age) < 1) return "now";
+    return age > 0 ? `${span(age)} ago` : `in ${span(-age)}`;
+  }
+
+  /** Return an element for a time, as `format_time` of page.py does. */
+  function time(at) {
+    const place = document.createElement("time");
+    place.dateTime = new Date(1e3 * at).toISOString();
+    place.title = `${place.dateTime.slice(0, 19).replace("T", " ")} UTC`;
+    place.dataset.ago = "";
+    place.textContent = ago(at);
+    return place;
+  }
+
+  /** Return an amount with two decimals at most, as `format_amount` of page.py does. */
+  function amount(value) {
+    if (value && Math.abs(value) < 0.005) return value > 0 ? "<0.01" : ">-0.01";
+    return value.toLocaleString("en", { maximumFractionDigits: 2 });
+  }
+
+  setInterval(() => {
+    if (document.hidden) return;
+    for (const each of document.querySelectorAll("time[data-ago]")) {
+      const text = ago(Date.parse(each.dateTime) / 1e3);
+      if (each.textContent !== text) each.textContent = text;
+    }
+  }, 1000);
 
   // Seconds between two attempts grow, and after the last one the page waits for the next change.
   const RETRY_MS = [2000, 4000, 8000, 16000, 32000];
@@ -203,5 +251,5 @@
     });
   }
 
-  window.leasehold = { prefix, post, ask, toast, connect, disconnect, retries, retryReloads };
+  window.leasehold = { prefix, post, ask, toast, connect, disconnect, retries, retryReloads, now, span, ago, time, amount };
 })();

@@ -1,7 +1,7 @@
 "use strict";
 // The map of slots: it reads the document of all slots once, and then the deltas of the topic "fleet".
 (() => {
-  const { prefix } = window.leasehold;
+  const { prefix, now, time } = window.leasehold;
   const fleet = document.getElementById("fleet");
   const places = document.getElementById("pools");
   const panel = document.getElementById("panel");
@@ -98,8 +98,7 @@
     }
     showFigures();
     drawLegend();
-    const now = new Date();
-    pulse.textContent = `${touched.length} changed at ${now.toLocaleTimeString()}`;
+    pulse.replaceChildren(`${touched.length} changed `, time(now()));
     document.documentElement.dataset.revision = revision;
     if (chosen() && (touched.includes(chosen()) || delta.gone.includes(chosen()))) refreshPanel();
     refreshTable();
