@@ -46,7 +46,7 @@ async def log_in(request: Request) -> Response:
     name, key = form.get("name", [""])[0], form.get("key", [""])[0]
     cookie = await gate.log_in(request, name, key)
     if cookie is None:
-        return _fail(request, gate, name)
+        return _fail(request, gate, name, form.get("next", [""])[0])
     log.info("A person logged in.", action="console.login", person=name)
     answer = RedirectResponse(_find_next(request, form.get("next", [""])[0]), 303)
     set_cookie(answer, gate, request, cookie)
@@ -69,7 +69,7 @@ async def log_out(request: Request) -> Response:
     return answer
 
 
-def _fail(request: Request, gate: Gate, name: str) -> Response:
+def _fail(request: Request, gate: Gate, name: str, wanted: str) -> Response:
     seconds = gate.note_failure(request)
     detail, status = _FAILURES[""], 401
     if seconds is not None:
@@ -77,7 +77,7 @@ def _fail(request: Request, gate: Gate, name: str) -> Response:
     else:
         peer = request.client.host if request.client else "unknown"
         log.warning("A login failed.", action="console.login_failed", peer=peer)
-    answer = render(request, "login.html", status=status, detail=detail, name=name[:200], next="")
+    answer = render(request, "login.html", status=status, detail=detail, name=name[:200], next=wanted[:2000])
     if seconds is not None:
         answer.headers["retry-after"] = str(int(seconds) + 1)
     return answer

@@ -102,7 +102,9 @@ class Entrance:
         if is_api or not is_page or "hx-request" in request.headers:
             problem = make_problem(401, "log in, or send the token or the key of a principal")
             return respond(problem, {"WWW-Authenticate": 'Bearer realm="leasehold"'})
-        return to_login(request, {"next": path} if (path := request.scope["path"]) != "/" else {})
+        query = request.scope["query_string"].decode("latin-1")
+        wanted = request.scope["path"] + (f"?{query}" if query else "")
+        return to_login(request, {"next": wanted} if wanted != "/" else {})
 
     def count_failure(self, request: Request) -> Response | None:
         """Count and log a failed login. Return the answer (status 429) if this peer (network address) failed too often;

@@ -2,6 +2,8 @@
 
 import base64
 import re
+from html import escape
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -59,6 +61,18 @@ def test_a_principal_logs_in_with_its_key(console: Console) -> None:
     page = browser.get("/about").text
     assert "ada (reader)" in page
     assert "this needs the role operator" in page
+
+
+def test_a_login_leads_to_the_wanted_page_with_its_query_also_after_a_wrong_key(console: Console) -> None:
+    row, browser = a_principal(), console.browser()
+    console.add(row)
+    wanted = "/reservations?phase=pending&tag=a%3Db"
+    login = browser.get(wanted).location
+    assert parse_qs(urlsplit(login).query) == {"next": [wanted]}
+    field = f'name="next" value="{escape(wanted)}"'
+    assert field in browser.get(login).text
+    assert field in browser.post("/login", {"name": "ada", "key": WRONG_KEY, "next": wanted}).text
+    assert browser.post("/login", {"name": "ada", "key": row.key, "next": wanted}).location == wanted
 
 
 def test_programs_send_the_token_or_a_key(console: Console) -> None:

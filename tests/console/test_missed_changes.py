@@ -5,7 +5,10 @@ from contextlib import contextmanager
 
 import msgspec
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
 
+from examples.browser import resize
 from scheduler.model.reservations import Reservation
 from scheduler.model.waits import Waits
 from tests.builders import a_reservation, a_slot
@@ -17,6 +20,11 @@ from tests.system.processes import wait_for
 pytestmark = pytest.mark.timeout(240)
 STREAM = "*/live*"
 COUNTS = "#counts"
+CUT = """[...document.querySelectorAll('main *')]
+    .filter((each) => each.checkVisibility() && each.clientWidth && !each.closest('.hidden, input, select'))
+    .filter((each) => each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).overflowX !== 'visible')
+    .map((each) => each.outerHTML.slice(0, 120))"""
+"""The elements whose content is wider than they are, so that it is cut or scrolls."""
 
 
 @contextmanager
@@ -125,3 +133,34 @@ def test_a_list_that_changes_keeps_the_focus(make_console: MakeConsole) -> None:
         console.publish(a_reservation("r2", sequence=2))
         window.await_text("#rows", "r2")
         assert window.run("document.activeElement.textContent") == "r1"
+
+
+def test_a_search_and_a_filter_apply_at_once_and_a_narrow_window_has_cards(make_console: MakeConsole) -> None:
+    sentence = "asks 64 cpus, and the largest machine of every pool has 8 of them, so that no change of a limit helps"
+    rows = [a_reservation(f"r{number}", sequence=number, account=f"acc-{number % 2}") for number in range(1, 9)]
+    console = make_console(rows=(*rows, a_reservation("a-name-of-many-words-" * 4, sequence=9)))
+    console.view_cache.write_report({"at": 5.0}, Waits(["r7"], [("never_fits", sentence)]))
+    with opened(console) as window:
+        window.open("/reservations?sort=-id")
+        window.find("#rows a[href$='/r7']")
+        ActionChains(window.driver).send_keys("/").send_keys("largest").perform()
+        wait_for(lambda: len(window.find_all("#rows tbody tr")) == 1, "the row that the search finds")
+        wait_for(lambda: window.driver.current_url.endswith("/reservations?text=largest&sort=-id"), "the address")
+        ActionChains(window.driver).send_keys(Keys.ESCAPE).perform()
+        wait_for(lambda: len(window.find_all("#rows tbody tr")) == 9, "all rows")
+        assert window.run("document.activeElement.id") == "search"
+        # A row is one line; a narrow window shows the same as a card, with the whole sentence.
+        line = "[...document.querySelectorAll('#rows tbody tr')].map((each) => each.offsetHeight)"
+        assert max(window.run(line)) <= 1.2 * min(window.run(line))
+        resize(window.driver, width=400)
+        assert window.run(CUT) == []
+        assert sentence in window.text("#rows")
+        window.click("#filter summary")
+        window.find("#f-account").send_keys("acc-1")
+        wait_for(lambda: window.run("document.querySelector('#names-account').options.length") == 1, "the name")
+        wait_for(lambda: len(window.find_all("#rows tbody tr")) == 4, "the rows of the account")
+        window.click("#sort-id")
+        wait_for(lambda: window.driver.current_url.endswith("account=acc-1&sort=id"), "the order in the address")
+        window.await_text("#rows tbody tr:first-child", "r1")
+        assert window.run("document.activeElement.id") == "sort-id"
+        assert window.errors() == []

@@ -3,16 +3,19 @@ filters.
 """
 
 import re
+from html import unescape
 
 import pytest
 
 from leasehold.common.signing import make_key
 from scheduler.model.reservations import Reservation
+from scheduler.model.waits import Waits
 from scheduler.ports import StoredPrincipal
-from tests.builders import a_reservation
+from tests.builders import NOW, a_component, a_lease, a_reservation
 from tests.console.conftest import MakeConsole
 from tests.console.served import Browser, Console
 from tests.console.test_gate import basic
+from tests.system.processes import wait_for
 
 KEY = make_key()
 
@@ -28,6 +31,11 @@ def console(make_console: MakeConsole) -> Console:
     return make_console(tuple(rows))
 
 
+def plain(text: str) -> str:
+    """Return the text of a page without its markup and with single blanks."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
 def listed(text: str) -> list[str]:
     return re.findall(r'href="/reservations/([^"/]+)"', text)
 
@@ -36,7 +44,7 @@ def test_a_list_has_fifty_rows_and_leads_to_the_next_ones(console: Console) -> N
     browser = console.entered()
     first = browser.get("/reservations?phase=pending")
     assert listed(first.text) == [f"build-{number}" for number in range(1, 51)]
-    following = re.search(r'href="([^"]+)" rel="next"', first.text)
+    following = re.search(r'rel="next" href="([^"]+)"', first.text)
     assert following is not None
     second = browser.get(following[1].replace("&amp;", "&"))
     assert listed(second.text) == [f"build-{number}" for number in range(51, 101)]
@@ -53,6 +61,8 @@ def test_a_list_of_all_phases_has_the_newest_first(console: Console) -> None:
         ("tag=plain", "tag: expected KEY=VALUE, got plain"),
         ("after=x", "after: expected the number of a row"),
         ("colour=red", "colour: this filter is not known"),
+        ("sort=colour", "sort: expected a column, one of id, phase"),
+        ("group=colour", "group: expected why, account or tag:KEY"),
     ],
 )
 def test_a_broken_filter_is_named_on_the_page(console: Console, query: str, fault: str) -> None:
@@ -66,6 +76,128 @@ def test_the_filters_select_rows(console: Console) -> None:
     browser = console.entered()
     for query in ("account=ci", "tag=team%3Dweb", "id=oth"):
         assert listed(browser.get(f"/reservations?{query}").text) == ["other"]
+
+
+def shown(console: Console, query: str) -> list[str]:
+    return listed(console.entered().get(f"/reservations?{query}").text)
+
+
+@pytest.fixture
+def mixed(make_console: MakeConsole) -> Console:
+    """A console with reservations of three accounts in several phases, and the report of a tick."""
+    lease = a_lease("linux-7", resources={"cpus": 4.0})
+    console = make_console(
+        (
+            row(
+                "small",
+                1,
+                created_at=NOW - 20,
+                changed_at=NOW - 20,
+                account="ci",
+                tags={"team": "web"},
+                components=(a_component(resources={"cpus": 1.5}),),
+            ),
+            row(
+                "gang",
+                2,
+                changed_at=NOW - 10,
+                created_at=NOW - 20,
+                account="qa",
+                components=(a_component("worker", count=3, resources={"cpus": 8.0}),),
+            ),
+            row("new", 3, account="ci", tags={"team": "ml"}, labels={"disk": "ssd"}, priority=4),
+            row("works", 4, account="ops", phase="leased", leased_at=NOW, leases=(lease,)),
+        )
+    )
+    console.publish(row("gone", 9, phase="released", finished_at=NOW, reason="done"))
+    reasons = [("never_fits", "asks 8 cpus; the largest has 4"), ("at_max_slots", "the pool is full")]
+    console.view_cache.write_report({"at": 5.0}, Waits(["small", "gang"], [reasons[1], reasons[0]]))
+    wait_for(lambda: "gone" in console.app.state.backend.feed.view.ended, "the end in the feed")
+    return console
+
+
+def test_active_reservations_come_before_ended_ones(mixed: Console) -> None:
+    assert shown(mixed, "") == ["works", "new", "gang", "small", "gone"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("id", ["gang", "new", "small"]),
+        ("-id", ["small", "new", "gang"]),
+        ("asks", ["new", "small", "gang"]),
+        # A row without a code comes first.
+        ("why", ["new", "small", "gang"]),
+        # Rows with the same value stay in the usual order.
+        ("account", ["small", "new", "gang"]),
+        ("-priority", ["new", "small", "gang"]),
+        ("-time", ["small", "gang", "new"]),
+    ],
+)
+def test_a_list_is_sorted_by_any_column(mixed: Console, sort: str, expected: list[str]) -> None:
+    found = shown(mixed, f"phase=pending&sort={sort}")
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("text=LINUX-7", ["works"]),
+        ("text=team%3Dml", ["new"]),
+        # Each word counts, in the names, the code and the sentence.
+        ("text=never+largest+qa", ["gang"]),
+        ("text=disk%3Dssd", ["new"]),
+        ("why=at_max_slots", ["small"]),
+        ("text=nothing", []),
+    ],
+)
+def test_a_search_finds_words_in_names_and_reasons(mixed: Console, query: str, expected: list[str]) -> None:
+    assert shown(mixed, query) == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        ("why", "leased 1 never_fits 1 released 1 at_max_slots 1 none 1"),
+        ("account", "ci 2 none 1 ops 1 qa 1"),
+        ("tag:team", "none 3 ml 1 web 1"),
+    ],
+)
+def test_a_list_is_grouped_with_counts(mixed: Console, group: str, expected: str) -> None:
+    text = mixed.entered().get(f"/reservations?group={group}").text
+    heads = re.findall(r'scope="rowgroup"[^>]*>(.*?)</th>', text)
+    assert sorted(plain(each) for each in heads) == sorted(re.findall(r"\S+ \d+", expected))
+    assert "5 in" in plain(text)
+
+
+def test_a_row_has_the_request_the_time_and_the_code_with_its_sentence(mixed: Console) -> None:
+    text = mixed.entered().get("/reservations").text
+    assert "3 × worker 8 cpus" in text
+    assert ">1.5 cpus<" in text
+    assert "a slot · disk=ssd" in text
+    assert re.search(r'title="asks 8 cpus; the largest has 4">never_fits</a>', text)
+    assert re.search(r">waits \d+ s", text)
+    assert re.search(r">runs \d+ s", text)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("account=C", ["ci"]),
+        ("account=", ["ci", "ops", "qa"]),
+        ("tag=team", ["team=ml", "team=web"]),
+        ("label=d", ["disk=ssd"]),
+        ("why=s", ["at_max_slots", "never_fits"]),
+    ],
+)
+def test_a_filter_completes_names(mixed: Console, query: str, expected: list[str]) -> None:
+    assert re.findall(r'value="([^"]*)"', mixed.entered().get(f"/reservation-names?{query}").text) == expected
+
+
+def test_an_empty_list_teaches_the_first_command(make_console: MakeConsole) -> None:
+    browser = make_console().entered()
+    assert "leasehold reserve --system x86_64-linux --cpus 2 --wait 60" in browser.get("/reservations").text
+    assert "leasehold reserve" not in browser.get("/reservations?id=x").text
 
 
 def test_a_reservation_has_a_page_without_a_worker(console: Console) -> None:

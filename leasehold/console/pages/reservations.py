@@ -1,14 +1,15 @@
-"""The page Reservations: counts by phase, a list with filters in its address, saved views, and bulk changes with a
-preview and an outcome for each item.
+"""The page Reservations: counts by phase, a list whose search, filters, order and groups are in its address, saved
+views, and bulk changes with a preview and an outcome for each item.
 """
 
 from asyncio import gather
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,14 +17,23 @@ from starlette.routing import Route
 from leasehold.client.async_client import AsyncClient
 from leasehold.console.changes import Outcome, change
 from leasehold.console.last_tick import read_waits
-from leasehold.console.page import Page, backend, caller, needs, read_form, render
+from leasehold.console.page import Page, backend, caller, needs, read_form, render, url
 from leasehold.console.reservation_list import (
+    COLUMNS,
+    COMPLETED,
+    GROUPS,
     MOST_SELECTED,
     PHASE_CHOICES,
     ROWS_A_PAGE,
+    Listing,
     ReservationFilter,
     ReservationPage,
+    SearchTexts,
+    complete,
+    describe_wish,
+    find_span,
     list_page,
+    list_tag_keys,
     read_filter,
 )
 from leasehold.web.feed import Changed, Encode, Feed
@@ -66,35 +76,61 @@ async def show_reservations(request: Request) -> Response:
     """Show the list for the filter in the address. If the request has the header `HX-Target: rows`, show only the rows
     of the list and the counts.
     """
-    revision = backend(request).feed.revision
-    feed, wanted = backend(request).feed, read_filter(request.query_params)
+    services = backend(request)
+    feed, revision, wanted = services.feed, services.feed.revision, read_filter(request.query_params)
     await feed.refresh()
-    page = await backend(request).run_plain(_list, feed, wanted)
+    listing = await _look(request)
+    page = await services.run_plain(_list, feed, wanted, listing)
+    is_part = request.headers.get("hx-target") == "rows"
     with feed.lock:
-        counts, pools, accounts = count_phases(feed.view), sorted(feed.view.pools), sorted(feed.view.accounts)
-    waits = await read_waits(request) if page.rows and wanted.phase in {"", "pending"} else {}
-    template = "reservations_reload.html" if request.headers.get("hx-target") == "rows" else "reservations.html"
-    return render(
+        counts, tags = count_phases(feed.view), [] if is_part else list_tag_keys(feed.view)
+    answer = render(
         request,
-        template,
+        "reservations_reload.html" if is_part else "reservations.html",
         page="reservations",
         revision=revision,
-        rows=page.rows,
-        following=page.following,
+        found=page,
         wanted=wanted,
         counts=counts,
         phases=PHASE_CHOICES,
-        pools=pools,
-        accounts=accounts,
-        waits=waits,
+        columns=COLUMNS,
+        completed=COMPLETED,
+        groups=[*GROUPS, *(f"tag:{key}" for key in tags)],
+        waits=listing.waits,
+        now=listing.now,
+        describe_wish=describe_wish,
+        find_span=find_span,
         can_cancel=caller(request).may("cancel"),
         most_selected=MOST_SELECTED,
     )
+    if is_part:
+        # The address of the page has the filter that the rows show, so that it can be sent, saved and loaded again.
+        answer.headers["HX-Replace-Url"] = url(request, f"/reservations{wanted.address(after=wanted.after)}")
+    return answer
 
 
-def _list(feed: Feed, wanted: ReservationFilter, most: int = ROWS_A_PAGE) -> ReservationPage:
+async def _look(request: Request) -> Listing:
+    now = (await backend(request).client(caller(request))).now()
+    return Listing(await read_waits(request), now, request.app.state.search_texts)
+
+
+def _list(feed: Feed, wanted: ReservationFilter, listing: Listing, most: int = ROWS_A_PAGE) -> ReservationPage:
     with feed.lock:
-        return list_page(feed.view, wanted, most)
+        return list_page(feed.view, wanted, listing, most)
+
+
+async def complete_filter(request: Request) -> Response:
+    """Return names that complete what a person types into one filter, as options of its field."""
+    name = next((each for each in COMPLETED if each in request.query_params), None)
+    if name is None:
+        raise HTTPException(404, f"Expected one of the filters {', '.join(COMPLETED)}.")
+    feed, waits = backend(request).feed, await read_waits(request)
+
+    def find() -> list[str]:
+        with feed.lock:
+            return complete(feed.view, waits, name, request.query_params[name])
+
+    return render(request, "reservations_names.html", names=await backend(request).run_plain(find))
 
 
 @needs("cancel")
@@ -153,7 +189,7 @@ async def _read_bulk(request: Request) -> tuple[Bulk | None, str]:
     if form.get("all"):
         feed, wanted = backend(request).feed, _read_shown(form)
         await feed.refresh()
-        page = await backend(request).run_plain(_list, feed, wanted, MOST_SELECTED)
+        page = await backend(request).run_plain(_list, feed, wanted, await _look(request), MOST_SELECTED)
         ids = [row.id for row in page.rows]
         if page.following is not None:
             return None, f"more than {MOST_SELECTED} reservations match: narrow the filter"
@@ -165,7 +201,8 @@ async def _read_bulk(request: Request) -> tuple[Bulk | None, str]:
 
 
 def _read_shown(form: dict[str, list[str]]) -> ReservationFilter:
-    return read_filter(QueryParams(form.get("filter", [""])[0]))
+    shown = read_filter(QueryParams(form.get("filter", [""])[0]))
+    return replace(shown, sort="", group="", after=None)
 
 
 def read_number(text: str) -> float | None:
@@ -193,6 +230,7 @@ def _make_encoder(feed: Feed) -> Encode:
 def _register_topic(app: Starlette) -> None:
     feed: Feed = app.state.backend.feed
     feed.topic(TOPIC, _make_encoder(feed))
+    app.state.search_texts = SearchTexts()
 
 
 PAGE: Final = Page(
@@ -202,6 +240,8 @@ PAGE: Final = Page(
     20,
     [
         Route("/reservations", show_reservations),
+        # Below /reservations it would hide a reservation with this id.
+        Route("/reservation-names", complete_filter),
         Route("/reservations/bulk/preview", preview_bulk, methods=["POST"]),
         Route("/reservations/bulk", carry_out_bulk, methods=["POST"]),
     ],

@@ -79,15 +79,42 @@
     if (all) all.textContent = total.toLocaleString("en");
   }
 
+  // A link to another order or page of the list loads only the rows, so that the keyboard's focus stays.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("#rows a[data-list]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    const wanted = new URL(link.href).searchParams;
+    for (const each of document.getElementById("filter").elements) if (each.name) each.value = wanted.get(each.name) ?? "";
+    htmx.trigger("#rows", "reload");
+  });
+
+  // The first page of the list that a changed filter selects. `/` leads to the search, as on other sites.
+  document.getElementById("filter")?.addEventListener("input", () => {
+    document.querySelector('#rows input[name="after"]').value = "";
+  }, { capture: true });
+  document.addEventListener("keydown", (event) => {
+    const search = document.getElementById("search");
+    if (event.key !== "/" || !search || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.matches("input:not([type=checkbox]), textarea, select") || document.querySelector("dialog[open]")) return;
+    event.preventDefault();
+    search.focus();
+    search.select();
+  });
+
   const checked = () => [...document.querySelectorAll('#rows input[name="id"]:checked')];
 
   document.addEventListener("change", (event) => {
     if (event.target.id === "check-all") {
       document.querySelectorAll('#rows input[name="id"]').forEach((each) => (each.checked = event.target.checked));
     }
+    showSelected();
+  });
+
+  function showSelected() {
     const place = document.getElementById("selected");
     if (place) place.textContent = checked().length ? `${checked().length} selected` : "None selected";
-  });
+  }
 
   // The preview names the reservations; the confirmed change concerns exactly these, whatever the filter finds by then.
   document.addEventListener("click", async (event) => {
@@ -151,7 +178,10 @@
   }
 
   document.addEventListener("htmx:afterSwap", (event) => {
-    if (event.target.id === "rows") awaitReasons();
+    if (event.target.id === "rows") {
+      awaitReasons();
+      showSelected();
+    }
     if (event.target.id === "bulk-result") event.target.focus();
     if (event.target.id === "pressed" && event.target.querySelector(".done")) toast("The change was made. The next tick looks at this reservation again.");
   });
