@@ -25,7 +25,7 @@ from kombu.exceptions import OperationalError
 from structlog.contextvars import bound_contextvars
 
 from scheduler.model.principals import Principal, Role
-from scheduler.model.validation import Fault, InvalidInputError, fault
+from scheduler.model.validation import Fault, InvalidInputError, fault, is_whole_text
 from scheduler.operations.tick.tick import PlanTooLateError
 from scheduler.ports import (
     CloudError,
@@ -101,6 +101,8 @@ class Prepared(NamedTuple):
     principal: Principal | None
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
+    host: str | None
+    """The host that sent the message, unproven; None: it is unknown."""
 
 
 class LeaseholdTask(Task):  # type: ignore[type-arg]
@@ -154,7 +156,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         except tuple(DROPPED) as error:
             return self._drop(error)
         try:
-            return Prepared(principal, *self.read_arguments(args, kwargs))
+            return Prepared(principal, *self.read_arguments(args, kwargs), find_host(self.request.origin))
         except InvalidInputError as error:
             shown = describe_arguments([*args, kwargs] if kwargs else args)
             # promise: bad-message-refused
@@ -169,7 +171,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             self.answer_refused(args, kwargs, {"ok": False, "errors": errors})
 
     def _run(self, prepared: "Prepared") -> str:
-        with acting_for(prepared.principal):
+        with acting_for(prepared.principal, prepared.host):
             self.ensure_membership()
             return str(self.run(*prepared.args, **prepared.kwargs))
 
@@ -245,6 +247,9 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
 
 
 _CURRENT: Final[ContextVar[Principal | None]] = ContextVar("principal", default=None)
+_HOST: Final[ContextVar[str | None]] = ContextVar("host", default=None)
+MOST_HOST: Final = 255
+"""The most characters of the name of a host."""
 _WANTED: Final = "a valid signature of a known principal of this cluster, at most an hour old"
 """The expected value in every fault about a signature. All such faults have the same text, so that a sender does not
 learn which principals exist.
@@ -266,16 +271,28 @@ def current_principal() -> Principal | None:
     return _CURRENT.get()
 
 
+def current_host() -> str | None:
+    """Return the host that sent the message that this task carries out, unproven; None if it is unknown."""
+    return _HOST.get()
+
+
+def find_host(origin: object) -> str | None:
+    """Return the host in Celery's header `origin` of a message (`NAME@HOST`); None if the header names none."""
+    host = origin.partition("@")[2] if isinstance(origin, str) else None
+    return host if is_whole_text(host, MOST_HOST) else None
+
+
 @contextmanager
-def acting_for(principal: Principal | None) -> Iterator[None]:
-    """Let `current_principal` return this principal for the `with` block. Only `tasks.base` calls it, after it verified
-    the signature.
+def acting_for(principal: Principal | None, host: str | None = None) -> Iterator[None]:
+    """Let `current_principal` and `current_host` return these for the `with` block. Only `tasks.base` calls it,
+    after it verified the signature.
     """
-    token = _CURRENT.set(principal)
+    token, host_token = _CURRENT.set(principal), _HOST.set(host)
     try:
         yield
     finally:
         _CURRENT.reset(token)
+        _HOST.reset(host_token)
 
 
 def verify_sender(headers: Mapping[str, Any], task: str, roles: frozenset[Role]) -> Principal | None:

@@ -120,7 +120,7 @@ class _Case:
         (document,) = prepared.args
         self.address = find_address(document)
         verb = self.entry.task.removeprefix(f"{TASK_PREFIX}.{RESERVATIONS}.")
-        self.message = Message(verb, document, prepared.principal)
+        self.message = Message(verb, document, prepared.principal, prepared.host)
         return None
 
     def finish(self, unwritable: Collection[str] | ViewUnavailableError) -> None:

@@ -38,7 +38,7 @@ from scheduler.operations.notices import describe_row
 from scheduler.operations.tick.heartbeat_intake import describe_host
 from scheduler.ports import ForeignAddressError, check_reply_address
 from tasks.app import app, services
-from tasks.base import LeaseholdTask, UnansweredError, current_principal
+from tasks.base import LeaseholdTask, UnansweredError, current_host, current_principal
 from tasks.queues import APPLY, CONDITIONS, EXPLAIN, LEASES, PREVIEW, QUERY, RULES
 
 MOST_QUERIED: Final = 1000
@@ -257,7 +257,7 @@ def _answer(verb: str, model: type[AnyQuestion], document: object, act: Callable
 
 
 def _accept(verb: str, document: object) -> Answer:
-    (outcome,) = accept_gathered(services.ports, [Message(verb, document, current_principal())])
+    (outcome,) = accept_gathered(services.ports, [Message(verb, document, current_principal(), current_host())])
     if isinstance(outcome, Exception):
         raise outcome
     return outcome

@@ -24,6 +24,8 @@ MOST_SECONDS: Final = 1e9
 """The highest value of a number with a least value, such as the seconds of a wait: about 30 years. The waits of Python
 and of the operating system fail for ten times as much.
 """
+_ENDLESS: Final = "wait"
+"""Name of the only parameter that may be infinite: `--wait` alone waits without a limit."""
 _MAKER: Final = "build_runtime_param"
 """Name of the function in typer.core that makes the converter of a parameter. Versions of typer without this function
 convert without the library pydantic, and `convert_quickly` leaves them unchanged.
@@ -48,9 +50,10 @@ class QuickParameter:
         found = self._convert(value)
         if found is UNSURE:
             found = self._make().coerce(value, param=param, ctx=ctx)
-        # Infinity is the wait without a limit: `--wait` alone.
-        if self._has_least and isinstance(found, float) and found != math.inf and not found <= MOST_SECONDS:
-            # `not <=` also refuses nan, which is neither less than the least value nor more than the highest one.
+        # `not <=` also refuses nan, which is neither less than the least value nor more than the highest one.
+        if self._has_least and isinstance(found, float) and not found <= MOST_SECONDS:
+            if found == math.inf and param.name == _ENDLESS:
+                return found
             raise typer.BadParameter(f"expected a number of at most {MOST_SECONDS:.0e}", ctx=ctx, param=param)
         return found
 

@@ -14,7 +14,17 @@ from leasehold.cli.completing import complete_held_reservations, complete_slots
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import INTERRUPTED, CommandError, explaining_refusals, print_error
 from leasehold.cli.interrupts import handling, inherited, list_ending
-from leasehold.cli.output import AsJson, Timeout, parse_amounts, parse_pairs, print_json, print_result, print_slot
+from leasehold.cli.output import (
+    CPUS_HELP,
+    MEMORY_HELP,
+    AsJson,
+    Timeout,
+    parse_pairs,
+    parse_resources,
+    print_json,
+    print_result,
+    print_slot,
+)
 from leasehold.cli.root import add_group, example
 from leasehold.cli.sharing import with_options_of
 from leasehold.common.visible import make_visible
@@ -48,8 +58,12 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
     pool: Annotated[str, typer.Option(help='Pool of the host, which has provider = "static".')],
     slot: SlotId = None,
     machine: Machine = None,
-    cpus: Annotated[str | None, typer.Option(help="Number of cpus of the slot; default: all of this machine.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory of the slot in MiB; default: all of this machine.")] = None,
+    cpus: Annotated[
+        str | None, typer.Option(help=f"Number of cpus of the slot, {CPUS_HELP}; default: all of this machine.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help=f"Memory of the slot {MEMORY_HELP}; default: all of this machine.")
+    ] = None,
     resource: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=AMOUNT", help="Amount of another resource of the slot. May be repeated."),
@@ -69,10 +83,7 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
     from leasehold.agent.machine import find_resources
 
     resources: dict[str, Any] = find_resources()
-    for option, name, value in (("--cpus", "cpus", cpus), ("--memory", "memory_mib", memory)):
-        if value is not None:
-            resources |= parse_amounts(option, [f"{name}={value}"])
-    resources |= parse_amounts("--resource", resource or [])
+    resources |= parse_resources(resource, cpus, memory)
     name, machine_id = _find_identity(slot, machine, state)
     labels = parse_pairs("--label", label or [])
     spec = HostSpec(slot=name, pool=pool, machine=machine_id, resources=resources, labels=labels, address=address)

@@ -7,7 +7,18 @@ import typer
 from leasehold.cli.completing import complete_pools
 from leasehold.cli.connecting import load_settings, open_store
 from leasehold.cli.failures import NO_RULES, CommandError
-from leasehold.cli.output import AsJson, choose, clock, parse_amounts, print_json, print_table, show_age, show_amounts
+from leasehold.cli.output import (
+    CPUS_HELP,
+    MEMORY_HELP,
+    AsJson,
+    choose,
+    clock,
+    parse_resources,
+    print_json,
+    print_table,
+    show_age,
+    show_amounts,
+)
 from leasehold.cli.root import app, example
 from leasehold.cli.tables import Column
 
@@ -32,8 +43,8 @@ def offers(
         str | None,
         typer.Option(help="Show only the offers of this pool.", autocompletion=complete_pools, metavar="POOL"),
     ] = None,
-    cpus: Annotated[str | None, typer.Option(help="Number of cpus that a machine must have.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory in MiB that a machine must have.")] = None,
+    cpus: Annotated[str | None, typer.Option(help=f"Number of cpus that a machine must have, {CPUS_HELP}.")] = None,
+    memory: Annotated[str | None, typer.Option(help=f"Memory that a machine must have, {MEMORY_HELP}.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List what launches would buy, in the order of choice.
@@ -42,8 +53,7 @@ def offers(
     column marks the offering that would be launched next, and names what prevents the launch of others: launch
     back-offs, a price that is too high, no price, or that it is the turn of the other market.
     """
-    wanted = parse_amounts("--cpus", [f"cpus={cpus}"] if cpus is not None else [])
-    wanted |= parse_amounts("--memory", [f"memory_mib={memory}"] if memory is not None else [])
+    wanted = parse_resources(None, cpus, memory)
     _check(wanted)
     settings = load_settings().market
     with open_store() as store:

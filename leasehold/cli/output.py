@@ -30,6 +30,18 @@ _NO_WIDTH: Final = 100_000
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
+_AMOUNT_UNITS: Final[Mapping[str, Mapping[str, float]]] = {
+    "cpus": {"m": 0.001},
+    "memory_mib": {
+        f"{letter}{rest}": 1024.0**power
+        for power, letters in ((-1, "kK"), (0, "mM"), (1, "gG"), (2, "tT"))
+        for letter in letters
+        for rest in ("iB", "i", "B", "")
+    },
+}
+"""Name of a resource -> the endings of amounts in options, with their factors."""
+MEMORY_HELP: Final = "in MiB, or like 512M or 4G (4G = 4Gi = 4096 MiB)"
+CPUS_HELP: Final = "like 2, 0.5 or 500m"
 _UNITS: Final = {"s": 1, "m": _MINUTE, "h": _HOUR, "d": _DAY}
 
 
@@ -256,10 +268,35 @@ def parse_amounts(option: str, pairs: Iterable[str]) -> dict[str, Any]:
     return {name: parse_number(value) for name, value in parse_pairs(option, pairs).items()}
 
 
+def parse_resources(resource: Iterable[str] | None, cpus: str | None, memory: str | None) -> dict[str, Any]:
+    """Return the amounts of the options --resource, --cpus and --memory by the name of their resource. The two last
+    options have precedence.
+
+    `500m` cpus are 0.5; `4G` or `4Gi` of memory are 4,096 MiB, a number alone is in MiB. A value that is no amount
+    stays a text, which the later check of the request refuses.
+    """
+    found: dict[str, Any] = parse_pairs("--resource", resource or ())
+    found |= {} if cpus is None else {"cpus": cpus}
+    found |= {} if memory is None else {"memory_mib": memory}
+    return {name: _parse_amount(name, text) for name, text in found.items()}
+
+
+def _parse_amount(name: str, text: str) -> float | str:
+    for ending, factor in _AMOUNT_UNITS.get(name, {}).items():
+        if text.endswith(ending) and not isinstance(value := parse_number(text.removesuffix(ending)), str):
+            # Rounded, since 700 times 0.001 is no 0.7.
+            return _shorten_whole(round(value * factor, 9))
+    return parse_number(text)
+
+
 def parse_number(text: str) -> float | str:
     """Return `text` as a number. If it is none, return it unchanged; the later check of the request refuses it."""
     try:
         value = float(text)
     except ValueError:
         return text
+    return _shorten_whole(value)
+
+
+def _shorten_whole(value: float) -> float:
     return int(value) if value.is_integer() else value

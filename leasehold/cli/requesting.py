@@ -20,14 +20,18 @@ from leasehold.cli.completing import (
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, explaining_refusals, print_error, send_each
 from leasehold.cli.output import (
+    CPUS_HELP,
+    MEMORY_HELP,
     AsJson,
     Timeout,
     parse_amounts,
     parse_pairs,
+    parse_resources,
     parse_time,
     print_json,
     print_result,
     print_thing,
+    show_instant,
 )
 from leasehold.cli.root import app, example
 from leasehold.cli.sharing import with_options_of
@@ -66,8 +70,8 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
         str | None, typer.Option(help="Request slots in this pool only.", autocompletion=complete_pools)
     ] = None,
     name: Annotated[str | None, typer.Option("--id", help="Id of the new reservation; default: a random id.")] = None,
-    cpus: Annotated[str | None, typer.Option(help="Number of cpus.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory in MiB.")] = None,
+    cpus: Annotated[str | None, typer.Option(help=f"Number of cpus, {CPUS_HELP}.")] = None,
+    memory: Annotated[str | None, typer.Option(help=f"Memory {MEMORY_HELP}.")] = None,
     resource: Annotated[
         list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Amount of another resource.")
     ] = None,
@@ -100,9 +104,7 @@ def describe_request(  # noqa: PLR0913, PLR0917 - an option each
     """Return the fields of the reservation that the options describe, or the content of the file of `--file`. Raises
     InvalidInputError if a field is not valid.
     """
-    resources = parse_amounts("--resource", resource or [])
-    resources |= parse_amounts("--cpus", [f"cpus={cpus}"] if cpus is not None else [])
-    resources |= parse_amounts("--memory", [f"memory_mib={memory}"] if memory is not None else [])
+    resources = parse_resources(resource, cpus, memory)
     fields: dict[str, Any] = {
         "id": name,
         "system": system,
@@ -224,7 +226,7 @@ def _reserve_many(client: "Client", items: list[dict[str, Any]], as_json: bool) 
 
 
 def describe_reservation(row: "Reservation") -> str:
-    """Return a reservation as one line of text: id, phase, slots and fencing token."""
+    """Return a reservation as one line of text: id, phase, slots, fencing token, and until when its lease holds."""
     reason = f" ({row.reason})" if row.reason else ""
     where = ", ".join(
         " ".join(
@@ -234,7 +236,9 @@ def describe_reservation(row: "Reservation") -> str:
         )
         for lease in row.leases
     )
-    return f"{row.id} {row.phase}{reason}" + (f" on {where}, token {row.token}" if where else "")
+    held = f" on {where}, token {row.token}" if where else ""
+    until = f", until {show_instant(row.expires_at)} unless renewed" if row.phase == "leased" and row.expires_at else ""
+    return f"{row.id} {row.phase}{reason}{held}{until}"
 
 
 @app.command(epilog=example("leasehold release build-7", "leasehold release build-7 --token 12"))

@@ -18,6 +18,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Rules and accounts": ("config", "apply", "rules", "accounts", "costs", "prices", "offers"),
     "Operations": ("status", "top", "events", "doctor", "alive", "migrate", "backup", "restore", "principals"),
     "Planning": ("snapshot", "simulate"),
+    "Help": ("help",),
 }
 """The sections of `leasehold --help`, in their order: title -> names of the commands."""
 
@@ -70,15 +71,41 @@ def _begin(
         typer.echo(context.get_help())
 
 
+def example(*lines: str) -> str:
+    """Return the last part of a command's help: `lines` as examples to copy, which are not wrapped."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+@app.command("help", epilog=example("leasehold help", "leasehold help reserve", "leasehold help accounts set"))
+def help_(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="The command; default: all.")
+    ] = None,
+) -> None:
+    """Print the help of a command."""
+    shown: Any = context.parent
+    for word in words or ():
+        group = shown.command
+        if not hasattr(group, "get_command"):
+            raise typer.BadParameter(f"{shown.command_path} has no commands of its own, got {word!r}")
+        # An unknown name is refused as it is where the command itself is typed.
+        _, command, _ = group.resolve_command(shown, [word])
+        shown = context.__class__(command, info_name=word, parent=shown)
+    typer.echo(shown.get_help())
+
+
 def add_group(name: str, help_: str, line: str) -> typer.Typer:
     """Add a group of commands, like `leasehold host`, and return it. `help_`: the description of the group; `line`: the
     example in its help.
     """
-    group = typer.Typer(help=help_, no_args_is_help=True, rich_markup_mode=None)
+    group = typer.Typer(
+        help=help_, callback=_begin_group, invoke_without_command=True, no_args_is_help=False, rich_markup_mode=None
+    )
     app.add_typer(group, name=name, epilog=example(line))
     return group
 
 
-def example(*lines: str) -> str:
-    """Return the last part of a command's help: `lines` as examples to copy, which are not wrapped."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+def _begin_group(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

@@ -241,6 +241,10 @@ class Reservation(PublicReservation, frozen=True, kw_only=True, gc=False):
     """SHA-256, in hexadecimal, of the key that a holder must present; None: a holder needs only the token."""
     instances: int | None = None
     """Number of instances of the request; None in a row that an older version stored."""
+    sender: str | None = None
+    """Host that sent an unsigned submission, for the limits on pending reservations. It is set while the row is
+    inserted; the database only counts by it, and no row that is read or published has it.
+    """
 
 
 def list_instances(request: Request, kind: ComponentKind) -> Instances:

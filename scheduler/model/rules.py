@@ -122,7 +122,7 @@ class LimitRules(Document):
     labels_per_reservation: Count = 256
     """Maximum number of labels, preferences and tags of one reservation, including those of its components."""
     pending_per_principal: Count = 1_000_000
-    """Maximum number of pending reservations of one principal; all unsigned ones count as one principal's."""
+    """Maximum number of pending reservations of one principal; unsigned ones count by their host."""
     instances_per_principal: Count = 2_000_000
     """Maximum number of instances of all pending reservations of one principal together."""
     pending_per_account: Count = 1_000_000

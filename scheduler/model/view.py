@@ -15,7 +15,7 @@ from scheduler.model.ordered_rows import ExpiryQueue, OrderedSlots
 from scheduler.model.pending_queue import PendingQueue
 from scheduler.model.recent_writes import RecentWrites
 from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, is_special, make_shape, shape_key
-from scheduler.model.slots import Slot
+from scheduler.model.slots import Slot, without_user_data
 from scheduler.model.transitions import ENDED, PHASES, Phase
 
 _ENCODE = msgspec.msgpack.Encoder().encode
@@ -40,6 +40,17 @@ class Gone(msgspec.Struct, frozen=True):
 
 Change = Row | Gone
 """A published change: the whole new row, or a `Gone` if the row was deleted."""
+
+
+def as_published(change: Change) -> Change:
+    """Return a change as the view has it, without what its readers must not read: user data of pools, and the hosts of
+    senders.
+    """
+    if isinstance(change, Slot):
+        return without_user_data(change)
+    if isinstance(change, Reservation) and change.sender is not None:
+        return msgspec.structs.replace(change, sender=None)
+    return change
 
 
 def is_newer(row: Row, known: Row | None) -> bool:

@@ -35,14 +35,21 @@ requests for which it remembers that they fit on a slot.
 
 
 class Payer(msgspec.Struct, frozen=True):
-    """A principal (sender of requests) or a quota account, to which limits on pending reservations apply."""
+    """A principal, a host that sends unsigned requests, or a quota account, to which limits on pending reservations
+    apply.
+    """
 
     kind: str
     """`principal` or `account`."""
     name: str | None
+    """None: the requests are not signed."""
+    sender: str | None = None
+    """The host of unsigned requests; None: it is unknown, or the requests are signed."""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}" if self.name is not None else "all unsigned requests"
+        if self.name is not None:
+            return f"{self.kind} {self.name}"
+        return "all unsigned requests" + ("" if self.sender is None else f" of the host {self.sender}")
 
     def limits(self, limits: LimitRules) -> Pending:
         """Return how many pending reservations and instances the rules allow this principal or account;
@@ -57,16 +64,15 @@ class Payer(msgspec.Struct, frozen=True):
         both counts.
         """
         if self.kind == "principal":
-            return transaction.count_pending_of_principal(self.name)
+            return transaction.count_pending_of_principal(self.name, self.sender)
         return transaction.count_pending_of_account(self.name or "")
 
     def count_inserted(self, transaction: Transaction, after: int, upto: int) -> Pending:
         """Count the reservations of this principal or account whose `sequence` is above `after` and at most `upto`, and
         their instances. Return both counts.
         """
-        place = 0 if self.kind == "principal" else 1
         found = transaction.count_inserted(after, upto).items()
-        return reduce(_add, (count for names, count in found if names[place] == self.name), _NONE)
+        return reduce(_add, (count for names, count in found if self in _list_payers(*names)), _NONE)
 
 
 @dataclass
@@ -207,10 +213,10 @@ class Admission:
 
 
 def _group(rows: Iterable[Reservation]) -> Iterable[list[Reservation]]:
-    """Return the rows in groups. All rows of a group have the same principal and the same account."""
-    groups: dict[tuple[str | None, str | None], list[Reservation]] = {}
+    """Return the rows in groups. All rows of a group have the same principal, account and sender."""
+    groups: dict[tuple[str | None, str | None, str | None], list[Reservation]] = {}
     for row in rows:
-        groups.setdefault((row.principal, row.request.account), []).append(row)
+        groups.setdefault((row.principal, row.request.account, row.sender), []).append(row)
     return groups.values()
 
 
@@ -219,9 +225,13 @@ def _count_instances(row: Reservation) -> int:
 
 
 def _payers_of(row: Reservation) -> Iterator[Payer]:
-    yield Payer("principal", row.principal)
-    if row.request.account is not None:
-        yield Payer("account", row.request.account)
+    return _list_payers(row.principal, row.request.account, row.sender)
+
+
+def _list_payers(principal: str | None, account: str | None, sender: str | None) -> Iterator[Payer]:
+    yield Payer("principal", principal, sender)
+    if account is not None:
+        yield Payer("account", account)
 
 
 def _add(one: Pending, other: Pending) -> Pending:

@@ -66,10 +66,16 @@ def list_tokens(machines: Iterable[Machine]) -> list[int]:
     return [each.highest_token for each in machines if each.highest_token < MOST_TRUSTED]
 
 
-def jump_above_tags(ports: Ports, machines: Iterable[Machine], row: ClusterRow) -> None:
+def jump_above_tags(ports: Ports, machines: Iterable[Machine], row: ClusterRow, *, has_twin: bool) -> None:
     """Let the numbers jump if the tag of a machine has a higher term or token than the database (`row`, which was read
     after the machines). Such a database is an older state that was put in place while Redis was empty.
+
+    `has_twin`: another installation of the cluster shows signs of life, or they are the former signs of this one. Then
+    only the first sweep after Redis was empty compares the tags, because later the other installation launches
+    machines with numbers of its own: the two would raise each other's numbers in turn.
     """
+    if has_twin and ports.record is not None and ports.record.has_compared_tags():
+        return
     terms, tokens = list_terms(machines), list_tokens(machines)
     if max(terms, default=0) > row.term or max(tokens, default=0) > row.token:  # promise: tags-show-older-state
         jump(ports, terms, tokens)
@@ -77,3 +83,5 @@ def jump_above_tags(ports: Ports, machines: Iterable[Machine], row: ClusterRow) 
             "The database is an older state than the machines' tags show; its numbers jumped.", action="cluster.jumped"
         )
         ports.store.accept_restores(ports.store.read_cluster().restores)
+    if ports.record is not None:
+        ports.record.keep_compared_tags()  # after the jump, so that a jump that failed is repeated

@@ -36,6 +36,7 @@ def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[st
     """
     row: dict[str, Any] = msgspec.to_builtins(reservation)
     del row["key_hash"]
+    del row["sender"]
     for lease in row["leases"]:
         slot = slots.get(lease["slot"])
         if slot is not None and has_machine_of(slot, lease["epoch"]):

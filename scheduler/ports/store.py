@@ -113,17 +113,17 @@ class Transaction(CostWriter, MarketWrites, Protocol):
         reservations. Call it before any row is locked.
         """
 
-    def count_pending_of_principal(self, principal: str | None) -> Pending:
+    def count_pending_of_principal(self, principal: str | None, sender: str | None = None) -> Pending:
         """Count the pending reservations that this principal has submitted, and their instances. None: the reservations
-        that unsigned requests have submitted. Locks nothing.
+        that unsigned requests of the host `sender` (None: of unknown hosts) have submitted. Locks nothing.
         """
 
     def count_pending_of_account(self, account: str) -> Pending:
         """Count the pending reservations of this quota account, and their instances. Locks nothing."""
 
-    def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
+    def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None, str | None], Pending]:
         """Count the reservations whose `sequence` is above `after` and at most `upto`, in whatever phase they are.
-        Return the counts by (principal, account). Locks nothing.
+        Return the counts by (principal, account, sender). Locks nothing.
 
         Speed: this reads only the reservations in the range. `count_pending_of_principal` and
         `count_pending_of_account` read all pending reservations of the principal or account.

@@ -201,6 +201,12 @@ class ClusterRecord(Protocol):
     def take_turn(self, seconds: float) -> bool:
         """Return True once in this number of seconds, over all processes, and False otherwise."""
 
+    def has_compared_tags(self) -> bool:
+        """Return whether `keep_compared_tags` was called since Redis was empty."""
+
+    def keep_compared_tags(self) -> None:
+        """Record that the database was compared with the numbers in the machines' tags."""
+
     def begin_restore(self) -> None:
         """Mark in Redis that a backup is being restored. No process of the cluster works until `end_restore`."""
 

@@ -57,14 +57,15 @@ END_SESSION = insert(tables.ended_sessions)
 FORGET_SESSIONS = delete(tables.ended_sessions).where(tables.ended_sessions.c.until < bindparam("now"))
 _INSTANCES = func.coalesce(func.sum(func.coalesce(_OWNER.instances, 1)), 0)
 _PENDING = select(func.count(), _INSTANCES).where(_OWNER.phase == literal_column("'pending'"))
-PENDING_UNSIGNED = _PENDING.where(_OWNER.principal.is_(None))
+PENDING_UNSIGNED = _PENDING.where(_OWNER.principal.is_(None), _OWNER.sender.is_(None))
+PENDING_OF_SENDER = _PENDING.where(_OWNER.principal.is_(None), _OWNER.sender == bindparam("name"))
 PENDING_OF_PRINCIPAL = _PENDING.where(_OWNER.principal == bindparam("name"))
 PENDING_OF_ACCOUNT = _PENDING.where(_OWNER.account.is_not(None), _OWNER.account == bindparam("name"))
 INSERTED = (
-    select(_OWNER.principal, _OWNER.account, func.count(), _INSTANCES)
+    select(_OWNER.principal, _OWNER.account, _OWNER.sender, func.count(), _INSTANCES)
     # Both ends: without statistics, PostgreSQL would read the whole table for one.
     .where(_OWNER.sequence > bindparam("after"), _OWNER.sequence <= bindparam("upto"))
-    .group_by(_OWNER.principal, _OWNER.account)
+    .group_by(_OWNER.principal, _OWNER.account, _OWNER.sender)
 )
 
 JUMP_TERM = update(tables.leader).values(term=bindparam("to"), holder="", ticked_at=bindparam("long_ago"))

@@ -145,25 +145,25 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         """Return the `sequence` (number in the order of submission) of the newest reservation. See Transaction."""
         return self._sequence
 
-    def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Count the pending reservations of this principal (None: of all unsigned requests), and their instances. See
-        Transaction.
+    def count_pending_of_principal(self, principal: str | None, sender: str | None = None) -> Pending:
+        """Count the pending reservations of this principal (None: of the unsigned requests of the host `sender`), and
+        their instances. See Transaction.
         """
-        return self._count_pending(lambda row: row.principal == principal)
+        return self._count_pending(lambda row: (row.principal, row.sender) == (principal, sender))
 
     def count_pending_of_account(self, account: str) -> Pending:
         """Count the pending reservations of this account, and their instances. See Transaction."""
         return self._count_pending(lambda row: row.request.account == account)
 
-    def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
-        """Count the reservations whose `sequence` is above `after` and at most `upto`, by principal and account. See
-        Transaction.
+    def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None, str | None], Pending]:
+        """Count the reservations whose `sequence` is above `after` and at most `upto`, by principal, account and
+        sender. See Transaction.
         """
         names = {*self._world.reservations, *(key[1] for key in self._rows if key[0] is Reservation)}
-        found: dict[tuple[str | None, str | None], Pending] = {}
+        found: dict[tuple[str | None, str | None, str | None], Pending] = {}
         for row in self.load_reservations(names).values():
             if after < row.sequence <= upto:
-                key = row.principal, row.request.account
+                key = row.principal, row.request.account, row.sender
                 known = found.get(key, Pending())
                 found[key] = Pending(known.reservations + 1, known.instances + (row.instances or 1))
         return found

@@ -150,7 +150,7 @@ class StoredLease(msgspec.Struct, frozen=True):
 SLOTS: Final = Shape(tables.slots, Slot)
 HOLDS: Final = Shape(tables.holds, Hold)
 ACCOUNTS: Final = Shape(tables.accounts, Account)
-RESERVATIONS: Final = Shape(tables.reservations, Reservation, elsewhere=("leases",))
+RESERVATIONS: Final = Shape(tables.reservations, Reservation, elsewhere=("leases", "sender"))
 LEASES: Final = Shape(tables.leases, Lease, written=StoredLease)
 BALANCES: Final = Shape(tables.balances, BalanceSample)
 EVENTS: Final = Shape(tables.events, Event)

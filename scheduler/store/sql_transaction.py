@@ -144,9 +144,13 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         self._has_sequence = True
         return self._count("sequence", 0).start - 1
 
-    def count_pending_of_principal(self, principal: str | None) -> Pending:
-        """Count the pending reservations of this principal (None: of unsigned requests), and their instances."""
+    def count_pending_of_principal(self, principal: str | None, sender: str | None = None) -> Pending:
+        """Count the pending reservations of this principal (None: of the unsigned requests of the host `sender`), and
+        their instances. See Transaction.
+        """
         if principal is None:
+            if sender is not None:
+                return self._count_pending(fixed.PENDING_OF_SENDER, name=sender)
             return self._count_pending(fixed.PENDING_UNSIGNED)
         return self._count_pending(fixed.PENDING_OF_PRINCIPAL, name=principal)
 
@@ -154,10 +158,13 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         """Count the pending reservations of this account, and their instances. See Transaction."""
         return self._count_pending(fixed.PENDING_OF_ACCOUNT, name=account)
 
-    def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
-        """Count, by principal and account, the reservations with after < `sequence` <= upto. See Transaction."""
+    def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None, str | None], Pending]:
+        """Count, by principal, account and sender, the rows with after < `sequence` <= upto. See Transaction."""
         found = self._session.fetch(fixed.INSERTED, after=after, upto=upto)
-        return {(principal, account): Pending(int(count), int(most)) for principal, account, count, most in found}
+        return {
+            (principal, account, sender): Pending(int(count), int(most))
+            for principal, account, sender, count, most in found
+        }
 
     def _count_pending(self, statement: Executable, **values: object) -> Pending:
         ((count, instances),) = self._session.fetch(statement, **values)

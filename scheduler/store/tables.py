@@ -108,6 +108,8 @@ reservations: Final = Table(
     _text("key_hash", null=True, fixed=True),
     # NULL: stored by an older version; counted as one.
     Column("instances", BigInteger, nullable=True, info={"fixed": True}),
+    # NULL: signed, stored by an older version, or of an unknown host.
+    _text("sender", null=True, fixed=True),
 )
 Index("reservations_by_phase", reservations.c.phase, reservations.c.sequence)
 Index("reservations_by_mark", reservations.c.marked_at, reservations.c.version)
@@ -118,6 +120,7 @@ Index(
     postgresql_where=reservations.c.ended_at.is_not(None),
 )
 _PENDING: Final = reservations.c.phase == literal_column("'pending'")
+_UNSIGNED: Final = and_(_PENDING, reservations.c.principal.is_(None))
 _OF_ACCOUNT: Final = and_(_PENDING, reservations.c.account.is_not(None))
 # These indexes alone count pending reservations, without reading rows.
 Index(
@@ -126,6 +129,13 @@ Index(
     reservations.c.instances,
     sqlite_where=_PENDING,
     postgresql_where=_PENDING,
+)
+Index(
+    "reservations_pending_by_sender",
+    reservations.c.sender,
+    reservations.c.instances,
+    sqlite_where=_UNSIGNED,
+    postgresql_where=_UNSIGNED,
 )
 Index(
     "reservations_pending_by_account",

@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr
 
 from scheduler.model.reservations import Request, Reservation, is_over
 from scheduler.model.slots import Slot, without_user_data
-from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, Kind, Row
+from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, Kind, Row, as_published
 
 _ENCODER = msgspec.json.Encoder()
 _PACKER = msgspec.msgpack.Encoder()
@@ -96,8 +96,7 @@ def decode_deltas(field: str, body: bytes) -> list[Change]:
 
 
 def _describe(change: Change) -> tuple[Kind, str, int, float, str, str]:
-    if isinstance(change, Slot):
-        change = without_user_data(change)
+    change = as_published(change)
     # As text, because the MessagePack of Redis 6 has no bytes.
     body = _ENCODER.encode(change).decode()
     if isinstance(change, Gone):

@@ -11,8 +11,8 @@ from typing import Any
 from leasehold.common.heartbeats import Heartbeat
 from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.model.reservations import Reservation, is_over
-from scheduler.model.slots import Slot, without_user_data
-from scheduler.model.view import KINDS, Change, Gone, Kind, Row, View, count_rows, is_newer
+from scheduler.model.slots import Slot
+from scheduler.model.view import KINDS, Change, Gone, Kind, Row, View, as_published, count_rows, is_newer
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import Heard, SetAside, ViewUnavailableError, check_reply_address
 
@@ -67,7 +67,7 @@ class InMemoryRedis:
         changes. Delete the ended reservations and tombstones that are older than `kept_seconds`.
         """
         for each in changes:
-            change = without_user_data(each) if isinstance(each, Slot) else each
+            change = as_published(each)
             taken = self._bury(change) if isinstance(change, Gone) else self._take(change)
             if taken:
                 self.sequence += 1

@@ -313,6 +313,16 @@ class RedisRecord:
         return bool(self._client.set(f"{self._installation}:turn", 1, nx=True, px=int(seconds * 1000)))
 
     @redis_errors()
+    def has_compared_tags(self) -> bool:
+        """Return whether `keep_compared_tags` was called since Redis was empty. See ClusterRecord."""
+        return bool(self._client.exists(f"{self._installation}:compared"))
+
+    @redis_errors()
+    def keep_compared_tags(self) -> None:
+        """Record that the database was compared with the machines' tags. See ClusterRecord."""
+        self._client.set(f"{self._installation}:compared", 1)
+
+    @redis_errors()
     def begin_restore(self) -> None:
         """Mark in Redis that a backup is being restored: no process works until `end_restore`. See ClusterRecord."""
         try:

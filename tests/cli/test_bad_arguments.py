@@ -14,6 +14,9 @@ NAME = "a name (letters, digits and ._:@/+-, at most 200 characters)"
     [
         ("reserve --system s --cpus two", 'resources.cpus: expected a number >= 0, got "two"'),
         ("reserve --system s --memory -1", "resources.memory_mib: expected a number >= 0, got -1"),
+        ("reserve --system s --memory 4X", 'resources.memory_mib: expected a number >= 0, got "4X"'),
+        ("reserve --system s --cpus 500M", 'resources.cpus: expected a number >= 0, got "500M"'),
+        ("reserve --system s --resource gpus=5m", 'resources.gpus: expected a number >= 0, got "5m"'),
         ("reserve --system s --resource gpus=", 'resources.gpus: expected a number >= 0, got ""'),
         ("reserve --system s --priority -1", "priority: expected a number >= 0, got -1.0"),
         (

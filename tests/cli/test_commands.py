@@ -97,6 +97,36 @@ def test_a_reservation_is_submitted_with_all_given_options(stack: FakeIntake, ru
     }
 
 
+@pytest.mark.parametrize(
+    ("words", "resources"),
+    [
+        ("--memory 4G", {"memory_mib": 4096}),
+        ("--memory 4Gi --cpus 500m", {"cpus": 0.5, "memory_mib": 4096}),
+        ("--memory 1.5GiB", {"memory_mib": 1536}),
+        ("--memory 512M", {"memory_mib": 512}),
+        ("--memory 2t", {"memory_mib": 2 * 1024 * 1024}),
+        ("--memory 512K", {"memory_mib": 0.5}),
+        # 700 times 0.001 is not 0.7 in binary.
+        ("--cpus 700m", {"cpus": 0.7}),
+        ("--resource cpus=250m --resource memory_mib=1G", {"cpus": 0.25, "memory_mib": 1024}),
+        # The option of a resource has precedence.
+        ("--resource cpus=1 --cpus 2", {"cpus": 2}),
+    ],
+)
+def test_amounts_of_cpus_and_memory_have_units(words: str, resources: Document, stack: FakeIntake, run: Run) -> None:
+    assert run("reserve", "--system", "s", *words.split()).status == 0
+    assert stack.seen[0][1]["resources"] == resources
+
+
+def test_a_lease_is_printed_with_the_time_until_which_it_holds(stack: FakeIntake, run: Run) -> None:
+    lease = a_lease("linux-1", token=7)
+    row = a_row("r1", phase="leased", token=7, leases=(lease,), expires_at=4e9)
+    stack.publish(a_slot("linux-1", version=1), row)
+    shown = run("reserve", "--id", "r1", "--system", "s", "--wait", "5").out
+    assert ", token 7, until 2096-10-02T07:06:40Z (in " in shown
+    assert shown.endswith(") unless renewed\n")
+
+
 def test_bad_reservations_are_refused_with_a_line_for_each_fault(stack: FakeIntake, run: Run) -> None:
     faults = [
         {"index": 0, "path": "system", "expected": "a name", "got": "3"},

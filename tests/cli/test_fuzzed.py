@@ -33,6 +33,10 @@ FILES = [
     ["rules", "show", "--version", "9" * 22],
     ["doctor", "--timeout", "9" * 22],
     ["doctor", "--timeout", "nan"],
+    ["doctor", "--timeout", "inf"],
+    ["alive", "ticks", "--timeout", "inf"],
+    ["drain", "linux-1", "--timeout", "inf"],
+    ["costs", "--watch", "inf"],
     ["\x1b[2J"],
 ]
 

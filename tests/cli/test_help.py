@@ -84,8 +84,30 @@ def test_help_imports_no_heavy_module(run: Run) -> None:
     assert done.stderr.strip() == "[]"
 
 
-def test_no_arguments_print_the_help(run: Run) -> None:
-    assert run().out.startswith("Usage: leasehold")
+@pytest.mark.parametrize("path", PARENTS, ids=" ".join)
+def test_no_arguments_print_the_help(path: tuple[str, ...], run: Run) -> None:
+    found = run(*path)
+    assert (found.status, found.err, found.out) == (0, "", run(*path, "--help").out)
+
+
+@pytest.mark.parametrize("path", [(), ("reserve",), ("accounts",), ("accounts", "set")], ids=" ".join)
+def test_the_command_help_prints_the_help_of_a_command(path: tuple[str, ...], run: Run) -> None:
+    found = run("help", *path)
+    assert (found.status, found.err, found.out) == (0, "", run(*path, "--help").out)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("help nonsense", "No such command 'nonsense'"),
+        ("help accounts nonsense", "No such command 'nonsense'"),
+        ("help get r1", "leasehold get has no commands of its own, got 'r1'"),
+    ],
+)
+def test_help_for_a_command_that_does_not_exist_is_refused(words: str, complaint: str, run: Run) -> None:
+    found = run(*words.split())
+    assert (found.status, len(found.complaints)) == (2, 1)
+    assert complaint in found.err
 
 
 @pytest.mark.parametrize("module", ["leasehold", "leasehold.cli"])

@@ -84,6 +84,22 @@ def test_unsigned_reservations_count_as_those_of_one_principal() -> None:
     assert ask(harness, "r3")["ok"]
 
 
+def test_a_host_whose_unsigned_requests_are_at_the_limit_does_not_keep_out_another_one() -> None:
+    harness = with_limits(pending_per_principal=1)
+
+    def send(name: str, host: str | None) -> dict[str, Any]:
+        document = {"request": f"q-{name}", "id": name, "system": SYSTEM}
+        return accept(harness.ports, "submit", document, host=host)
+
+    assert send("r1", "web-1")["ok"]
+    assert fault_of(send("r2", "web-1"))[1] == (
+        "at most 1 pending reservations of all unsigned requests of the host web-1 (limits.pending_per_principal)"
+    )
+    assert send("r3", "web-2")["ok"]
+    assert send("r4", None)["ok"]
+    assert not send("r5", None)["ok"]
+
+
 def test_the_number_of_pending_instances_is_limited_too() -> None:
     harness = with_limits(instances_per_principal=10)
     assert ask(harness, "r1", components=[{"name": "rank", "count": 8}])["ok"]
@@ -154,14 +170,14 @@ class _CountingTransaction:
     def last_sequence(self) -> int:
         return self.sequence
 
-    def count_pending_of_principal(self, _: str | None) -> Pending:
+    def count_pending_of_principal(self, _: str | None, __: str | None) -> Pending:
         self.counts += 1
         return Pending(self.sequence, self.sequence)
 
-    def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None], Pending]:
+    def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None, str | None], Pending]:
         inserted = upto - after
         self.read += inserted
-        return {(None, None): Pending(inserted, inserted)}
+        return {(None, None, None): Pending(inserted, inserted)}
 
 
 def test_far_below_a_limit_pending_reservations_are_counted_once() -> None:

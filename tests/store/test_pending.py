@@ -29,12 +29,21 @@ def test_what_is_pending_is_counted_by_principal_and_account(store: Store) -> No
         assert [transaction.count_pending_of_account(name) for name in ("lab", "other")] == [Pending(2, 8), Pending()]
 
 
+def test_what_is_pending_of_unsigned_requests_is_counted_by_sender(store: Store) -> None:
+    rows = [a_reservation("r1", sender="web-1", instances=3), a_reservation("r2", sender="web-2"), a_reservation("r3")]
+    with store.transaction() as transaction:
+        transaction.insert_reservations(rows)
+    with store.transaction() as transaction:
+        counted = [transaction.count_pending_of_principal(None, name) for name in ("web-1", "web-2", None, "web-3")]
+    assert counted == [Pending(1, 3), Pending(1, 1), Pending(1, 1), Pending()]
+
+
 def test_what_was_inserted_after_a_number_is_counted_in_every_phase(store: Store) -> None:
     first = [a_reservation("r1", principal="ci"), a_reservation("r2", principal="ci")]
     later = [
         a_reservation("r3", principal="ci"),
         msgspec.structs.replace(a_reservation("r4", principal="ci", instances=4), request=GANG),
-        msgspec.structs.replace(a_reservation("r5", instances=4), request=GANG),
+        msgspec.structs.replace(a_reservation("r5", instances=4), request=GANG, sender="web-1"),
         a_reservation("r6", principal="ci"),
     ]
     with store.transaction() as transaction:
@@ -45,8 +54,12 @@ def test_what_was_inserted_after_a_number_is_counted_in_every_phase(store: Store
         inserted = transaction.insert_reservations(later)
         transaction.save([msgspec.structs.replace(inserted[-1], phase="cancelled")])
         counted = transaction.count_inserted(after, after + 4)
-        assert transaction.count_inserted(after, after + 1) == {("ci", None): Pending(1, 1)}
-    assert counted == {("ci", None): Pending(2, 2), ("ci", "lab"): Pending(1, 4), (None, "lab"): Pending(1, 4)}
+        assert transaction.count_inserted(after, after + 1) == {("ci", None, None): Pending(1, 1)}
+    assert counted == {
+        ("ci", None, None): Pending(2, 2),
+        ("ci", "lab", None): Pending(1, 4),
+        (None, "lab", "web-1"): Pending(1, 4),
+    }
 
 
 @pytest.mark.parametrize("limit", ["principal", "account"])

@@ -1,5 +1,6 @@
 """Single requests that wait are carried out together; nothing is lost, whatever dies or pauses meanwhile."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from leasehold.common.names import RESERVATIONS
-from scheduler.ports import EventFilter
+from leasehold.common.names import RESERVATIONS, task_name
+from scheduler.ports import EventFilter, Pending
+from tests.system.bad_messages import an_envelope
 from tests.system.processes import PATIENCE, wait_for
 from tests.system.stack import Stack
 from tests.system.test_lost_messages import Producer, awaiting_start, database_locked, is_stored
@@ -88,6 +90,40 @@ def test_requests_that_wait_are_stored_together_and_answered_one_by_one(stack: S
     assert len({row.created_at for row in rows}) <= COUNT // 2
     # Workers that other tests killed may have left records of their messages.
     wait_for(lambda: kept.issuperset(stack.redis.hkeys("unacked")), "acknowledged messages")
+
+
+def test_an_unsigned_reservation_counts_for_the_host_in_the_header_of_its_message(stack: Stack) -> None:
+    origins = ["gen7@web-1", "gen8@web-1", "gen7@web@2", "web-1", f"gen7@{'x' * 256}", "gen7@", {"a": 1}, None]
+    names, run = make_names(len(origins)), uuid4().hex[:8]
+    origins = [each.replace("@web", f"@{run}") if isinstance(each, str) else each for each in origins]
+    with waiting_intake(stack):
+        for name, origin in zip(names, origins, strict=True):
+            document = {"request": name, "reply_to": f"leasehold:reply:{name}", "id": name, "pool": "linux"}
+            task = task_name(RESERVATIONS, "submit")
+            envelope = an_envelope(RESERVATIONS, task, [[{**document, "priority": 0}], {}, None], name)
+            # A message of another program may have no such header.
+            envelope["headers"] |= {} if origin is None else {"origin": origin}
+            stack.redis.lpush(RESERVATIONS, json.dumps(envelope))
+    await_answers(stack, [f"leasehold:reply:{name}" for name in names])
+    rows = stack.services.ports.store.find_reservations(ids=names)
+    assert len(rows) == len(names)
+    with stack.services.ports.store.transaction() as transaction:
+        last = max(row.sequence for row in rows)
+        counted = transaction.count_inserted(min(row.sequence for row in rows) - 1, last)
+        assert counted == {
+            (None, None, f"{run}-1"): Pending(2, 2),
+            (None, None, f"{run}@2"): Pending(1, 1),
+            (None, None, None): Pending(5, 5),
+        }
+        assert transaction.count_pending_of_principal(None, f"{run}-1") == Pending(2, 2)
+    answer = stack.ask("query", {"ids": names[:1]})
+    assert "sender" not in answer["reservations"][0]
+    view = stack.services.ports.view_cache.load()
+    assert view is not None
+    assert view.reservations[names[0]].sender is None
+    stored = stack.redis.hget("leasehold:view:reservations", names[0])
+    assert names[0] in str(stored)
+    assert run not in str(stored)
 
 
 def test_a_bad_request_is_refused_alone(stack: Stack) -> None:

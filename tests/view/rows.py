@@ -6,8 +6,8 @@ from typing import Any
 
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Reservation
-from scheduler.model.slots import Slot, without_user_data
-from scheduler.model.view import Change, View
+from scheduler.model.slots import Slot
+from scheduler.model.view import Change, View, as_published
 from tests.builders import NOW, a_reservation, a_slot
 
 
@@ -79,6 +79,6 @@ def newest(changes: list[Change]) -> View:
     return view
 
 
-def as_in_view(rows: Iterable[object]) -> list[Any]:
+def as_in_view(rows: Iterable[Change]) -> list[Any]:
     """Return rows of the database as the view has them."""
-    return [without_user_data(row) if isinstance(row, Slot) else row for row in rows]
+    return [as_published(row) for row in rows]

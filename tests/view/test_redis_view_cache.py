@@ -73,7 +73,7 @@ def test_user_data_of_an_earlier_version_is_deleted_by_the_audit(
     leader, earlier = open_view_caches(open_redis, redis_url)
     slot = msgspec.structs.replace(slot_at(1, "linux-2"), launch_request=LAUNCH_REQUESTS[kind][0])
     with monkeypatch.context() as patched:
-        patched.setattr("scheduler.view.codec.without_user_data", lambda slot: slot)
+        patched.setattr("scheduler.view.codec.as_published", lambda change: change)
         assert earlier.publish([slot])
     assert has_secret(redis_client)
     leader = leader if way == "catch_up" else RedisViewCache(open_redis(redis_url))

@@ -66,6 +66,18 @@ def test_of_a_launch_request_the_view_has_only_the_image(cluster: Cluster, kind:
     assert cluster.leader.matches_copy()
 
 
+def test_the_view_does_not_have_the_hosts_of_senders(cluster: Cluster) -> None:
+    old, new = (reservation_at(1, name, sender="web-1") for name in ("r1", "r2"))
+    cluster.leader.rebuild([old])
+    reader = cluster.make()
+    assert reader.load() is not None
+    assert cluster.writer.publish([new])
+    copies = [reader.catch_up(), cluster.make().load()]
+    found = [copy.reservations for copy in copies if copy is not None]
+    assert found == [{name: reservation_at(1, name) for name in ("r1", "r2")}] * 2
+    assert cluster.leader.matches_copy()
+
+
 def test_a_process_that_never_copied_the_view_cannot_catch_up(cluster: Cluster) -> None:
     assert cluster.writer.catch_up() is None
 

@@ -35,12 +35,13 @@ MOST_TRIES: Final = 3
 @dataclass(frozen=True)
 class Message:
     """A request as it arrived: the verb, the document, and the verified sender. The sender is None if the request was
-    not signed.
+    not signed. `host`: the host that sent it, unproven; None: it is unknown.
     """
 
     verb: str
     document: object
     principal: Principal | None = None
+    host: str | None = None
 
 
 Outcome = Answer | Exception
@@ -54,7 +55,7 @@ def accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
 
 
 def _accept_gathered(ports: Ports, messages: Sequence[Message]) -> list[Outcome]:
-    checked = [check_request(each.verb, each.document, principal=each.principal) for each in messages]
+    checked = [check_request(each.verb, each.document, principal=each.principal, host=each.host) for each in messages]
     outcomes: dict[int, Outcome] = {}
     for stage in _stages(checked):
         # Submissions lock the counter of insertions before any reservation, so they have a transaction of their own.

@@ -108,6 +108,8 @@ class Request:
     cause: Cause
     principal: Principal | None
     """The verified sender; None: the request was not signed."""
+    host: str | None = None
+    """The host that sent the request, by the unproven header of its message; None: it is unknown."""
 
     @property
     def sender(self) -> str | None:
@@ -116,7 +118,13 @@ class Request:
 
 
 def accept(
-    ports: Ports, verb: str, document: object, *, operator: bool = False, principal: Principal | None = None
+    ports: Ports,
+    verb: str,
+    document: object,
+    *,
+    operator: bool = False,
+    principal: Principal | None = None,
+    host: str | None = None,
 ) -> Answer:
     """Carry out one request (one document, or a list of documents under `items`) and return its answer.
 
@@ -125,9 +133,9 @@ def accept(
 
     `operator`: the request comes from an operator's tool on the host and needs no signature. `principal`: the verified
     sender, or None if the message was not signed. A repeated request gets the stored answer only if the same principal
-    sends it.
+    sends it. `host`: the host that sent the message; None: it is unknown.
     """
-    request = check_request(verb, document, operator=operator, principal=principal)
+    request = check_request(verb, document, operator=operator, principal=principal, host=host)
     answer = execute(ports, [request])[0] if isinstance(request, Request) else request
     count_results(ports.meter, principal, answer)
     return answer
@@ -146,7 +154,12 @@ def count_results(meter: Meter, principal: Principal | None, answer: Answer) -> 
 
 
 def check_request(
-    verb: str, document: object, *, operator: bool = False, principal: Principal | None = None
+    verb: str,
+    document: object,
+    *,
+    operator: bool = False,
+    principal: Principal | None = None,
+    host: str | None = None,
 ) -> Request | Answer:
     """Check the verb, the documents and the role of a request's sender (`principal`; None: unsigned), without the
     database. Return the checked request, or the answer that refuses it.
@@ -169,7 +182,7 @@ def check_request(
         return _join([refuse_item(item, index) for index, item in enumerate(items)], single=is_single)
     is_operator = operator or verb in OPERATOR_VERBS or (principal is not None and principal.role == "operator")
     cause: Cause = "cloud" if verb in HOST_VERBS else "operator" if is_operator else "holder"
-    return Request(request, verb, items, is_single, cause, principal)
+    return Request(request, verb, items, is_single, cause, principal, host)
 
 
 def execute(ports: Ports, requests: Sequence[Request]) -> list[Answer]:
@@ -213,7 +226,7 @@ def _execute(ports: Ports, requests: Sequence[Request], stored: StoredRules) -> 
         change_set: ChangeSet | None = None
         if new:
             if is_submission:
-                submissions = [Submission(each.items, each.cause, each.principal) for each in new]
+                submissions = [Submission(each.items, each.cause, each.principal, each.host) for each in new]
                 results, change_set = submit(transaction, rules, submissions, misfits, ports.admission)
             else:
                 work = UnitOfWork(transaction, new[0].cause, principal=new[0].principal)

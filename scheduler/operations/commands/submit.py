@@ -89,25 +89,28 @@ def foresee(store: Store, known: KnownSlots, rules: Rules, items: Sequence[Item]
 @dataclass(frozen=True)
 class Submission:
     """One request that submits reservations: its documents (one for each reservation), the cause for events, and the
-    verified sender (None: the request was not signed).
+    verified sender (None: the request was not signed). `host`: the host that sent an unsigned request; None: it is
+    unknown.
     """
 
     items: Sequence[Item]
     cause: Cause = "holder"
     principal: Principal | None = None
+    host: str | None = None
 
     def new_rows(self, rules: Rules, now: float) -> dict[str, Reservation]:
         """Return, by id, the reservations that the documents describe. If an id occurs twice, the first document
         counts.
         """
         sender = None if self.principal is None else self.principal.name
+        host = self.host if sender is None else None
         found: dict[str, Reservation] = {}
         sharing: dict[int, Reservation] = {}
         for item in self.items:
             if isinstance(item, ReservationDocument) and item.id not in found:
                 alike = sharing.get(id(item.request))
                 if alike is None:
-                    alike = sharing[id(item.request)] = new_reservation(item, rules, now, sender)
+                    alike = sharing[id(item.request)] = new_reservation(item, rules, now, sender, host)
                 # Documents that share their request differ in these two fields only: see ReservationReader.
                 found[item.id] = msgspec.structs.replace(alike, id=item.id, key_hash=item.key_hash)
         return found
@@ -211,9 +214,11 @@ def _answer_all(
     return results
 
 
-def new_reservation(item: ReservationDocument, rules: Rules, now: float, principal: str | None = None) -> Reservation:
+def new_reservation(
+    item: ReservationDocument, rules: Rules, now: float, principal: str | None = None, sender: str | None = None
+) -> Reservation:
     """Return the pending reservation that a submitted document describes, created now by this principal (None: the
-    request was not signed). Stores nothing.
+    request was not signed, and `sender` is its host if that is known). Stores nothing.
     """
     request = item.request
     return Reservation(
@@ -226,6 +231,7 @@ def new_reservation(item: ReservationDocument, rules: Rules, now: float, princip
         principal=principal,
         key_hash=item.key_hash,
         instances=request.instances,
+        sender=sender,
     )
 
 

@@ -23,7 +23,7 @@ from scheduler.model.transitions import INACTIVE
 from scheduler.operations.jump import jump_above_tags
 from scheduler.operations.machines.batch import is_of_batch
 from scheduler.operations.machines.launch import describe_machine, end_quota_holds, list_quota_holds_of, settle_machine
-from scheduler.operations.machines.twins import leave_to_twin, watch_twins
+from scheduler.operations.machines.twins import FRESH_SECONDS, leave_to_twin, watch_twins
 from scheduler.operations.machines.unbound import (
     NOT_REFUSED,
     STRANGER_SECONDS,
@@ -88,7 +88,7 @@ def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconcile
     a launch in this database are changed. Raises CloudError if EC2 refuses a call.
 
     If a machine's tag has a higher term or token than the database, the database is an older state, and its numbers
-    jump as after a restore.
+    jump as after a restore. Beside another installation this is done once, see `jump_above_tags`.
     """
     if not ports.store.rules_version():
         return Reconciled()
@@ -97,17 +97,17 @@ def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconcile
     ours, foreign = split_foreign(machines, row.identity)
     slots = ports.store.find_slots()
     twin = watch_twins(ports, ours, slots, row.now)
-    if twin is None:
-        jump_above_tags(ports, ours, row)
-    else:
+    jump_above_tags(ports, ours, row, has_twin=twin is not None)
+    if twin is not None:
         ours = leave_to_twin(ours, slots)  # promise: twin-spared
     reconciled = _reconcile_ours(ports, ours, slots, row.identity, orphan_seconds)
     refuse_foreign_machines(foreign, row.identity)
     if twin is not None:
         raise ForeignMachineError(
-            f"EC2 machine {twin.id} has a sign of life of another installation of cluster {row.identity}"
-            f" ({twin.alive}): this database is a copy of that of the other one, or the other way round."
-            " Machines without a launch here are not touched. Give each installation an aws.cluster of its own"
+            f"EC2 machine {twin.id} has a sign of life of another installation of cluster {row.identity},"
+            f" or this one before its Redis was emptied ({twin.alive}). Machines without a launch here are not touched"
+            f" until all such signs are {FRESH_SECONDS / 60:.0f} minutes old. If another installation works with a copy"
+            " of this database, give each of the two an aws.cluster of its own"
         )
     return reconciled
 

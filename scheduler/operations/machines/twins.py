@@ -6,6 +6,7 @@ Both have the same cluster identity. They have different Redis servers, and the 
 
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from typing import Final
 
 from scheduler.model.slots import Machine, Slot
@@ -18,8 +19,10 @@ FRESH_SECONDS: Final = 3 * RENEW_SECONDS
 """Age in seconds from which a sign of life no longer counts."""
 MOST_SIGNED: Final = 3
 MOST_DIGITS: Final = 12
-LEAST_AGE_SECONDS: Final = 120.0
-"""Age in seconds from which a machine gets a sign. A machine without a slot is not ended before it is older."""
+LEAST_AGE_SECONDS: Final = 60.0
+"""Age in seconds from which a machine gets a sign, and the shortest time between two calls that sign machines. So a new
+machine has a sign before another installation may end it as a machine without a slot.
+"""
 
 
 def watch_twins(ports: Ports, machines: Sequence[Machine], slots: Sequence[Slot], now: float) -> Machine | None:
@@ -37,7 +40,8 @@ def watch_twins(ports: Ports, machines: Sequence[Machine], slots: Sequence[Slot]
     chosen = sorted(own, key=lambda each: (not each.alive.startswith(name), each.launched_at or 0.0, each.id))[
         :MOST_SIGNED
     ]
-    if chosen and ports.record.take_turn(RENEW_SECONDS):
+    due = [each for each in chosen if not each.alive.startswith(name) or _find_age(each, now) >= RENEW_SECONDS]
+    if due and ports.record.take_turn(LEAST_AGE_SECONDS):
         with suppress(CloudError):
             ports.fleet.show_life([each.id for each in chosen], f"{name} {now:.0f}")
     return next(iter(others), None)
@@ -54,10 +58,14 @@ def _is_fresh(machine: Machine, own: str, now: float) -> bool:
     """Return whether a machine has a fresh sign of another installation than `own`. The clocks of two databases may
     differ, so a sign may also be of a later time.
     """
-    name, _, at = machine.alive.partition(" ")
-    return (
-        bool(name) and name != own and at.isdigit() and len(at) <= MOST_DIGITS and abs(now - int(at)) <= FRESH_SECONDS
-    )
+    name = machine.alive.partition(" ")[0]
+    return bool(name) and name != own and _find_age(machine, now) <= FRESH_SECONDS
+
+
+def _find_age(machine: Machine, now: float) -> float:
+    """Return the age of a machine's sign in seconds; infinity if its time cannot be read."""
+    at = machine.alive.partition(" ")[2]
+    return abs(now - int(at)) if at.isdigit() and len(at) <= MOST_DIGITS else inf
 
 
 def _is_old_enough(machine: Machine, now: float) -> bool:
