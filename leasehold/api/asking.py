@@ -1,11 +1,13 @@
 """Send requests to workers for HTTP clients. The body and the path of the HTTP request make the document of a verb, and
 the answer of the worker is the HTTP response.
 
-The worker checks the document, as it checks the documents of all other senders. This process adds nothing else to the
-document. In particular it adds no key of a reservation: the sender of the HTTP request has the keys.
+The worker checks the document, as it checks the documents of all other senders. This process adds an id to each
+submitted reservation that has none, and nothing else. In particular it adds no key of a reservation: the sender of the
+HTTP request has the keys.
 """
 
 import hashlib
+import secrets
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +19,7 @@ from leasehold.api.rows import write_joined
 from leasehold.api.service import Service, check_right, find_caller, read_body, respond
 from leasehold.common.http_routes import LONGEST_WAIT_SECONDS, NUMBERS, REQUEST_HEADER, Route, quote_id
 from leasehold.errors import LeaseholdError, Overloaded
-from leasehold.web.caller import READS
+from leasehold.web.caller import READS, Caller
 from leasehold.web.places import Places
 from leasehold.web.problems import describe_refusal
 from leasehold.web.problems import respond as respond_problem
@@ -54,6 +56,9 @@ class Asking:
         query.end()
         _add_path(document, route, request)
         key = _take_key(document, request)
+        if verb == "submit":
+            caller = find_caller(request)
+            _name_reservations(document, None if key is None else _make_id(_find_sender(caller), verb, key))
         answer = await self.send(request, verb, document, timeout, key, has_row=has_row)
         if not answer.get("ok") and "results" not in answer:
             return respond_problem(describe_refusal(answer.get("errors", [])))
@@ -78,7 +83,7 @@ class Asking:
         in time, Overloaded if too many requests wait, and Unavailable if Redis does not answer.
         """
         client, caller = await self._service.open_client(request), find_caller(request)
-        sender = caller.principal or caller.name
+        sender = _find_sender(caller)
         name = None if key is None else _make_id(sender, verb, key)
         with self._places.using(sender) as has_place:
             if not has_place:
@@ -131,11 +136,30 @@ def _take_key(document: dict[str, Any], request: Request) -> str | None:
     return key
 
 
+def _name_reservations(document: dict[str, Any], name: str | None) -> None:
+    """Add an id to each reservation of a submission that has none. `name`: the id of the request if its caller has
+    chosen one; a copy of the request then gets the same ids. None: the ids are random.
+    """
+    seed = name or secrets.token_hex()
+    items = document.get(_ITEMS)
+    for index, each in enumerate(items if isinstance(items, list) else [document]):
+        if isinstance(each, dict) and each.get("id") is None and _ITEMS not in each:
+            each["id"] = f"r-{_hash(seed, str(index))[:16]}"
+
+
+def _find_sender(caller: Caller) -> str:
+    return caller.principal or caller.name
+
+
 def _make_id(sender: str, verb: str, key: str) -> str:
     """Return the id under which workers know a request to which its caller gave the id `key`. Each caller has ids of
     its own, so that the same key of two callers, or of two verbs, names two requests.
     """
-    return hashlib.sha256(f"{sender}\n{verb}\n{key}".encode()).hexdigest()[:40]
+    return _hash(sender, verb, key)[:40]
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _describe(document: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from leasehold.errors import Fault
 from leasehold.web.money import BudgetReport, CostReport
 from leasehold.web.problems import Problem
 from scheduler.model import validation as kinds
-from scheduler.model.command_schemas import SCHEMAS
+from scheduler.model.command_schemas import SCHEMAS, ReservationDocument
 from scheduler.model.documents import Document
 from scheduler.model.transitions import Phase
 from scheduler.operations.market.offers import Offer
@@ -141,9 +141,17 @@ def make_components() -> dict[str, Schema]:
     found["Problem"]["properties"]["errors"]["items"] = {"$ref": f"{PREFIX}Fault"}
     for document in list_documents(SCHEMAS.values()):
         found[document.__name__] = make_document_schema(document)
+    _let_server_name(found[ReservationDocument.__name__])
     # Defaults become JSON: a tuple, for example, a list.
     plain: dict[str, Schema] = msgspec.json.decode(msgspec.json.encode(found))
     return plain
+
+
+def _let_server_name(submission: Schema) -> None:
+    """Make the id optional in the schema of a submitted reservation, as the server adds missing ones."""
+    text = "without an id the server makes one: then only an Idempotency-Key makes it safe to repeat the request"
+    submission["properties"]["id"] = {"anyOf": [_NAME, {"type": "null"}], "description": text}
+    del submission["required"]
 
 
 def list_documents(documents: Iterable[type[Document]]) -> list[type[Document]]:

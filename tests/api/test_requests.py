@@ -47,6 +47,31 @@ def test_a_submission_is_answered_with_the_place_of_the_reservation(api: Caller,
     assert sent(intake) == [("submit", {"id": "a/b", "system": "s"})]
 
 
+def test_a_submission_without_an_id_gets_one(api: Caller, intake: FakeIntake) -> None:
+    replies = [api.post("/reservations", {"system": "s", **more}) for more in ({}, {"id": None})]
+    assert [reply.status for reply in replies] == [201, 201]
+    made = [document["id"] for _, document in sent(intake)]
+    assert made == [reply.content["reservation"] for reply in replies]
+    assert len({*made}) == 2
+    items = [{"system": "s"}, {"system": "s", "id": "mine"}, {"system": "s"}]
+    api.post("/reservations", {"items": items})
+    _, document = sent(intake)[-1]
+    first, second, third = document["items"]
+    assert second["id"] == "mine"
+    assert len({first["id"], third["id"], *made}) == 4
+
+
+def test_a_repeated_submission_gets_the_same_ids(api: Caller, console: Console, intake: FakeIntake) -> None:
+    shop = enter_as(console, "shop", "producer")
+    for caller in (api, api, shop):
+        caller.post("/reservations", {"system": "s"}, Idempotency_Key="order 17")
+        caller.post("/reservations", {"items": [{"system": "s"}, {"system": "s"}]}, Idempotency_Key="order 18")
+    asked = [document.get("items", [document]) for _, document in intake.seen]
+    ids = [tuple(item["id"] for item in items) for items in asked]
+    assert ids[:2] == ids[2:4]
+    assert len({name for names in ids for name in names}) == 6
+
+
 @pytest.mark.parametrize("verb", sorted(ROUTES.keys() - {"submit", "query", "conditions", "preview", "apply", "rules"}))
 def test_the_field_in_the_path_and_the_body_make_the_document(verb: str, api: Caller, intake: FakeIntake) -> None:
     """An id may contain a slash, which is %2F in the path."""
