@@ -1,18 +1,21 @@
 """The public package: the client for producers, the command line and the embedded stack.
 
 A producer needs only `from leasehold import Client`. This import does not load the packages `tasks`, `scheduler` and
-`workers`, or the libraries that they need.
+`workers`, or the libraries that they need. All types that annotations of the client's methods and results name are
+importable from here, too.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.errors import (
     BadCredentials,
     Ended,
+    Fault,
     LeaseholdError,
     NoStack,
     NotAnswered,
+    Overloaded,
     Refused,
     Unavailable,
     Unknown,
@@ -20,41 +23,177 @@ from leasehold.errors import (
 )
 
 if TYPE_CHECKING:
-    from leasehold.client import Client
+    from leasehold.canaries import Probe
     from leasehold.client.async_client import AsyncClient
-    from leasehold.client.lease import Lease
+    from leasehold.client.async_hosts import AsyncHints, AsyncHosts
+    from leasehold.client.async_lease import AsyncLease, AsyncLost
+    from leasehold.client.async_watch import AsyncWatch, AsyncWatches
+    from leasehold.client.client import Client
+    from leasehold.client.commands import AccountFields
+    from leasehold.client.display import Table
+    from leasehold.client.hosts import Hosts
+    from leasehold.client.lease import Lease, Lost
+    from leasehold.client.lease_changes import Change
+    from leasehold.client.models import (
+        Account,
+        Answer,
+        Component,
+        Condition,
+        Conditions,
+        Explanation,
+        Host,
+        Hosted,
+        Note,
+        Placement,
+        Request,
+        Reservation,
+        Slot,
+        SmallestChange,
+        Wait,
+    )
+    from leasehold.client.ports import Hints, Joined
+    from leasehold.client.reservation_fields import CallbackFields, ComponentFields, ReservationFields
+    from leasehold.client.rules import (
+        AccountLoss,
+        Departure,
+        Ending,
+        NextTick,
+        RuleChange,
+        RulesApplied,
+        RulesInForce,
+        RulesPreview,
+        RulesVersion,
+        TwoCounts,
+        Unservable,
+    )
+    from leasehold.client.watch import Watch
+    from leasehold.common.clock import ProcessOffset
 
     __version__: str
 
 __all__ = [
+    "Account",
+    "AccountFields",
+    "AccountLoss",
+    "Answer",
     "AsyncClient",
+    "AsyncHints",
+    "AsyncHosts",
+    "AsyncLease",
+    "AsyncLost",
+    "AsyncWatch",
+    "AsyncWatches",
     "BadCredentials",
+    "CallbackFields",
+    "Change",
     "Client",
+    "Component",
+    "ComponentFields",
+    "Condition",
+    "Conditions",
+    "Departure",
     "Ended",
+    "Ending",
+    "Explanation",
+    "Fault",
+    "Hints",
+    "Host",
+    "Hosted",
+    "Hosts",
+    "Joined",
     "Lease",
     "LeaseholdError",
+    "Lost",
+    "NextTick",
     "NoStack",
     "NotAnswered",
+    "Note",
+    "Overloaded",
+    "Placement",
+    "Probe",
+    "ProcessOffset",
     "Refused",
+    "Request",
+    "Reservation",
+    "ReservationFields",
+    "RuleChange",
+    "RulesApplied",
+    "RulesInForce",
+    "RulesPreview",
+    "RulesVersion",
+    "Slot",
+    "SmallestChange",
+    "Table",
+    "TwoCounts",
     "Unavailable",
     "Unknown",
+    "Unservable",
     "UntrustedFolder",
+    "Wait",
+    "Watch",
     "__version__",
 ]
+_NAMES: Final = {
+    "canaries": ("Probe",),
+    "client.async_client": ("AsyncClient",),
+    "client.async_hosts": ("AsyncHints", "AsyncHosts"),
+    "client.async_lease": ("AsyncLease", "AsyncLost"),
+    "client.async_watch": ("AsyncWatch", "AsyncWatches"),
+    "client.client": ("Client",),
+    "client.commands": ("AccountFields",),
+    "client.display": ("Table",),
+    "client.hosts": ("Hosts",),
+    "client.lease": ("Lease", "Lost"),
+    "client.lease_changes": ("Change",),
+    "client.models": (
+        "Account",
+        "Answer",
+        "Component",
+        "Condition",
+        "Conditions",
+        "Explanation",
+        "Host",
+        "Hosted",
+        "Note",
+        "Placement",
+        "Request",
+        "Reservation",
+        "Slot",
+        "SmallestChange",
+        "Wait",
+    ),
+    "client.ports": ("Hints", "Joined"),
+    "client.reservation_fields": ("CallbackFields", "ComponentFields", "ReservationFields"),
+    "client.rules": (
+        "AccountLoss",
+        "Departure",
+        "Ending",
+        "NextTick",
+        "RuleChange",
+        "RulesApplied",
+        "RulesInForce",
+        "RulesPreview",
+        "RulesVersion",
+        "TwoCounts",
+        "Unservable",
+    ),
+    "client.watch": ("Watch",),
+    "common.clock": ("ProcessOffset",),
+}
+"""Module of this package -> the names that are imported from it at their first use."""
+_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Return `Client`, `AsyncClient` or `Lease`, imported at the first use of the name, or `__version__`, the version
-    of the installed distribution.
+    """Return a public name, imported at its first use, or `__version__`, the version of the installed distribution.
 
     The clients import redis, which is slow. A program that needs only the errors does not import redis. Raises
     AttributeError for any other name.
     """
-    match name:
-        case "Client" | "Lease" | "AsyncClient":
-            return getattr(import_module("leasehold.client"), name)
-        case "__version__":
-            from importlib.metadata import version  # noqa: PLC0415 - most programs do not need it
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415 - most programs do not need it
 
-            return version("leasehold")
+        return version("leasehold")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
