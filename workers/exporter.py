@@ -43,6 +43,7 @@ def main() -> int:
             RedisViewCache(client, prefix).read_report,
             QueueWatch(broker, clock.now).read,
             ClockWatch(client, prefix, clock).read,
+            settings.metrics.per_slot,
         )
         check = partial(MembershipCheck().compare, store, RedisRecord(client, prefix))
         serve_metrics(sources, settings.metrics.host, settings.metrics.port, check)

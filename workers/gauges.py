@@ -49,8 +49,12 @@ def make_gauge(name: str, about: str, labels: Sequence[str], values: Mapping[Lab
     return family
 
 
-def measure_store(store: Store, rules: Rules, accounts: Sequence[Account]) -> Iterator[Family]:
-    """Yield the gauges that are computed from the database alone, without the report of a tick."""
+def measure_store(
+    store: Store, rules: Rules, accounts: Sequence[Account], *, per_slot: bool = False
+) -> Iterator[Family]:
+    """Yield the gauges that are computed from the database alone, without the report of a tick. `per_slot`: also those
+    with samples for each slot.
+    """
     found = store.count_phases()
     phases = {(phase,): found.get(phase, 0) for phase in PHASES}
     yield make_gauge("leasehold_reservations", "Reservations by phase", ["phase"], phases)
@@ -66,14 +70,15 @@ def measure_store(store: Store, rules: Rules, accounts: Sequence[Account]) -> It
     yield GaugeMetricFamily("leasehold_clock_reference_offset_seconds", about, ahead)
     held = store.find_reservations(phases=["leased", "revoking"], limit=MOST_LEASED)
     slots = store.find_slots()
-    yield from _measure_fleet(slots, rules, held, store.now())
+    yield from _measure_fleet(slots, rules, store.now())
+    yield from _measure_resources(held, slots, rules, per_slot=per_slot)
     yield _measure_refused_ends(slots, store.find_holds(), rules)
     yield from measure_accounts(accounts, held)
 
 
-def _measure_fleet(slots: list[Slot], rules: Rules, held: Sequence[Reservation], now: float) -> Iterator[Family]:
-    """Yield the gauges of slots: their number and price by pool and state, the numbers of slots online and offline, and
-    the used and free resources of slots in service.
+def _measure_fleet(slots: list[Slot], rules: Rules, now: float) -> Iterator[Family]:
+    """Yield the gauges of slots: their number and price by pool and state, and the numbers of slots online and
+    offline.
     """
     states: Counter[tuple[str, str]] = Counter()
     prices: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -95,7 +100,6 @@ def _measure_fleet(slots: list[Slot], rules: Rules, held: Sequence[Reservation],
     about = "Price an hour of the slots of a pool in a state, by their offerings"
     priced = {(pool, state): prices[pool, state] for pool in rules.pools for state in SLOT_STATES}
     yield make_gauge("leasehold_slots_price", about, labels, priced)
-    yield from _measure_resources(held, slots, rules)
 
 
 def _measure_refused_ends(slots: Iterable[Slot], holds: Iterable[Hold], rules: Rules) -> Family:
@@ -110,15 +114,18 @@ def _measure_refused_ends(slots: Iterable[Slot], holds: Iterable[Hold], rules: R
     return make_gauge("leasehold_ends_refused", "Machines that EC2 refuses to end", ["pool"], refused)
 
 
-def _measure_resources(held: Sequence[Reservation], slots: list[Slot], rules: Rules) -> Iterator[Family]:
+def _measure_resources(
+    held: Sequence[Reservation], slots: list[Slot], rules: Rules, *, per_slot: bool
+) -> Iterator[Family]:
+    """Yield the gauges of the used and free resources of slots in service: by pool, and `per_slot` for each slot."""
     leased: dict[tuple[str, int], Resources] = {}
     for row in held:
         for lease in row.leases:
             # A lease of an earlier machine of its slot takes nothing of the present one.
             key = lease.slot, lease.epoch
             leased[key] = add(leased.get(key, {}), lease.resources)
-    used: dict[tuple[str, ...], float] = {}
-    available: dict[tuple[str, ...], float] = {}
+    used: dict[tuple[str, str, str], float] = {}
+    available: dict[tuple[str, str, str], float] = {}
     for slot in slots:
         if slot.state not in HOLDING:
             continue
@@ -129,11 +136,28 @@ def _measure_resources(held: Sequence[Reservation], slots: list[Slot], rules: Ru
         for name in sorted({*capacity, *taken}):
             used[slot.pool, slot.id, name] = taken.get(name, 0.0)
             available[slot.pool, slot.id, name] = free.get(name, 0.0)
-    labels = ["pool", "slot", "resource"]
-    about = "Leased amount of a resource of a slot in service"
-    yield make_gauge("leasehold_slot_resources_used", about, labels, used)
-    about = "Free amount of a resource of a slot in service, never below 0"
-    yield make_gauge("leasehold_slot_resources_available", about, labels, available)
+    for kind, about, amounts in (
+        ("used", "Leased amount of a resource", used),
+        ("available", "Free amount of a resource, never below 0,", available),
+    ):
+        of_pools = _sum_by_pool(amounts, rules)
+        yield make_gauge(
+            f"leasehold_pool_resources_{kind}", f"{about} of the slots in service", ["pool", "resource"], of_pools
+        )
+        if per_slot:
+            labels = ["pool", "slot", "resource"]
+            yield make_gauge(f"leasehold_slot_resources_{kind}", f"{about} of a slot in service", labels, amounts)
+
+
+def _sum_by_pool(amounts: Mapping[tuple[str, str, str], float], rules: Rules) -> dict[tuple[str, str], float]:
+    """Return the sums of amounts of slots by pool and resource. A resource of a pool without slots has the sum 0."""
+    sums: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for name, pool in rules.pools.items():
+        for resources in (pool.resources, *(each.resources for each in pool.offering_by_key.values())):
+            sums.update({(name, resource): 0.0 for resource in resources or ()})
+    for (pool_name, _, resource), amount in amounts.items():
+        sums[pool_name, resource] += amount
+    return sums
 
 
 def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Family]:

@@ -62,6 +62,8 @@ class Sources:
     read_queues: Callable[[], Mapping[str, WaitingMessages]] = dict
     read_clocks: Callable[[], Sequence[ProcessOffset]] = list
     """Function that returns by how much the wall clock of each process differs from cluster time."""
+    per_slot: bool = False
+    """Whether there are gauges with samples for each slot (setting `metrics.per_slot`)."""
 
 
 def collect(sources: Sources) -> Iterator[Family]:
@@ -72,7 +74,7 @@ def collect(sources: Sources) -> Iterator[Family]:
     with suppress(StoreUnavailableError):
         loaded = store.load_rules().rules
         known = [account for account in store.find_accounts() if not account.forgotten]
-        gauges = [*measure_store(store, loaded, known), *measure_costs(store, loaded)]
+        gauges = [*measure_store(store, loaded, known, per_slot=sources.per_slot), *measure_costs(store, loaded)]
         rules, accounts = loaded, known
     probed, counts = _read_counts(sources, rules, accounts)
 

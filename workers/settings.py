@@ -186,6 +186,8 @@ class MetricsSettings(Document):
     """Address on which the metrics process listens."""
     port: Port = 9108
     """Port on which the metrics process listens."""
+    per_slot: bool = False
+    """Whether there are metrics of the resources of each slot, beside those of each pool: a series a resource."""
 
 
 class FlowerSettings(Document):

@@ -24,6 +24,7 @@ def list_gauges() -> set[tuple[str, str]]:
         lambda: {"view_lag": 0.0},
         lambda: {"ticks": WaitingMessages(0, 0.0)},
         lambda: [ProcessOffset("beat", "alpha", 0.0)],
+        per_slot=True,
     )
     families = collect(sources)
     return {(family.name, family.type) for family in families if family.type == "gauge"}

@@ -149,8 +149,10 @@ def make_rules(transaction: Transaction) -> None:
     transaction.save_rules(document, 0)
 
 
-def scrape(store: Store, meter: RedisMeter, view_cache: RedisViewCache | None = None) -> Samples:
-    sources = Sources(store, meter.read, view_cache.read_report if view_cache else dict)
+def scrape(
+    store: Store, meter: RedisMeter, view_cache: RedisViewCache | None = None, *, per_slot: bool = False
+) -> Samples:
+    sources = Sources(store, meter.read, view_cache.read_report if view_cache else dict, per_slot=per_slot)
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in collect(sources)
@@ -263,12 +265,30 @@ def test_slots_are_exported_with_their_used_and_free_resources(redis_client: red
     assert [of(samples, f"leasehold_slots_{state}", pool="linux") for state in ("online", "offline")] == [1, 0]
     assert of(samples, "leasehold_slots_price", pool="linux", state="booting") == 0.25
     assert of(samples, "leasehold_slots_price", pool="linux", state="launching") == 0
-    where = {"pool": "desks", "slot": "desks-1"}
+    for resource, used, free in (("cpus", 3, 5), ("gpus", 0, 1)):
+        assert of(samples, "leasehold_pool_resources_used", pool="desks", resource=resource) == used
+        assert of(samples, "leasehold_pool_resources_available", pool="desks", resource=resource) == free
+    detailed, where = scrape(store, meter, per_slot=True), {"pool": "desks", "slot": "desks-1"}
     for resource, used, free in (("cpus", 3, 1), ("gpus", 0, 1)):
-        assert of(samples, "leasehold_slot_resources_used", resource=resource, **where) == used
-        assert of(samples, "leasehold_slot_resources_available", resource=resource, **where) == free
+        assert of(detailed, "leasehold_slot_resources_used", resource=resource, **where) == used
+        assert of(detailed, "leasehold_slot_resources_available", resource=resource, **where) == free
     assert of(samples, "leasehold_probe_age_seconds_max") == 40
     assert of(samples, "leasehold_time_to_ready_seconds_count", pool="linux") == 0
+
+
+def test_the_number_of_series_grows_with_the_slots_only_by_a_setting(redis_client: redis.Redis) -> None:
+    meter = RedisMeter(redis_client)
+
+    def count_series(slots: int, *, per_slot: bool) -> int:
+        store = MemoryStore(lambda: NOW)
+        with store.transaction() as transaction:
+            make_rules(transaction)
+            transaction.save([a_slot(f"desks-{at}", resources={"cpus": 4, "gpus": 1}) for at in range(slots)])
+        return len(scrape(store, meter, per_slot=per_slot))
+
+    few, many = (count_series(slots, per_slot=False) for slots in (1, 1000))
+    assert few == many
+    assert count_series(1000, per_slot=True) == many + 4 * 1000
 
 
 def keep_accounts(store: Store) -> None:
