@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from leasehold.common.faults import describe_fault
+
 
 class LeaseholdError(Exception):
     """The base class of all errors of the client. The message is one line for people."""
@@ -28,7 +30,7 @@ class Fault:
     code: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}: expected {self.expected}, got {self.got}"
+        return describe_fault(self.path, self.expected, self.got, self.code)
 
 
 class Refused(LeaseholdError):  # noqa: N818 - see the module docstring

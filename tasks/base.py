@@ -250,7 +250,10 @@ _CURRENT: Final[ContextVar[Principal | None]] = ContextVar("principal", default=
 _HOST: Final[ContextVar[str | None]] = ContextVar("host", default=None)
 MOST_HOST: Final = 255
 """The most characters of the name of a host."""
-_WANTED: Final = "a valid signature of a known principal of this cluster, at most an hour old"
+_WANTED: Final = (
+    "a valid signature of a known principal of this cluster, at most an hour old"
+    " (`leasehold principals add NAME --role ROLE` adds one)"
+)
 """The expected value in every fault about a signature. All such faults have the same text, so that a sender does not
 learn which principals exist.
 """

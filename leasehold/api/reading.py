@@ -20,6 +20,7 @@ from leasehold.client.async_client import AsyncClient
 from leasehold.client.http_hints import mark_row
 from leasehold.client.models import Explanation
 from leasehold.client.ports import Joined
+from leasehold.common.faults import describe_unknown
 from leasehold.common.http_routes import LONGEST_WAIT_SECONDS, MOST_IDS, MOST_MARKS
 from leasehold.errors import Fault, Refused, Unknown
 from leasehold.web.problems import describe_refusal
@@ -57,7 +58,8 @@ class Reading:
             else await _await_change(client, request, name, after, wait)
         )
         if found.row is None:
-            raise Unknown(f"no reservation {name} is in the view; POST /reservations/query also finds older ones")
+            known = describe_unknown("reservation", name)
+            raise Unknown(f"{known}; POST /reservations/query also finds one that ended long ago")
         return respond(write_joined(found))
 
     async def changes(self, request: Request) -> Response:
@@ -131,7 +133,7 @@ class Reading:
         client = await self._service.open_client(request)
         found = await client.slot(name)
         if found is None:
-            raise Unknown(f"no slot {name} is in the view")
+            raise Unknown(describe_unknown("slot", name))
         return respond(write_slot(found))
 
     async def heartbeat(self, request: Request) -> Response:
@@ -179,7 +181,7 @@ class Reading:
         for each in await client.accounts():
             if each.id == name:
                 return respond(write_account(each))
-        raise Unknown(f"no account {name} is in the view")
+        raise Unknown(describe_unknown("account", name))
 
     async def report(self, request: Request) -> Response:
         """Respond with the report of the last tick."""

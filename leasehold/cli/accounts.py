@@ -30,6 +30,7 @@ from leasehold.cli.output import (
 )
 from leasehold.cli.root import add_group, example
 from leasehold.cli.tables import Column
+from leasehold.common.faults import describe_unknown
 from leasehold.texts.values import show_levels, show_seconds
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def show(
         def show_one() -> None:
             known = {each.id: each for each in client.accounts()}
             if account not in known:
-                raise CommandError(f"there is no account {account}{suggest(account, known)}")
+                raise CommandError(describe_unknown("account", account) + suggest(account, known))
             row = known[account]
             found = _describe(row, client.list(_ALIVE, account=account))
             if as_json:

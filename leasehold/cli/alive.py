@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from leasehold.cli.completing import complete_processes
 from leasehold.cli.connecting import load_settings
 from leasehold.cli.failures import CommandError
 from leasehold.cli.output import print_thing
@@ -22,6 +23,7 @@ def alive(
             metavar="PROCESS",
             help="Process to check: reservations, ticks, launch, health, terminate, beat, flower, console, metrics or"
             " emulator.",
+            autocompletion=complete_processes,
         ),
     ],
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds to wait for an answer.", min=0.1)] = 10.0,

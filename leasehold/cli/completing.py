@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from leasehold.client.discovery import Address
+    from leasehold.client.rules import RulesInForce
 
 SECONDS: Final = 0.6
 """Time limit of one shell completion, in seconds."""
 CONNECT_SECONDS: Final = 0.3
 MOST: Final = 200
+MOST_VERSIONS: Final = 100
 PHASES: Final = ("pending", "leased", "revoking", "released", "cancelled", "expired", "failed")
 SLOT_STATES: Final = (
     "empty",
@@ -79,6 +81,49 @@ def complete_states(incomplete: str) -> list[str]:
     return starting(SLOT_STATES, incomplete)
 
 
+def complete_systems(incomplete: str) -> list[str]:
+    """Complete a system of the rules in force in a shell. A worker is asked: Redis does not have the rules."""
+    return starting(list_systems(_ask_rules()), incomplete)
+
+
+def complete_versions(incomplete: str) -> Found:
+    """Complete the number of a version of the rules in a shell: offer the newest ones, each with its source."""
+    found = [(str(each.version), each.source or "") for each in reversed(getattr(_ask_rules(), "history", ()))]
+    return [each for each in found if each[0].startswith(incomplete)]
+
+
+def complete_processes(incomplete: str) -> list[str]:
+    """Complete the name of a process in a shell."""
+    from leasehold.liveness import PROCESSES
+
+    return starting(PROCESSES, incomplete)
+
+
+def complete_logs(incomplete: str) -> list[str]:
+    """Complete the name of a process that has a log in the folder of the stack."""
+    from leasehold.cli.failures import CommandError
+    from leasehold.cli.logs import find_folder
+    from leasehold.errors import UntrustedFolder
+    from leasehold.stack.process_logs import list_logs
+
+    with contextlib.suppress(CommandError, UntrustedFolder, OSError):
+        return starting(list_logs(find_folder()), incomplete)
+    return []
+
+
+def list_systems(rules: "RulesInForce | None") -> list[str]:
+    """Return the systems of the pools in the rules; none for None."""
+    pools = {} if rules is None else rules.document.get("pools", {})
+    return sorted({pool["system"] for pool in pools.values() if "system" in pool})
+
+
+def complete_events(incomplete: str) -> list[str]:
+    """Complete the name of an event in a shell."""
+    from scheduler.model.events import EVENT_NAMES
+
+    return starting(EVENT_NAMES, incomplete)
+
+
 def starting(words: Iterable[str], incomplete: str) -> list[str]:
     """Return those of `words` that begin with `incomplete`, the text before the cursor."""
     return [word for word in words if word.startswith(incomplete)]
@@ -90,6 +135,24 @@ def _offer_if(phases: frozenset[str], name: str, row: Row) -> tuple[str, str] | 
 
 def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
     return None if row.get("forgotten") else (name, row.get("description", ""))
+
+
+def _ask_rules() -> "RulesInForce | None":
+    """Return the rules in force with their newest versions, as a worker answers within SECONDS; else None."""
+    # The import takes long, so it is made before the time limit of the thread begins.
+    from leasehold.client.client import Client
+
+    found: list[RulesInForce] = []
+
+    def ask() -> None:
+        # An error would garble the input line of the shell.
+        with contextlib.suppress(Exception), Client(timeout=SECONDS) as client:
+            found.append(client.rules(MOST_VERSIONS))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(SECONDS)
+    return found[0] if found else None
 
 
 def _find(table: str, incomplete: str, read: Read) -> Found:

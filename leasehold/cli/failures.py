@@ -94,7 +94,8 @@ def explain(error: Exception) -> tuple[list[str], int]:
         return [one_line(f"{error.filename} cannot be used: {error.strerror}")], FAILED
     faults = getattr(error, "faults", ())
     lines = [str(each) for each in faults] or [str(error), *getattr(error, "details", ())]
-    return [one_line(each) for each in lines], BAD_INPUT if faults or isinstance(error, BadCredentials) else FAILED
+    is_bad_input = any(each.code != "unknown" for each in faults) or isinstance(error, BadCredentials)
+    return [one_line(each) for each in lines], BAD_INPUT if is_bad_input else FAILED
 
 
 _OURS: Final = (

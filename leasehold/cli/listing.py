@@ -12,6 +12,8 @@ from leasehold.cli.completing import (
     complete_phases,
     complete_pools,
     complete_states,
+    complete_systems,
+    list_systems,
     starting,
 )
 from leasehold.cli.connecting import connect
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 WORKER_SECONDS = 5.0
 """Seconds to wait for a worker that reports the conditions of slots and pools. The view in Redis does not have them."""
+_MOST_SLOTS: Final = 200
 _LIVE: Final = ("pending", "leased", "revoking")
 Seen = TypeVar("Seen", SeenReservation, SeenSlot)
 Pairs = list[str] | None
@@ -105,7 +108,10 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
     pool: Annotated[
         str | None, typer.Option(help="Select reservations that request this pool.", autocompletion=complete_pools)
     ] = None,
-    system: Annotated[str | None, typer.Option(help="Select reservations that request this system.")] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(help="Select reservations that request this system.", autocompletion=complete_systems),
+    ] = None,
     tag: Tags = None,
     label: Labels = None,
     older_than: Older = None,
@@ -141,6 +147,8 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
         def show() -> None:
             now = client.now()
             found = client.list(phase or None, account=account, pool=pool, system=system, tags=tags)
+            if not found:
+                _check_names(client, pool=pool, system=system, account=account)
             rows = [row for row in found if least <= now - row.created_at <= most and _requires(row, labels)]
             hides_ended = chosen in {"table", "wide"} and not (phase or ended)
             shown = [row for row in rows if row.phase in _LIVE] if hides_ended else rows
@@ -205,6 +213,9 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
         ),
     ] = None,
     empty: Annotated[bool, typer.Option("--all", help="Show empty slots too.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(help=f"Number of rows; default: {_MOST_SLOTS} in tables, else all.", min=1)
+    ] = None,
     output: Output = None,
     as_json: AsJson = False,
     watch: Watched = None,
@@ -215,6 +226,8 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
     the machine; --older-than, --newer-than and --sort age compare the time in the present state.
     """
     chosen = choose_format(output, as_json=as_json)
+    if limit is None and chosen in {"table", "wide"}:
+        limit = _MOST_SLOTS
     if state is not None:
         choose("--state", state, SLOT_STATES)
     (least, most), key = _read_ages(older_than, newer_than), _read_key(sort, SLOT_KEYS)
@@ -226,6 +239,8 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
             holders = _find_holders(client)
             conditions = _read_conditions(client, pool)
             slots_ = client.slots(pool=pool, state=state)
+            if not slots_:
+                _check_names(client, pool=pool)
             found = [SeenSlot(each, holders.get(each.id, ()), conditions) for each in slots_]
             seen = [
                 each
@@ -241,24 +256,56 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
                     )
                 )
             ]
-            _print_slots(_sort(seen, key), conditions, chosen)
+            if not seen:
+                _check_names(client, account=account)
+            hides_empty = not (empty or state or seen) and any(each.slot.state == "empty" for each in found)
+            nothing = "no slots in use (--all shows empty ones)" if hides_empty else "no slots"
+            _print_slots(_sort(seen, key), conditions, chosen, limit, nothing)
 
         repeat(show, watch)
 
 
-def _print_slots(seen: "Sequence[SeenSlot]", conditions: "Conditions", chosen: str) -> None:
+def _print_slots(
+    found: "Sequence[SeenSlot]", conditions: "Conditions", chosen: str, limit: int | None, nothing: str
+) -> None:
     import msgspec
 
+    seen = found[:limit]
     if chosen in {"json", "yaml"}:
         print_document(
             [msgspec.to_builtins(each.slot) | {"conditions": conditions.slots.get(each.slot.id, ())} for each in seen],
             chosen,
         )
         return
-    _print(SLOTS, seen, chosen, "no slots in use (--all shows empty ones)")
+    _print(SLOTS, seen, chosen, nothing)
     if chosen != "csv":
+        if len(found) > len(seen):
+            print_thing(f"not shown: {len(found) - len(seen)} more (--limit {limit})")
         for name, texts in conditions.pools.items():
             print_thing(*(f"pool {name}: {text}" for text in texts))
+
+
+def _check_names(
+    client: "Client", *, pool: str | None = None, system: str | None = None, account: str | None = None
+) -> None:
+    """Raise typer.BadParameter, which lists the known names, for the pool, system or account of a filter that does not
+    exist. This is called only if the filter selects nothing, since a worker must be asked for the pools and systems:
+    the view has only those of its rows. If none answers, no error is raised.
+    """
+    if account is not None:
+        choose("--account", account, [each.id for each in client.accounts() if not each.forgotten])
+    if pool is None and system is None:
+        return
+    from leasehold.errors import LeaseholdError
+
+    try:
+        rules = client.rules(timeout=WORKER_SECONDS)
+    except LeaseholdError:
+        return
+    if pool is not None:
+        choose("--pool", pool, sorted(rules.document.get("pools", ())))
+    if system is not None:
+        choose("--system", system, list_systems(rules))
 
 
 def _find_holders(client: "Client") -> "dict[str, list[tuple[Reservation, Any]]]":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from leasehold.cli.completing import complete_logs
 from leasehold.cli.failures import CommandError
 from leasehold.cli.root import app, example
 from leasehold.client.discovery import list_folders
@@ -27,7 +28,10 @@ _COLOURS: Final = (
 @app.command(epilog=example("leasehold logs", "leasehold logs ticks launch --follow", "leasehold logs --lines 100"))
 def logs(
     processes: Annotated[
-        list[str] | None, typer.Argument(metavar="[PROCESS]...", help="Processes whose logs are printed; default: all.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[PROCESS]...", help="Processes whose logs are printed; default: all.", autocompletion=complete_logs
+        ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option(help="Number of lines of each process: the last ones.", min=0)] = 20,
@@ -36,7 +40,7 @@ def logs(
 
     The stack is the one in this folder or in the nearest folder above; it may have ended already.
     """
-    folder = _find_folder()
+    folder = find_folder()
     with closing(_Printer(folder, processes or [], lines)) as printer:
         try:
             printer.print_new()
@@ -50,7 +54,10 @@ def logs(
             return
 
 
-def _find_folder() -> Path:
+def find_folder() -> Path:
+    """Return the folder with the logs of the stack here or in the nearest folder above. Raises CommandError if there is
+    none.
+    """
     for folder in list_folders():
         with open_folder(folder) as descriptor:
             if descriptor is not None and (folder / "logs").is_dir():

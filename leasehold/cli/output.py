@@ -27,6 +27,7 @@ Watched = Annotated[
 ]
 _NO_WIDTH: Final = 100_000
 """Width in characters for output that is no terminal. It is so large that no line is wrapped or cut."""
+_MOST_CHOICES: Final = 60
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
@@ -76,11 +77,13 @@ def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]],
 
 def make_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], empty: str) -> "Grid | str":
     """Return a table that `print_thing` prints, or the sentence `empty` if there are no rows. A column that is given as
-    a text, its name, is wrapped between words.
+    a text, its name, is wrapped between words. A column with a name and without any value is left out.
     """
     found = list(rows)
     described = [Column(each, "wrap") if isinstance(each, str) else each for each in columns]
-    return Grid(described, found, find_width()) if found else empty
+    shown = [index for index, each in enumerate(described) if not each.name or any(row[index] for row in found)]
+    fitted = [[row[index] for index in shown] for row in found]
+    return Grid([described[index] for index in shown], fitted, find_width()) if found else empty
 
 
 def print_wide(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], empty: str) -> None:
@@ -232,7 +235,8 @@ def choose(option: str, value: str, known: Sequence[str]) -> str:
     """
     if value in known:
         return value
-    wanted = f"expected one of {', '.join(known)}, got {value!r}{suggest(value, known)}"
+    choice = f"one of {shorten(known, _MOST_CHOICES, between=', ')}" if known else "no name, because there is none yet"
+    wanted = f"expected {choice}, got {value!r}{suggest(value, known)}"
     raise typer.BadParameter(wanted, param_hint=option)
 
 

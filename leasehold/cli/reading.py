@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from leasehold.cli.completing import complete_reservations, complete_slots
+from leasehold.cli.completing import complete_events, complete_reservations, complete_slots
 from leasehold.cli.connecting import connect, open_store
 from leasehold.cli.failures import CommandError, print_error
 from leasehold.cli.formats import DOCUMENTS, OneOutput, choose_format, print_document
 from leasehold.cli.output import (
     AsJson,
     Watched,
+    choose,
     clock,
     print_json,
     print_table,
@@ -26,9 +27,10 @@ from leasehold.cli.output import (
     show_texts,
 )
 from leasehold.cli.root import app, example
+from leasehold.common.faults import describe_unknown
 from leasehold.common.visible import make_visible
 from leasehold.errors import NotAnswered, Unknown
-from leasehold.texts.event_sentences import describe_event
+from leasehold.texts.event_sentences import describe_event, name_source
 from leasehold.texts.values import show_levels, show_time
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def get(reservation: ReservationId, output: OneOutput = None, as_json: AsJson = 
     with connect() as client:
         row = client.get(reservation) or next(iter(client.recall(reservation)), None)
     if row is None:
-        raise CommandError(f"there is no reservation {reservation}")
+        raise CommandError(describe_unknown("reservation", reservation))
     if chosen == "table":
         print_table(("", ""), _describe(row), "")
     else:
@@ -164,7 +166,9 @@ def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "
         try:
             found = client.explain(reservation)
         except Unknown:
-            raise CommandError(f"no worker answered, and the view has no reservation {reservation}") from None
+            raise CommandError(
+                f"no worker answered; in the view {describe_unknown('reservation', reservation)}"
+            ) from None
         print_error("no worker answered: this is the result of the last tick, without the smallest change")
         return found
 
@@ -212,7 +216,9 @@ def events(
         str | None, typer.Option(help="Select events of this reservation.", autocompletion=complete_reservations)
     ] = None,
     slot: Annotated[str | None, typer.Option(help="Select events of this slot.", autocompletion=complete_slots)] = None,
-    name: Annotated[str | None, typer.Option(help="Select events with this name, like slot_ready.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Select events with this name, like slot_ready.", autocompletion=complete_events)
+    ] = None,
     limit: Annotated[int, typer.Option(help="Number of events: the newest ones.", min=1, max=10_000)] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events until Ctrl-C.")] = False,
     as_json: AsJson = False,
@@ -221,7 +227,11 @@ def events(
 
     Events are read from the database; times are in UTC.
     """
+    from scheduler.model.events import EVENT_NAMES
     from scheduler.ports import EventFilter
+
+    if name is not None:
+        choose("--name", name, EVENT_NAMES)
 
     last = 0
     wanted = EventFilter(reservation=reservation, slot=slot, name=name, newest=True, limit=limit)
@@ -231,6 +241,8 @@ def events(
                 last = event.number
                 _print_event(event, as_json)
             if not follow:
+                if not (last or as_json):
+                    print_thing("no events")
                 return
             sys.stdout.flush()
             # Polling: the database does not notify about new rows.
@@ -243,6 +255,5 @@ def _print_event(event: "Event", as_json: bool) -> None:
         print_json(event)
         return
     about = " ".join(filter(None, (event.reservation, event.slot)))
-    source = " ".join(filter(None, (event.cause, event.principal)))
-    line = f"{show_time(event.at)}  {event.name:<24} {about}  {describe_event(event)} [{source}]"
+    line = f"{show_time(event.at)}  {event.name:<24} {about}  {describe_event(event)} [{name_source(event)}]"
     sys.stdout.write(f"{make_visible(line)}\n")

@@ -16,6 +16,7 @@ from leasehold.cli.completing import (
     complete_live_reservations,
     complete_pools,
     complete_slots,
+    complete_systems,
 )
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, explaining_refusals, print_error, send_each
@@ -64,7 +65,10 @@ AsOf = Annotated[
 
 def describe_request(  # noqa: PLR0913, PLR0917 - an option each
     system: Annotated[
-        str | None, typer.Option(help="Request slots in any pool of this system, like x86_64-linux.")
+        str | None,
+        typer.Option(
+            help="Request slots in any pool of this system, like x86_64-linux.", autocompletion=complete_systems
+        ),
     ] = None,
     pool: Annotated[
         str | None, typer.Option(help="Request slots in this pool only.", autocompletion=complete_pools)

@@ -10,6 +10,7 @@ import msgspec
 
 from leasehold.client.models import Answer, Host, read_answer
 from leasehold.client.ports import Hints, Reader, Wire, is_run_unknown
+from leasehold.common.faults import describe_unknown
 from leasehold.errors import Fault, Refused, Unknown, read_faults
 
 
@@ -65,7 +66,7 @@ class Hosts:
         """Raise Unknown if the view does not have the slot, and Refused if the slot belongs to another machine."""
         row = self._reader.find_slots([slot])[0]
         if row is None:
-            raise Unknown(f"no slot {slot} is in the view: has its host registered?")
+            raise Unknown(f"{describe_unknown('slot', slot)}: has its host registered?")
         if row.machine != machine:
             raise Refused([Fault(0, "machine", f"the machine that {slot} belongs to", f'"{machine}"')])
 

@@ -16,6 +16,7 @@ from leasehold.client.cluster_time import ClientClock
 from leasehold.client.models import Account, Explanation, Reservation, Slot
 from leasehold.client.ports import Joined
 from leasehold.client.redis_connection import ask_redis, explain_redis
+from leasehold.common.faults import describe_unknown
 from leasehold.common.masking import show_url
 from leasehold.common.names import RedisNames
 from leasehold.common.redis_primary import note_view
@@ -117,7 +118,7 @@ class ViewReader:
         """
         row = self.find_joined([reservation])[0].row
         if row is None:
-            raise Unknown(f"no reservation {reservation} is in the view")
+            raise Unknown(describe_unknown("reservation", reservation))
         report = self.read_report()
         waiting: dict[str, Any] = report.get("waiting", {})
         found = waiting.get(reservation) if row.phase == "pending" else None

@@ -14,6 +14,7 @@ import msgspec
 from leasehold.client import watch
 from leasehold.client.models import Answer, Placement, Reservation
 from leasehold.client.ports import Joined
+from leasehold.common.faults import describe_unknown
 from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
 
 UNKNOWN_SECONDS: Final = 10.0
@@ -228,7 +229,7 @@ class PhaseWait:
             raise self._trouble
         row, seconds = self._seen.row, time.monotonic() - self._started
         if row is None:
-            raise Unknown(f"no reservation {self._name} is in the view")
+            raise Unknown(describe_unknown("reservation", self._name))
         if missing := self._missing():
             slots = ", ".join(sorted(missing))
             raise Unavailable(

@@ -27,6 +27,11 @@ def describe_event(event: "Event") -> str:
     return "  ".join(filter(None, (sentence, details)))
 
 
+def name_source(event: "Event") -> str:
+    """Return what caused an event: a tick, the cloud, an operator, or a request, with the principal that signed it."""
+    return " ".join(filter(None, ("request" if event.cause == "holder" else event.cause, event.principal)))
+
+
 def _show(value: object) -> object:
     if isinstance(value, list):
         return ",".join(map(str, map(_show, value)))

@@ -2,9 +2,25 @@
 same transaction as its change.
 """
 
+from typing import Final
+
 import msgspec
 
-from scheduler.model.transitions import Cause
+from scheduler.model.transitions import PHASES, SLOT_STATES, Cause
+
+EVENT_NAMES: Final = (
+    *(f"reservation_{phase}" for phase in PHASES),
+    *("reservation_submitted", "reservation_granted", "reservation_revoked", "reservation_claimed"),
+    *("reservation_unclaimed", "reservation_relevelled", "reservation_cores", "reservation_moved"),
+    "reservation_restored",
+    *(f"slot_{state}" for state in SLOT_STATES),
+    *("slot_adopted", "slot_asked_again", "slot_end_refused", "slot_interrupted", "slot_maintenance", "slot_removed"),
+    *("slot_stop_done", "slot_stop_refused"),
+    *("account_set", "account_reset", "account_forgotten", "principal_added", "principal_rotated", "principal_removed"),
+    *("key_set_aside", "machine_end_refused", "machine_orphaned", "message_refused", "register_refused"),
+    *("restored", "rules_changed"),
+)
+"""The names of all events."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

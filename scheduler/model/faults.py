@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from leasehold.common.faults import describe_fault
 from leasehold.common.masking import mask_urls
 from leasehold.common.visible import make_visible
 
@@ -23,9 +24,8 @@ object does not exist, or the sender may not see it. `conflict`: the state does 
 
 
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One fault of an input. `str()` returns the line `PATH: expected X, got Y`. `code`: why a correct input is
-    refused, e.g. `unknown` if an object that the input names does not exist (see FaultCode). None: the input itself is
-    wrong.
+    """One fault of an input. `str()` returns its line, see `describe_fault`. `code`: why a correct input is refused,
+    e.g. `unknown` if an object that the input names does not exist (see FaultCode). None: the input itself is wrong.
     """
 
     path: str
@@ -34,7 +34,7 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     code: FaultCode | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}: expected {self.expected}, got {self.got}"
+        return describe_fault(self.path, self.expected, self.got, self.code)
 
 
 class InvalidInputError(Exception):

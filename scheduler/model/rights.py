@@ -41,6 +41,7 @@ def _compare_role(principal: Principal | None, roles: frozenset[Role]) -> Fault 
     if principal is None or principal.role in roles:
         return None
     wanted = f"a principal with the role {' or '.join(sorted(roles))}"
+    wanted += " (`leasehold principals add` adds one)"
     return Fault("principal", wanted, f"{principal.name} ({principal.role})", "forbidden")
 
 

@@ -77,7 +77,7 @@ def remove_principal(store: Store, name: str) -> StoredPrincipal:
 
 def _find(known: Mapping[str, StoredPrincipal], name: str) -> StoredPrincipal:
     if name not in known:
-        raise InvalidInputError([Fault("name", f"a known principal{suggest(name, known)}", show(name))])
+        raise InvalidInputError([Fault("principal", f"a known principal{suggest(name, known)}", show(name), "unknown")])
     return known[name]
 
 

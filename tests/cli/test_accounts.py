@@ -157,13 +157,13 @@ def test_a_refusal_of_the_intake_is_printed_with_its_path_and_status_2(stack: Fa
 
 
 def test_unknown_accounts_are_refused_one_by_one(stack: FakeIntake, run: Run) -> None:
-    fault = {"index": 0, "path": "account", "expected": "a known account", "got": '"unknown"'}
+    fault = {"index": 0, "path": "account", "expected": "a known account", "got": '"unknown"', "code": "unknown"}
     stack.handler = lambda verb, document: (
         {"ok": False, "errors": [fault]} if document["account"] == "unknown" else answer_word(verb, document)
     )
     found = run("accounts", "reset", "unknown", "ci")
     assert (found.status, found.out) == (1, "ci 1.5 0 0 0 0\n")
-    assert found.complaints == ['leasehold: account: expected a known account, got "unknown"']
+    assert found.complaints == ["leasehold: there is no account unknown"]
 
 
 class Terminal(StringIO):

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 
@@ -177,6 +178,15 @@ def test_a_refused_message_is_an_event_with_its_fault(database: str, run: Run) -
     assert json.loads(run("events", "--json").out)["detail"] == detail
 
 
+def test_the_source_of_an_event_is_a_request_and_no_holder(database: str, run: Run) -> None:
+    assert run("events").out == "no events\n"
+    with closing(open_store(database)) as store, store.transaction() as transaction:
+        unsigned_event = Event(at=0, name="reservation_cancelled", reservation="r1", cause="holder")
+        transaction.append_events([unsigned_event, msgspec.structs.replace(unsigned_event, principal="ci")])
+    unsigned, signed = run("events").out.splitlines()
+    assert (unsigned.endswith(" [request]"), signed.endswith(" [request ci]")) == (True, True)
+
+
 def test_parts_of_a_request_without_effect_are_notes_on_standard_error(
     stack: FakeIntake, run: Run, tmp_path: Path
 ) -> None:
@@ -331,12 +341,13 @@ def test_unknown_slots_are_refused_one_by_one(stack: FakeIntake, run: Run) -> No
         if document["slot"] == "linux-1":
             return {"ok": True, "slot": "linux-1", "state": "ready", "cordoned": True}
         fault = {"index": 0, "path": "slot", "expected": "a known slot", "got": f'"{document["slot"]}"'}
+        fault["code"] = "unknown"
         return {"ok": False, "errors": [fault]}
 
     stack.handler = pick
     found = run("cordon", "linux-1", "linux-9")
     assert (found.status, found.out) == (1, "linux-1 ready cordoned\n")
-    assert found.complaints == ['leasehold: slot: expected a known slot, got "linux-9"']
+    assert found.complaints == ["leasehold: there is no slot linux-9"]
 
 
 def test_rules_are_applied_once_and_shown(stack: FakeIntake, database: str, run: Run, tmp_path: Path) -> None:

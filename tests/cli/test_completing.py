@@ -87,6 +87,31 @@ def test_fixed_values_are_offered_without_a_stack(complete: Complete) -> None:
     assert complete("leasehold list --sort p") == ["phase", "priority", "position"]
 
 
+@pytest.mark.usefixtures("patient")
+def test_systems_and_versions_are_those_of_the_rules(complete: Complete, stack: FakeIntake) -> None:
+    pools = {"linux": {"system": "x86_64-linux"}, "mac": {"system": "arm64-darwin"}, "all": {}}
+    history = [{"version": each, "applied_at": 0.0, "source": "apply"} for each in (9, 10, 11)]
+    stack.handler = lambda _verb, _: {"ok": True, "version": 11, "document": {"pools": pools}, "history": history}
+    assert complete("leasehold reserve --system ") == ["arm64-darwin", "x86_64-linux"]
+    assert complete("leasehold list --system x") == ["x86_64-linux"]
+    assert complete("leasehold rules show --version 1") == ["11", "10"]
+    assert complete("leasehold rules rollback ") == ["11", "10", "9"]
+
+
+def test_events_and_processes_are_offered_without_a_stack(complete: Complete, tmp_path: Path) -> None:
+    assert complete("leasehold events --name reservation_re") == [
+        *("reservation_revoking", "reservation_released", "reservation_revoked", "reservation_relevelled"),
+        "reservation_restored",
+    ]
+    assert complete("leasehold alive t") == ["ticks", "terminate"]
+    assert complete("leasehold logs ") == []
+    logs = tmp_path / ".leasehold" / "logs"
+    logs.mkdir(parents=True, mode=0o700)
+    (logs.parent).chmod(0o700)
+    (logs / "ticks.log").touch()
+    assert complete("leasehold logs ") == ["ticks"]
+
+
 def test_without_a_stack_nothing_is_printed(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
     assert complete("leasehold get ") == []
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", "redis://127.0.0.1:1/0")

@@ -148,7 +148,7 @@ def test_a_heartbeat_is_written_without_a_request(run: Run, intake: FakeIntake, 
 @pytest.mark.parametrize(
     ("slot", "machine", "line"),
     [
-        ("lab-9", "m1", "leasehold: no slot lab-9 is in the view: has its host registered?"),
+        ("lab-9", "m1", "leasehold: there is no slot lab-9: has its host registered?"),
         ("lab-1", "m2", 'leasehold: machine: expected the machine that lab-1 belongs to, got "m2"'),
     ],
 )

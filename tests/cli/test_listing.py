@@ -168,6 +168,40 @@ def test_an_impossible_filter_is_refused(words: str, complaint: str, stack: Fake
     assert complaint in found.err
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("list --pool lunix", "--pool: expected one of empty, linux, got 'lunix' (did you mean linux?)"),
+        ("list --system sparc", "--system: expected one of x86_64-linux, got 'sparc'"),
+        ("list --account shop", "--account: expected no name, because there is none yet, got 'shop'"),
+        ("slots --pool lunix", "--pool: expected one of empty, linux, got 'lunix' (did you mean linux?)"),
+        ("slots --account shop", "--account: expected no name, because there is none yet, got 'shop'"),
+        ("events --name slot_reddy", "slot_ready, slot_draining"),
+    ],
+)
+@pytest.mark.usefixtures("database")
+def test_a_filter_by_a_name_that_does_not_exist_is_refused_with_those_that_do(
+    words: str, complaint: str, stack: FakeIntake, run: Run
+) -> None:
+    pools = {"linux": {"system": "x86_64-linux"}, "empty": {"system": "x86_64-linux"}}
+    stack.handler = lambda verb, _: (
+        {"ok": True} | ({"version": 1, "document": {"pools": pools}} if verb == "rules" else {})
+    )
+    found = run(*words.split())
+    assert (found.status, found.out, len(found.complaints)) == (2, "", 1)
+    assert complaint in found.err
+    # A pool of the rules without a slot, and an account of a reservation alone, are no mistakes.
+    assert (run("slots", "--pool", "empty").out, run("list", "--account", "ci").status) == ("no slots\n", 0)
+
+
+def test_tables_of_slots_have_a_limit(stack: FakeIntake, run: Run) -> None:
+    assert "not shown: 2 more (--limit 1)" in run("slots", "--all", "--limit", "1").out
+    assert ids(run("slots", "--limit", "1", "--json").out) == ["linux-1"]
+    stack.publish(*(a_slot(f"more-{number}", version=1) for number in range(300)))
+    assert run("slots").out.endswith("not shown: 102 more (--limit 200)\n")
+    assert len(ids(run("slots", "--json").out)) == 302
+
+
 def test_filters_know_the_phases_and_states_of_the_model() -> None:
     assert (PHASES, SLOT_STATES) == (transitions.PHASES, transitions.SLOT_STATES)
 

@@ -53,9 +53,8 @@ def test_without_a_file_the_key_is_printed_once(run: Run) -> None:
         (("add", "x", "--role", "operator", "--account", "ci"), "accounts: expected no accounts for a role other than"),
         (("add", "x", "--role", "reader", "--key-file", "nowhere/x.key"), "expected a file that can be written"),
         (("add", "x", "--role", "reader", "--key-file", "there.key"), "expected no file there yet, got a file"),
-        (("rotate", "leasehole"), 'name: expected a known principal (did you mean "leasehold"?), got "leasehole"'),
+        (("rotate", "leasehold", "--grace", "never"), "expected a duration like 90, 30m or 6h, got 'never'"),
         (("rotate", "leasehold", "--grace", "soon"), "expected a duration like 90, 30m or 6h, got 'soon'"),
-        (("remove", "unknown"), 'name: expected a known principal, got "unknown"'),
         (("remove", "leasehold"), 'name: expected a principal other than that of the workers, got "leasehold"'),
     ],
 )
@@ -98,3 +97,16 @@ def test_a_key_file_that_is_not_usable_is_one_line(
     assert (refused.status, refused.out, refused.err.count("\n")) == (2, "", 1)
     assert line in refused.err
     assert content.partition(":")[2][:20] not in refused.err or not content.partition(":")[2]
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("rotate leasehole", 'leasehold: there is no principal leasehole (did you mean "leasehold"?)'),
+        ("remove unknown", "leasehold: there is no principal unknown"),
+    ],
+)
+def test_an_unknown_principal_is_one_line(words: str, line: str, run: Run) -> None:
+    found = run("principals", *words.split())
+    assert (found.status, found.out, found.complaints) == (1, "", [line])

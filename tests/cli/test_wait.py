@@ -55,7 +55,7 @@ def test_the_end_of_an_old_reservation_is_read_by_a_worker(
     assert run("wait", "r1", "--for", "ended").out == "r1 released\n"
     assert run("wait", "r1").complaints == ["leasehold: r1 is released"]
     stack.handler = lambda _verb, _document: {"ok": True, "reservations": []}
-    assert run("wait", "r1").complaints == ["leasehold: no reservation r1 is in the view"]
+    assert run("wait", "r1").complaints == ["leasehold: there is no reservation r1"]
 
 
 def test_ctrl_c_ends_only_the_wait(stack: FakeIntake, start: Start) -> None:

@@ -102,7 +102,7 @@ def test_an_unknown_name_is_refused_with_the_near_one(store: Store, act: Callabl
     add(store)
     with pytest.raises(InvalidInputError) as refused:
         act(store, "alise")
-    assert str(refused.value) == 'name: expected a known principal (did you mean "alice"?), got "alise"'
+    assert str(refused.value) == 'there is no principal alise (did you mean "alice"?)'
 
 
 def test_each_change_raises_the_version_and_is_an_event_without_the_key(store: Store) -> None:
