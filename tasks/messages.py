@@ -28,6 +28,7 @@ from redis import RedisError
 
 from leasehold.common.clock import read_monotonic
 from leasehold.common.masking import MASK, mask_urls
+from leasehold.common.names import CANARY, task_name
 from leasehold.common.task_messages import MOST_LEVELS, is_too_deep
 from scheduler.model.validation import Fault, InvalidInputError, fault, is_whole_text, show, suggest
 from scheduler.ports import Defect, RefusedMessage
@@ -279,8 +280,12 @@ class ExpiredMessages:
         self._unreported: Counter[str] = Counter()
         self._counted_at = self._warned_at = float("-inf")
 
-    def note(self, queue: str) -> None:
-        """Record one expired message of this queue that the worker dropped."""
+    def note(self, queue: str, task: str) -> None:
+        """Record one expired message of this queue that the worker dropped. A canary (a test message) is no such
+        message: while a worker starts, canaries are sent again and again, and those before its start expire.
+        """
+        if task == task_name(queue, CANARY):
+            return
         with self._guard:
             self._uncounted[queue] += 1
             self._unreported[queue] += 1

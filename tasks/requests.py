@@ -81,7 +81,7 @@ class ReadableRequest(Request):
         expires = cast("datetime | None", self.expires)
         if expires is None or expires.timestamp() >= services.clock.now():
             return None
-        expired.note(str(self.delivery_info["routing_key"]))
+        expired.note(str(self.delivery_info["routing_key"]), str(self.name))
         return True
 
     @property

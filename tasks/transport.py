@@ -215,7 +215,7 @@ class Transport(redis.Transport):
             if is_expired(message, read_clock()):
                 described = describe_message(message)
                 log.info("An expired message was dropped.", action="message.expired", queue=queue, **described)
-                expired.note(queue)
+                expired.note(queue, str(message["headers"].get("task")))
                 return
             # A sender's limits would override those of the task.
             message["headers"].pop("timelimit", None)

@@ -113,6 +113,7 @@ class Feed:
         self.view = FollowedView(kept_seconds)
         self.revision = 0
         self.status = FeedStatus()
+        self._had_view = False
         self._topics: dict[str, _Topic] = {}
         self._watchers: list[Callable[[Changed], None]] = []
         self._guard = threading.RLock()
@@ -289,7 +290,7 @@ class Feed:
         if self._keeper is not None:
             self._keeper.note(sum(map(len, changed.values())), is_new=is_new)
         with self._guard:
-            self.view = found
+            self.view, self._had_view = found, True
             if is_new or changed:
                 self._note(Changed(self.revision, self.revision + 1, {} if is_new else changed, is_new))
             if not self.status.is_valid:
@@ -310,7 +311,11 @@ class Feed:
     def _lose(self, reason: str) -> None:
         with self._guard:
             if self.status.redis_lost_since is None:
-                log.warning("The console lost the view.", action="console.view_lost", reason=reason)
+                if self._had_view:
+                    log.warning("The console lost the view.", action="console.view_lost", reason=reason)
+                else:
+                    # The usual start of a stack: the first tick builds the view.
+                    log.info("The console waits for the view.", action="console.view_awaited", reason=reason)
                 self._set_status(replace(self.status, is_valid=False, redis_lost_since=time.monotonic()))
 
     def _note(self, changed: Changed) -> None:

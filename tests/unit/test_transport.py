@@ -12,7 +12,7 @@ import redis
 from celery.signals import before_task_publish
 from kombu import Connection
 
-from leasehold.common.names import RESERVATIONS, TICKS, task_name
+from leasehold.common.names import CANARY, HEALTH, RESERVATIONS, TICKS, task_name
 from scheduler.view.memory_meter import MemoryMeter
 from tasks.admission import Arrival, find_admission
 from tasks.app import app, services
@@ -114,11 +114,14 @@ def test_expired_messages_are_counted_by_queue(meter: MemoryMeter, clock: Clock)
     gone = datetime.fromtimestamp(clock.now() - 5, UTC).isoformat()
     dropped = ExpiredMessages()
     for _ in range(3):
-        dropped.note(TICKS)
+        dropped.note(TICKS, task_name(TICKS, "tick"))
+        # A canary that nothing answered in time, as at each start of a worker, is no message that was lost.
+        dropped.note(HEALTH, task_name(HEALTH, CANARY))
     dropped._counted_at = float("-inf")
     dropped.report()
     assert not deliver(expires=gone)
     assert meter.counts["leasehold_expired_messages_total", (("queue", TICKS),)] >= 3
+    assert ("leasehold_expired_messages_total", (("queue", HEALTH),)) not in meter.counts
 
 
 @pytest.mark.parametrize("wrong_by", [-600.0, 600.0])
