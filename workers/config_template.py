@@ -46,6 +46,29 @@ _HEAD: Final = """\
 # writes them to the database. All other tables are settings of the processes, which read them when
 # they start. A variable of the environment like LEASEHOLD_TICKS__INTERVAL overrides the setting.
 """
+_MINIMAL: Final = """\
+# A short leasehold.toml: one pool of up to four machines. `leasehold up` starts a stack with it,
+# on the emulator of EC2. `leasehold config init` alone writes every key with its default.
+
+[pools.linux]
+system = "x86_64-linux"                               # what reservations ask for
+max_slots = 4                                         # the most machines at a time
+resources = { cpus = 4, memory_mib = 8192 }           # of one machine
+default_resources = { cpus = 1, memory_mib = 1024 }   # where a reservation names none
+idle_scale_down = "5m"                                # a machine without leases ends then
+lease_ttl = "20m"                                     # a lease ends then unless it is renewed
+
+[pools.linux.ec2]
+image = "ami-04681a1dbd79675a5"                       # the emulator accepts any image
+
+[[pools.linux.offerings]]                             # what launches buy, in this order
+name = "m5.large"
+market = "spot"
+price = 0.04                                          # dollars an hour
+
+#[aws]                                                # real machines, see docs/how-to/aws.md
+#region = "us-east-1"
+"""
 _EXAMPLE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = MappingProxyType(
     {
         "pools.linux": (
@@ -204,9 +227,9 @@ def list_keys(section: Section) -> list[Key]:
     ]
 
 
-def write_template(path: Path | None = None) -> str:
+def write_template(path: Path | None = None, *, is_minimal: bool = False) -> str:
     """Return the text of a complete `leasehold.toml` with comments. The text is valid: it sets every key to its
-    default, and has one example pool.
+    default, and has one example pool. `is_minimal`: return a short text with the pool alone.
 
     If `path` is given, write the text to this new file too. Raises InvalidInputError if the file exists or cannot be
     written.
@@ -214,7 +237,7 @@ def write_template(path: Path | None = None) -> str:
     blocks = [_HEAD]
     for section in list_sections("linux", "ci", "all"):
         blocks += [_format_block(section, values) for values in _EXAMPLE.get(section.path, ({},))]
-    text = "\n".join(blocks)
+    text = _MINIMAL if is_minimal else "\n".join(blocks)
     if path is not None:
         try:
             with path.open("x", encoding="utf-8") as file:

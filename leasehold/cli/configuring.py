@@ -50,15 +50,16 @@ def check(file: File = None, as_json: AsJson = False) -> None:
     print_thing(*lines, f"{found or 'no file, so the defaults'}: no faults")
 
 
-@group.command(epilog=example("leasehold config init", "leasehold config init other.toml"))
+@group.command(epilog=example("leasehold config init", "leasehold config init --minimal other.toml"))
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("leasehold.toml"),
+    minimal: Annotated[bool, typer.Option("--minimal", help="Write one pool in about 20 lines.")] = False,
 ) -> None:
     """Write a leasehold.toml with every key and its default.
 
-    Each key has a comment. An existing file is not overwritten.
+    Each key has a comment. An existing file is not overwritten. `leasehold up` starts a stack with the file.
     """
     from workers.config_template import write_template
 
-    write_template(file)
+    write_template(file, is_minimal=minimal)
     print_thing(f"wrote {file}")

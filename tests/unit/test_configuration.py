@@ -212,6 +212,19 @@ def test_the_template_contains_the_defaults_and_one_pool() -> None:
     assert find_warnings(found) == []
 
 
+def test_the_minimal_file_has_one_pool_in_about_20_lines() -> None:
+    path = Path("leasehold.toml")
+    text = write_template(path, is_minimal=True)
+    assert text == path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 25
+    assert max(map(len, text.splitlines())) <= 100
+    for shown in (text, re.sub(r"(?m)^#(?=[a-z_]+ = |\[)", "", text)):
+        path.write_text(shown, encoding="utf-8")
+        assert check_configuration() == []
+        found = read_configuration()
+        assert (list(found.rules.pools), find_warnings(found)) == (["linux"], [])
+
+
 def test_the_commented_file_holds_every_key_and_its_examples_are_good() -> None:
     text = write_template()
     # Of two keys that stand for the same thing, one is enough.
