@@ -111,7 +111,8 @@ def _show_costs(store: "Store", way: str, since: float, chosen: str) -> None:
         print_csv(header, map(_list_fields, sums))
     else:
         show = print_wide if chosen == "wide" else print_table
-        kinds = (*_KINDS, *(kind for kind in _RARE if total.seconds_by_kind[kind]))
+        shown = [kind for kind in (*_KINDS, *_RARE) if total.seconds_by_kind[kind]]
+        kinds = (*_KINDS, *(kind for kind in _RARE if kind in shown)) if chosen == "wide" else tuple(shown)
         columns = [
             Column(way),
             Column("dollars"),
@@ -142,7 +143,7 @@ def _row(each: "CostSum", way: str, kinds: Sequence["CostKind"], name: str | Non
 def _read_budgets(store: "Store") -> "list[BudgetStatus]":
     from scheduler.operations.spending import add_spending, describe_budgets
 
-    rules = add_spending(store, store.load_rules().rules, store.now())
+    rules = add_spending(store, store.load_rules().rules, store.now(), is_report=True)
     return describe_budgets(rules, store.find_slots())
 
 

@@ -3,15 +3,19 @@ version again.
 """
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from leasehold.cli.completing import complete_versions
 from leasehold.cli.connecting import adopt_stack, open_store
 from leasehold.cli.failures import NO_RULES, CommandError
-from leasehold.cli.output import AsJson, print_json, print_table
+from leasehold.cli.output import AsJson, print_json
 from leasehold.cli.root import add_group, app, example
+from leasehold.cli.tables import find_width
+from leasehold.common.visible import make_visible
 from leasehold.texts.values import show_time
 
 if TYPE_CHECKING:
@@ -20,7 +24,8 @@ if TYPE_CHECKING:
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their consequences; apply nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 MOST_CHANGES = 3
-"""Most changes of the rules that `leasehold rules history` shows in the line of one version."""
+"""Most changes that `leasehold rules history` shows of one version."""
+_INDENT: Final = 2
 group = add_group("rules", "Show the rules in force, and earlier ones.", "leasehold rules show")
 
 
@@ -63,7 +68,12 @@ def find_version(store: "Store", version: int) -> "AppliedRules":
 @group.command("show", epilog=example("leasehold rules show", "leasehold rules show --version 3 --json"))
 def show_rules(
     version: Annotated[
-        int | None, typer.Option(help="Number of an earlier version of the rules; default: the rules in force.", min=1)
+        int | None,
+        typer.Option(
+            help="Number of an earlier version of the rules; default: the rules in force.",
+            min=1,
+            autocompletion=complete_versions,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -96,7 +106,7 @@ def history(
 ) -> None:
     """List the versions of the rules, oldest first.
 
-    Each line has the time, the source and the changes of one version.
+    A version has its time, its source and its first changes.
     """
     with open_store() as store:
         from scheduler.operations.rules_history import describe_history
@@ -107,21 +117,45 @@ def history(
     if as_json:
         print_json(lines)
         return
-    rows = [
-        (str(each["version"]), show_time(each["applied_at"]), each["source"] or "", _sum_up(each)) for each in lines
-    ]
-    print_table(("version", "applied", "by", "changes"), rows, "")
+    width = find_width()
+    for each in lines:
+        by = f" by {each['source']}" if each["source"] else ""
+        sys.stdout.write(make_visible(f"version {each['version']}, {show_time(each['applied_at'])}{by}") + "\n")
+        sys.stdout.writelines(f"  {line}\n" for line in _list_changes(each["changes"], width))
 
 
-def _sum_up(version: dict[str, Any]) -> str:
-    changes: list[str] = version["changes"]
-    shown = "; ".join(changes[:MOST_CHANGES]) or "only defaults are written differently"
-    return shown + (f"; and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else "")
+def _list_changes(changes: list[str], width: int | None) -> Iterator[str]:
+    """Yield the changes of one version as lines. A change that is wider than the terminal is continued before each of
+    its values, never within one: a value that is too wide ends with an ellipsis.
+    """
+    most = float("inf") if width is None else width - _INDENT
+    for change in map(make_visible, changes[:MOST_CHANGES]):
+        path, colon, values = change.partition(": ")
+        before, arrow, after = values.partition(" -> ")
+        if len(change) <= most:
+            yield change
+            continue
+        yield path + colon.rstrip()
+        for value in (before, arrow.lstrip() + after):
+            if value:
+                yield "  " + (value if len(value) <= most - 2 else f"{value.partition('… (')[0][: int(most) - 3]}…")
+    if not changes:
+        yield "only defaults are written differently"
+    if len(changes) > MOST_CHANGES:
+        yield f"and {len(changes) - MOST_CHANGES} more (--json has all)"
 
 
 @group.command(epilog=example("leasehold rules rollback 3 --dry-run", "leasehold rules rollback 3 --yes"))
 def rollback(
-    version: Annotated[int, typer.Argument(metavar="VERSION", help="A number from `leasehold rules history`.", min=1)],
+    version: Annotated[
+        int,
+        typer.Argument(
+            metavar="VERSION",
+            help="A number from `leasehold rules history`.",
+            min=1,
+            autocompletion=complete_versions,
+        ),
+    ],
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,

@@ -2,8 +2,10 @@
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,32 +16,42 @@ from leasehold.texts.values import show_seconds, show_time
 from leasehold.top.counts import PoolCounts
 from leasehold.top.figures import Figures
 
-STATES: Final = ("ready", "launching", "booting", "binding", "draining", "terminating", "error")
+STATES: Final = ("ready", "launching", "booting", "binding", "draining", "terminating", "error", "stopped")
+_MERGED: Final = {
+    **dict.fromkeys(("launching", "booting", "binding"), "starting"),
+    **dict.fromkeys(("draining", "terminating"), "ending"),
+}
+"""State -> the column of a narrow terminal that sums it up with others."""
 PHASES: Final = ("pending", "leased", "revoking")
 LATE_SECONDS: Final = 15.0
 """Age of the last tick in seconds from which it is marked as late."""
 _NO_WIDTH: Final = 200
 _BAR: Final = 10
-_FULL: Final = 0.9
+_INDENT: Final = 14
 _LEAST_HEIGHT: Final = 6
+_LEAST_NAME: Final = 6
+_SHORT_NAME: Final = 20
+"""Width to which the longest names of pools are cut before columns are left out."""
 
 
 def draw(figures: Figures, width: int | None, height: int | None) -> list[str]:
-    """Return the lines of the display. With `width` None they have no colours. No line is wider than `width`, and there
-    are at most `height` lines (None: no limit).
+    """Return the lines of the display. With `width` None they have no colours. No line is wider than `width`, and no
+    number is cut: longer lines are continued, and columns are summed up or left out. There are at most `height` lines
+    (None: no limit).
     """
+    columns = _NO_WIDTH if width is None else width
     above: list[Text | Table] = [
         *_draw_head(figures),
         Text(),
-        *_draw_queue(figures),
+        *_draw_queue(figures, columns),
         Text(),
-        _draw_pools(figures.pools, height),
+        _draw_pools(figures.pools, columns, height),
     ]
     lines = _render(above, width)
     room = None if height is None else max(height, _LEAST_HEIGHT) - len(lines) - 2
     if figures.events and (room is None or room > 0):
         shown = figures.events if room is None else figures.events[-room:]
-        lines += _render([Text(), _title("Events"), *map(_draw_event, shown)], width)
+        lines += _render([Text(), _title("Events"), *(_draw_event(each, columns) for each in shown)], width)
     return lines if height is None else lines[:height]
 
 
@@ -55,7 +67,7 @@ def _render(things: Iterable[Text | Table], width: int | None) -> list[str]:
     )
     with console.capture() as captured:
         for thing in things:
-            console.print(thing, no_wrap=True, overflow="ellipsis", crop=True)
+            console.print(thing, overflow="fold", crop=True)
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
@@ -80,88 +92,127 @@ def _draw_head(figures: Figures) -> list[Text]:
     return lines
 
 
-def _draw_queue(figures: Figures) -> list[Text]:
-    oldest = f"   longest wait {show_seconds(figures.longest_wait)}" if figures.longest_wait else ""
+def _draw_queue(figures: Figures, width: int) -> list[Text]:
+    oldest = [Text(f"longest wait {show_seconds(figures.longest_wait)}")] if figures.longest_wait else []
     waiting = sorted(figures.waiting.items(), key=lambda each: (-each[1], each[0]))
-    lines = [
-        _pairs("Reservations", {phase: figures.phases.get(phase, 0) for phase in PHASES}, oldest),
-        _pairs("Waiting for", dict(waiting)),
-        _draw_rates(figures),
-        _draw_queues(figures),
+    lag = [Text(f"oldest request {show_seconds(figures.queue_lag)}")] if figures.queue_lag is not None else []
+    processes = [Text(f"{figures.processes} processes")] if figures.processes else []
+    rows = [
+        ("Reservations", [*_pair({phase: figures.phases.get(phase, 0) for phase in PHASES}), *oldest]),
+        ("Waiting for", _pair(dict(waiting))),
+        ("Per second", _draw_rates(figures)),
+        ("Messages", [*_pair(figures.queues), *lag, *processes]),
+        ("At quota", [Text(make_visible(name), style="yellow") for name in figures.at_quota]),
     ]
-    if figures.at_quota:
-        lines.append(Text.assemble(("At quota      ", "bold"), (make_visible(", ".join(figures.at_quota)), "yellow")))
+    return [line for title, parts in rows if parts or title != "At quota" for line in _flow(title, parts, width)]
+
+
+def _pair(counts: Mapping[str, int]) -> list[Text]:
+    return [
+        Text.assemble((f"{make_visible(name)} ", find_style(name)), f"{count:,}") for name, count in counts.items()
+    ] or [Text("nothing")]
+
+
+def _flow(title: str, parts: Sequence[Text], width: int) -> list[Text]:
+    """Return the parts as one line after `title`, or as several of at most `width` characters. A part is never
+    divided.
+    """
+    lines = [Text.assemble((f"{title:<{_INDENT}}", "bold"))]
+    for part in parts:
+        is_first = lines[-1].cell_len <= _INDENT
+        if not is_first and lines[-1].cell_len + 2 + part.cell_len > width:
+            lines.append(Text(" " * _INDENT))
+            is_first = True
+        lines[-1].append("" if is_first else "  ").append_text(part)
     return lines
 
 
-def _pairs(title: str, counts: Mapping[str, int], more: str = "") -> Text:
-    text = Text(f"{title:<14}", style="bold")
-    for name, count in counts.items():
-        text.append(f"{make_visible(name)} ", style=f"not bold {find_style(name)}".strip())
-        text.append(f"{count:,}  ", style="not bold")
-    return text.append("" if counts else "nothing", style="not bold").append(more, style="not bold")
-
-
-def _draw_rates(figures: Figures) -> Text:
-    title = ("Per second    ", "bold")
+def _draw_rates(figures: Figures) -> list[Text]:
     rates = figures.rates
     if rates is None:
-        return Text.assemble(title, "known from the second refresh on")
+        return [Text("known from the second refresh on")]
     shown = (("submitted", rates.submitted), ("leased", rates.leased), ("released", rates.released))
-    ended = f"   ended otherwise {rates.ended:.1f}" if rates.ended else ""
-    return Text.assemble(title, "   ".join(f"{name} {value:.1f}" for name, value in shown), ended)
+    ended = [Text(f"ended otherwise {rates.ended:.1f}")] if rates.ended else []
+    return [*(Text(f"{name} {value:.1f}") for name, value in shown), *ended]
 
 
-def _draw_queues(figures: Figures) -> Text:
-    lag = f"   oldest request {show_seconds(figures.queue_lag)}" if figures.queue_lag is not None else ""
-    processes = f"   {figures.processes} processes" if figures.processes else ""
-    return _pairs("Messages", figures.queues, lag + processes)
+@dataclass(frozen=True)
+class _Row:
+    """A line of the table of pools: some pools together, and their load (None: it is not known)."""
+
+    name: str
+    pools: Sequence[PoolCounts]
+    load: float | None = None
+
+    def count(self, column: str) -> int:
+        """Return the number of slots that are counted in `column`."""
+        if column in {"busy", "cordoned"}:
+            return sum(getattr(pool, column) for pool in self.pools)
+        states = [each for each in STATES if column in {each, _MERGED.get(each)}]
+        return sum(pool.states.get(state, 0) for pool in self.pools for state in states)
 
 
-def _draw_pools(pools: Mapping[str, PoolCounts], height: int | None) -> Table:
+def _draw_pools(pools: Mapping[str, PoolCounts], width: int, height: int | None) -> Table:
     """Return the table of pools, with a line of sums. Pools that do not fit in half of `height` lines are summed up in
-    one line.
+    one line. A column of zeros is left out, except for `busy` and `ready`.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("Pool", no_wrap=True, overflow="ellipsis", min_width=6)
-    # A column more for fleets with stopped slots.
-    states = (*STATES, "stopped") if any(pool.states.get("stopped") for pool in pools.values()) else STATES
-    for name in ("busy", *states, "cordoned"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("load", no_wrap=True, min_width=4)
     most = len(pools) if height is None else max(1, height // 2 - 3)
     names = list(pools)
-    for name in names[:most]:
-        table.add_row(*_draw_pool(make_visible(name), [pools[name]], pools[name].load, states))
+    rows = [_Row(make_visible(name), [pools[name]], pools[name].load) for name in names[:most]]
     if names[most:]:
-        rest = [pools[name] for name in names[most:]]
-        table.add_row(*_draw_pool(f"{len(rest)} more", rest, None, states))
+        rows.append(_Row(f"{len(names) - most} more", [pools[name] for name in names[most:]]))
     if len(names) > 1:
-        table.add_row(*_draw_pool("all", list(pools.values()), None, states), style="bold")
+        rows.append(_Row("all", list(pools.values())))
+    merged = tuple(dict.fromkeys(_MERGED.get(state, state) for state in STATES))
+    longest = max([_LEAST_NAME, *(cell_len(row.name) for row in rows)])
+    columns: list[str] = []
+    has_bar, room = False, longest
+    # The first choice that fits: all columns; without the bar; with states summed up; then without the last columns.
+    choices = [(STATES, True), (STATES, False), (merged, True), (merged, False)]
+    choices += [(merged[:count], False) for count in range(len(merged) - 1, 0, -1)]
+    for states, has_bar in choices:
+        columns = [
+            each
+            for each in ("busy", *states, "cordoned")
+            if each in {"busy", "ready"} or any(row.count(each) for row in rows)
+        ]
+        room = width - sum(_measure(rows, each) + 2 for each in columns) - (5 + _BAR if has_bar else 4) - 2
+        if room >= min(_SHORT_NAME, longest):
+            break
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("Pool", no_wrap=True, overflow="ellipsis", width=min(longest, max(room, _LEAST_NAME)))
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True, min_width=_measure(rows, name))
+    table.add_column("load", no_wrap=True, min_width=4)
+    for row in rows:
+        cells = [_count(row.count(name), "magenta" if name == "cordoned" else find_style(name)) for name in columns]
+        style = "bold" if row is rows[-1] and len(names) > 1 else ""
+        table.add_row(Text(row.name), *cells, _draw_load(row.load, has_bar=has_bar), style=style)
     return table
 
 
-def _draw_pool(name: str, pools: Sequence[PoolCounts], load: float | None, states: Sequence[str]) -> list[Text]:
-    counts = [sum(pool.states.get(state, 0) for pool in pools) for state in states]
-    cells = [Text(name), _count(sum(pool.busy for pool in pools))]
-    cells += [_count(count, find_style(state)) for state, count in zip(states, counts, strict=True)]
-    return [*cells, _count(sum(pool.cordoned for pool in pools), "magenta"), _draw_load(load)]
+def _measure(rows: Sequence[_Row], column: str) -> int:
+    return max([len(column), *(len(f"{row.count(column):,}") for row in rows)])
 
 
 def _count(count: int, style: str = "") -> Text:
     return Text(f"{count:,}", style=style) if count else Text("·", style="dim")
 
 
-def _draw_load(load: float | None) -> Text:
+def _draw_load(load: float | None, *, has_bar: bool) -> Text:
     if load is None:
         return Text()
-    filled = round(min(load, 1.0) * _BAR)
+    filled = round(min(load, 1.0) * _BAR) if has_bar else 0
     return Text.assemble(
-        f"{load:4.0%} ", ("█" * filled, "red" if load > _FULL else "green"), ("░" * (_BAR - filled), "dim")
+        f"{load:4.0%}", (f" {'█' * filled}" if has_bar else "", "green"), ("░" * (_BAR - filled) * has_bar, "dim")
     )
 
 
-def _draw_event(event: Mapping[str, object]) -> Text:
+def _draw_event(event: Mapping[str, object], width: int) -> Text:
     about = " ".join(str(event[key]) for key in ("reservation", "slot") if event.get(key))
     at = show_time(float(str(event["at"])))[11:19]
-    return Text(make_visible(f"{at}  {event['name']:<22} {about}  {event.get('text', '')}"))
+    line = make_visible(f"{at}  {event['name']:<22} {about}  {event.get('text', '')}").rstrip()
+    if cell_len(line) > width:
+        # Cut between words, so that no number loses digits.
+        line = f"{set_cell_size(line, width - 1).rpartition(' ')[0].rstrip()} …"
+    return Text(line, no_wrap=True)

@@ -55,7 +55,7 @@ def report_costs(costs: Sequence[Cost], by: By, since: float) -> CostReport:
 
 def report_budgets(store: Store, slots: Collection[Slot]) -> list[BudgetReport]:
     """Return each budget of the rules in force, in their order. `slots`: all slots of the cluster."""
-    rules = add_spending(store, store.load_rules().rules, store.now())
+    rules = add_spending(store, store.load_rules().rules, store.now(), is_report=True)
     return [_report(rules.budgets[each.budget], each) for each in describe_budgets(rules, slots)]
 
 

@@ -45,21 +45,23 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(key for key, (amount, most) in pairs.items() if most is not None and amount > most)
 
 
-def read_spending(store: Store, rules: Rules, now: float) -> dict[str, Spent]:
-    """Return what was spent of each budget since the present day and month began, in UTC."""
-    if not any(each.is_timed for each in rules.budgets.values()):
+def read_spending(store: Store, rules: Rules, now: float, *, is_report: bool = False) -> dict[str, Spent]:
+    """Return what was spent of each budget since the present day and month began, in UTC. Without `is_report`, amounts
+    that no limit of the rules needs are not read.
+    """
+    if not (rules.budgets if is_report else any(each.is_timed for each in rules.budgets.values())):
         return {}
     day = store.sum_costs(begin_of_day(now))
-    is_monthly = any(each.per_month is not None for each in rules.budgets.values())
+    is_monthly = is_report or any(each.per_month is not None for each in rules.budgets.values())
     month = store.sum_costs(begin_of_month(now)) if is_monthly else []
     return {name: Spent(_add(each, day), _add(each, month)) for name, each in rules.budgets.items()}
 
 
-def add_spending(store: Store, rules: Rules, now: float) -> Rules:
+def add_spending(store: Store, rules: Rules, now: float, *, is_report: bool = False) -> Rules:
     """Return the rules with the amounts that were spent of each budget. If no budget has a limit for a day or month,
-    return the rules unchanged.
+    return the rules unchanged, unless `is_report`.
     """
-    spending = read_spending(store, rules, now)
+    spending = read_spending(store, rules, now, is_report=is_report)
     return rules.with_spending(spending) if spending else rules
 
 

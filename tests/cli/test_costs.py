@@ -101,3 +101,21 @@ def test_budgets_show_what_was_spent_and_what_is_exceeded(store: Store, run: Run
     assert (found["all"]["running"], found["all"]["exceeded"]) == (2.0, ["per_hour"])
     assert (found["lab"]["running"], found["lab"]["day"], found["lab"]["exceeded"]) == (0.0, 0.0, [])
     assert "2.00 of 1.00" in run("costs", "--budgets").out
+    # What was spent is shown without a limit, too.
+    assert found["all"]["day"] > 0
+    assert found["all"]["month"] >= found["all"]["day"]
+
+
+def test_spent_amounts_are_shown_of_a_budget_without_a_limit_for_them(store: Store, run: Run) -> None:
+    with store.transaction() as transaction:
+        transaction.save_rules({"budgets": {"all": {"per_hour": 9}}}, 0)
+        transaction.book([Cost(begin_of_hour(transaction.now()), "linux", "small", "ci", "used", 600.0, 0.5)])
+    [found] = json.loads(run("costs", "--budgets", "--json").out)
+    assert (found["day"], found["month"]) == (0.5, 0.5)
+
+
+def test_a_use_that_no_machine_had_has_no_column(store: Store, run: Run) -> None:
+    with store.transaction() as transaction:
+        transaction.book([Cost(begin_of_hour(transaction.now()), "linux", "small", "ci", "used", 600.0, 0.5)])
+    assert run("costs").out.split()[:3] == ["pool", "dollars", "used"]
+    assert {"booting", "idle", "interrupted"} <= set(run("costs", "-o", "wide").out.split())

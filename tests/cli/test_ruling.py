@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leasehold.cli import ruling
 from scheduler.model.slots import Slot
 from scheduler.store.opening import open_store
 from tests.builders import a_lease, a_reservation
@@ -124,6 +125,25 @@ def test_earlier_rules_are_kept_shown_and_applied_again(database: str, run: Run)
     assert run("rules", "rollback", "3").status == 1
     assert run("rules", "rollback", "3", "--yes").out == "rules version 5\n"
     assert json.loads(run("rules", "history", "--json").out)[-1]["source"] == "leasehold rules rollback 3"
+
+
+def test_a_change_is_never_broken_within_its_values(
+    database: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = ", ".join(f'"sg-{number:017}"' for number in range(9))
+    (tmp_path / "long.toml").write_text(
+        f'[pools.linux]\nsystem = "x"\nmax_slots = 2\nec2 = {{ security_groups = [{groups}] }}\n'
+    )
+    (tmp_path / "short.toml").write_text('[pools.linux]\nsystem = "x"\nmax_slots = 2\n')
+    assert [run("apply", name, "--yes").status for name in ("short.toml", "long.toml")] == [0, 0]
+    changes = json.loads(run("rules", "history", "--json").out)[-1]["changes"]
+    assert [f"  {each}" for each in changes[:3]] == run("rules", "history", "--limit", "1").out.splitlines()[1:4]
+    monkeypatch.setattr(ruling, "find_width", lambda: 40)
+    lines = run("rules", "history").out.splitlines()
+    assert lines[0].startswith("version 1, 20")
+    assert max(len(line) for line in lines if not line.startswith("version")) <= 40
+    begins = ("version ", "  pools.", "    ", "  and ")
+    assert [line for line in lines if not line.startswith(begins)] == []
 
 
 @pytest.mark.parametrize("words", [("rules", "show", "--version", "9"), ("rules", "rollback", "9")])

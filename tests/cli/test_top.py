@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import struct
 import sys
@@ -14,11 +15,14 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 from leasehold import Client
 from leasehold.client.transport import RequestTransport
 from leasehold.errors import Unavailable
-from leasehold.top.figures import Reader
+from leasehold.top.counts import PoolCounts
+from leasehold.top.draw import draw
+from leasehold.top.figures import Figures, Reader
 from leasehold.top.screen import ENTER, LEAVE
 from scheduler.model.events import Event
 from scheduler.model.view import Gone
@@ -71,9 +75,40 @@ def test_output_that_is_no_terminal_is_printed_once_without_colours(filled: Fake
     assert (found.status, find_controls(found.out)) == (0, set())
     lines = [" ".join(line.split()) for line in found.out.splitlines()]
     assert any(line.startswith("Reservations pending 1 leased 1 revoking 0") for line in lines)
-    assert any(line.startswith("linux 1 1 · 1 · · · · ·") for line in lines)
+    assert any(line.startswith("linux 1 1 1 · · 75%") for line in lines)
     assert any(line.startswith("Waiting for at_max_slots 1") for line in lines)
     assert len({line for line in lines if line.startswith("last tick")}) == 1
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_no_number_is_cut_and_no_line_is_wider_than_the_terminal(width: int) -> None:
+    states = {"ready": 12345, "launching": 1234, "binding": 12, "terminating": 77, "error": 3, "stopped": 1000}
+    pools = {
+        "linux": PoolCounts(states=states, busy=12344, cordoned=0, load=1.0),
+        "a-very-long-name-of-a-pool-in-eu-central-1": PoolCounts(states={"ready": 7}, busy=6),
+    }
+    event = {
+        "at": 0,
+        "name": "reservation_leased",
+        "reservation": "r1",
+        "text": "waited=0.149 slots=linux-1 term=98765",
+    }
+    figures = Figures(at=0, url="redis://127.0.0.1:6379/0", pools=pools, events=[event])
+    figures.tick = {"age": 1, "seconds": 0.1, "decisions": 54321, "view_lag": 0.2, "leader": "host:777", "term": 1}
+    figures.phases, figures.longest_wait = {"pending": 123456, "leased": 98765}, 12000
+    figures.waiting = {"at_max_slots": 23456, "never_fits": 34567, "ahead": 45678}
+    figures.queues, figures.processes = {"reservations": 56789, "terminate": 67890}, 24
+    drawn = draw(figures, width, None)
+    lines = [Text.from_ansi(line).plain for line in drawn]
+    assert max(map(len, lines)) <= width
+    counts = set(re.findall(r"(?<![\w.:-])\d[\d,]*(?![\w.:-])", "\n".join(lines)))
+    assert {"123,456", "98,765", "23,456", "34,567", "45,678", "56,789", "67,890", "24", "12,344", "12,345"} <= counts
+    # Sums of states, where there is no room for each of them.
+    assert width == 40 or counts & {"1,234", "1,246"}
+    assert not re.search(r"\d…", "\n".join(lines))
+    # No slot of these pools boots, drains or is cordoned; a full pool is nothing bad.
+    assert not {"booting", "draining", "cordoned"} & set(" ".join(lines).split())
+    assert not any("\x1b[31m█" in line for line in drawn)
 
 
 def test_events_of_a_readable_database_are_shown(filled: FakeIntake, database: str, run: Run) -> None:
