@@ -41,6 +41,8 @@ class RedisNames:
         """Key of the last tick's report as JSON, without the waiting reservations."""
         self.waits = f"{self._view}waits"
         """Key of the hash with the reservations that waited at the last tick, in blocks."""
+        self.history = f"{prefix}history"
+        """Key of the hash with the samples of the last hour: place in the ring -> sample."""
         self.leader = f"{prefix}leader"
         """Key of the leader lock."""
         self.building, self.sequence = f"{self._view}building", f"{self._view}sequence"

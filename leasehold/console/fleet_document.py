@@ -16,6 +16,7 @@ from leasehold.common.visible import escape_json_bytes
 from leasehold.web.feed import Changed, Feed
 from leasehold.web.followed_view import FollowedView
 from leasehold.web.server_sent import encode_event
+from scheduler.model import history
 from scheduler.model.reservations import Lease
 from scheduler.model.slots import Slot
 
@@ -122,16 +123,9 @@ class FleetDocument:
 
 
 def find_share(slot: Slot, lease: Lease, count: int) -> int:
-    """Return the share of the slot that a lease fills, in percent (at least 1): the largest share of any resource. If
-    the slot has no resources, its `count` leases fill it equally. For a lease that is being revoked or claimed, the
-    number REVOKING or CLAIMED is added to the percentage.
+    """Return the share of the slot that a lease fills, in percent (at least 1), see `scheduler.model.history`. For a
+    lease that is being revoked or claimed, the number REVOKING or CLAIMED is added to the percentage.
     """
-    shares = [
-        lease.resources[name] / amount
-        for name, amount in (slot.resources or {}).items()
-        if lease.resources.get(name)
-        if amount > 0
-    ]
-    share = max(shares) if shares else 1 / max(1, count)
+    share = history.find_share(slot, lease, count)
     extra = {"held": 0, "revoking": REVOKING, "claimed": CLAIMED}[lease.state]
     return max(1, min(100, round(100 * share))) + extra

@@ -14,6 +14,7 @@ import msgspec
 
 from leasehold.common.heartbeats import Heartbeat
 from leasehold.common.names import RedisNames
+from scheduler.model.history import Sample
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View
@@ -109,6 +110,14 @@ class ViewCache(Protocol):
     def read_report(self) -> dict[str, Any]:
         """Return the report of the last tick; {} before the first tick. Its key `waiting` has, in queue order,
         reservation id -> [waiting code, sentence].
+        """
+
+    def write_sample(self, sample: Sample) -> None:
+        """Store a sample of the history of the last hour at its place in the ring (`find_place`)."""
+
+    def read_history(self) -> list[Sample]:
+        """Return all samples of the history in any order, older ones than an hour too. Samples that cannot be decoded
+        are omitted.
         """
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from leasehold.common.heartbeats import Heartbeat
 from leasehold.common.names import DEFAULT_PREFIX
+from scheduler.model.history import Sample, find_place
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Change, Gone, Kind, Row, View, as_published, count_rows, is_newer
@@ -40,6 +41,7 @@ class InMemoryRedis:
         self.sequence = self._generations = 0
         self.rows: dict[Kind, dict[str, Row]] = {kind: {} for kind in KINDS.values()}
         self.report: dict[str, Any] = {}
+        self.history: dict[int, Sample] = {}
         self._clock, self._kept_seconds = clock, kept_seconds
         self._deltas: deque[Change] = deque(maxlen=DELTAS)
         self._gone: dict[tuple[Kind, str], tuple[int, float]] = {}
@@ -48,19 +50,19 @@ class InMemoryRedis:
     def flush(self) -> None:
         """Delete all contents of the view, as FLUSHALL does in Redis."""
         with self.guard:
-            self.generation, self.sequence, self.report = None, 0, {}
+            self.generation, self.sequence, self.report, self.history = None, 0, {}, {}
             self._deltas, self._gone, self._ended = deque(maxlen=DELTAS), {}, {}
             self.rows = {kind: {} for kind in KINDS.values()}
 
     def begin_generation(self, rows: Iterable[Row]) -> None:
         """Replace the contents of the view by these rows, and by changes that are published while the rows are read."""
-        report = self.report
+        report, history = self.report, self.history
         self.flush()
         self._generations += 1
         self.building = self._generations
         self.accept(rows)
         self.building = None
-        self.generation, self.report = self._generations, report
+        self.generation, self.report, self.history = self._generations, report, history
 
     def accept(self, changes: Iterable[Change]) -> None:
         """Store each change that is newer than the stored copy of its row, and keep it for the readers that follow the
@@ -207,6 +209,14 @@ class MemoryViewCache:
     def read_report(self) -> dict[str, Any]:
         """Return the report of the last tick; {} before the first tick. See ViewCache."""
         return dict(self.redis.report)
+
+    def write_sample(self, sample: Sample) -> None:
+        """Store a sample of the history of the last hour at its place in the ring. See ViewCache."""
+        self.redis.history[find_place(sample.at)] = sample
+
+    def read_history(self) -> list[Sample]:
+        """Return all samples of the history. See ViewCache."""
+        return list(self.redis.history.values())
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
         """Return by id the reservations with these ids that are in the view. See ViewCache."""

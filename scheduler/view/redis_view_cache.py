@@ -18,6 +18,7 @@ import redis
 from leasehold.common.names import DEFAULT_PREFIX, RedisNames
 from leasehold.common.redis_primary import note_view
 from leasehold.common.report import read_report
+from scheduler.model.history import Sample, find_place
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
@@ -261,6 +262,20 @@ class RedisViewCache:
     def read_report(self) -> dict[str, Any]:
         """Return the report of the last tick; {} before the first tick. See ViewCache."""
         return read_report(self._client, self._names)
+
+    @redis_errors()
+    def write_sample(self, sample: Sample) -> None:
+        """Store a sample of the history of the last hour at its place in the ring. See ViewCache."""
+        self._client.hset(self._names.history, str(find_place(sample.at)), cast("str", msgspec.json.encode(sample)))
+
+    @redis_errors()
+    def read_history(self) -> list[Sample]:
+        """Return all samples of the history. See ViewCache."""
+        found: list[Sample] = []
+        for body in cast("dict[bytes, bytes]", self._client.hgetall(self._names.history)).values():
+            with suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(body, type=Sample))
+        return found
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
         """Return by id the reservations with these ids that are in the view. See ViewCache."""

@@ -41,6 +41,7 @@ VIEW_TYPES: Final[Mapping[str, KeyType]] = {
     "clock": "string",
     "heartbeats:since": "string",
     "metrics": "hash",
+    "history": "hash",
     "refused": "list",
     "queue:taken": "string",
     "queue:count": "string",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from leasehold.client.view_reader import ViewReader
 from leasehold.common.names import RedisNames
+from scheduler.model.history import Sample
 from scheduler.model.waits import MOST_NAMES, Reason, Waits
 from scheduler.view.redis_view_cache import RedisViewCache
 from scheduler.view.wait_blocks import BlockChange, WaitBlocks
@@ -102,3 +103,16 @@ def test_blocks_that_redis_lost_are_written_again(redis_client: redis.Redis, los
 def test_the_report_of_an_older_version_is_read(redis_client: redis.Redis) -> None:
     redis_client.set(RedisNames().report, b'{"term": 1, "waiting": {"r1": ["booting", "soon"]}}')
     assert read(redis_client) == {"r1": ["booting", "soon"]}
+
+
+def test_samples_of_the_history_that_cannot_be_read_are_left_out(redis_client: redis.Redis) -> None:
+    cache, sample = RedisViewCache(redis_client), Sample(5.0, 1, 2.0, 0.5, 3)
+    cache.write_sample(sample)
+    redis_client.hset("leasehold:history", mapping={"7": "nonsense", "8": "[1]"})
+    assert cache.read_history() == [sample]
+    redis_client.set("leasehold:history", "no hash")
+    cache.set_aside_wrong_keys()
+    cache.write_sample(sample)
+    assert cache.read_history() == [sample]
+    redis_client.flushall()
+    assert cache.read_history() == []

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler.model.history import SAMPLE_SECONDS, SAMPLES, Sample
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Gone, Row
 from scheduler.model.waits import Waits
@@ -212,6 +213,21 @@ def test_the_last_written_report_is_returned(cluster: Cluster) -> None:
     assert cluster.writer.read_report()["waiting"] == {"r2": ["booting", "waits for linux-1"]}
     cluster.leader.write_report({"term": 4})
     assert cluster.writer.read_report() == {"term": 4, "waiting": {}}
+
+
+def test_the_history_has_one_sample_for_each_place_of_its_ring(cluster: Cluster) -> None:
+    """A process of any time writes to the place of its time, so that the ring never grows."""
+    assert cluster.leader.read_history() == []
+    begin = NOW // SAMPLE_SECONDS * SAMPLE_SECONDS
+    for number in range(2):
+        cluster.make().write_sample(Sample(begin + number, number, 1.5, None, 0))
+    assert cluster.writer.read_history() == [Sample(begin + 1, 1, 1.5, None, 0)]
+    for number in range(SAMPLES + 5):
+        cluster.leader.write_sample(Sample(begin + number * SAMPLE_SECONDS, number, 0.0, 0.25, 3))
+    found = sorted(cluster.writer.read_history(), key=lambda each: each.at)
+    assert [each.waiting for each in found] == list(range(5, SAMPLES + 5))
+    cluster.make().rebuild([slot_at(1)])
+    assert len(cluster.leader.read_history()) == SAMPLES
 
 
 def _histories() -> list[Change]:

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from leasehold.console.event_rows import make_rows
 from leasehold.console.fleet_document import TOPIC, FleetDocument
 from leasehold.console.fleet_table import PAGE_ROWS, SlotFilter, count_fleet, find_rows
+from leasehold.console.history import read_strips
 from leasehold.console.page import Page, backend, caller, render
 from leasehold.console.slot_life import Describe, LifeReader, SlotLife
 from leasehold.errors import LeaseholdError, Unavailable
@@ -41,10 +42,21 @@ async def show_fleet(request: Request) -> Response:
     await feed.refresh()
     wanted = SlotFilter.read(request.query_params)
     values, (rows, found) = await backend(request).run_plain(_read_fleet, feed, wanted, await _open_lives(request))
-    chosen = request.query_params.get("slot", "")
     return render(
-        request, "fleet.html", page="fleet", topic=TOPIC, chosen=chosen, **values, **_table(wanted, rows, found)
+        request,
+        "fleet.html",
+        page="fleet",
+        topic=TOPIC,
+        chosen=request.query_params.get("slot", ""),
+        strips=await read_strips(request),
+        **values,
+        **_table(wanted, rows, found),
     )
+
+
+async def show_history(request: Request) -> Response:
+    """Show the strips of the last hour, for the pages that update them."""
+    return render(request, "history.html", strips=await read_strips(request))
 
 
 async def _open_lives(request: Request) -> Describe:
@@ -165,6 +177,7 @@ PAGE: Final = Page(
         Route("/fleet", show_fleet),
         Route("/fleet/slots.json", send_slots),
         Route("/fleet/table", show_table),
+        Route("/fleet/history", show_history),
         Route("/fleet/slot/{slot:path}/{verb}", change_slot, methods=["POST"]),
         Route("/fleet/slot/{slot:path}", show_slot),
     ],

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from leasehold.common.clock import ProcessOffset
 from leasehold.common.names import QUEUE_NAMES
+from leasehold.console.history import read_strips
 from leasehold.console.last_tick import read_tick
 from leasehold.console.page import Page, backend, caller, render
 from leasehold.errors import Unavailable
@@ -54,6 +55,7 @@ async def show_queues(request: Request) -> Response:
         tick_age=client.now() - report["at"] if report else None,
         problem=problem,
         flower=services.settings.console.flower_url,
+        strips=await read_strips(request),
     )
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import ceil
 from time import monotonic, sleep
 from typing import Final
 
 import msgspec
 
+from scheduler.model.history import SAMPLE_SECONDS
 from scheduler.operations.ports import Ports
 from scheduler.operations.spending import SpendingReader
 from scheduler.operations.tick.wait_figures import WaitFigures
@@ -46,6 +48,8 @@ class Leader:
     looked_at: float = 0.0
     """Time when this process last looked in SQL for recently written rows that the view lacks; 0 if it never did."""
     audited_at: float = 0.0
+    sampled: int = 0
+    """The number of the last span of `sample_seconds` for which this process wrote a sample of the history."""
     lag: float = 0.0
     """Age in seconds of the oldest committed change that the view lacked when it was last compared with SQL."""
     plan_cache: PlanCache = field(default_factory=PlanCache)
@@ -61,6 +65,13 @@ class Leader:
     def patience(self) -> float:
         """Return the number of seconds without a tick after which the scheduler is assumed to have had an outage."""
         return self.lock_seconds + 2 * self.interval
+
+    @property
+    def sample_seconds(self) -> int:
+        """Return the seconds between two samples of the history: a multiple of SAMPLE_SECONDS, in which there is a
+        tick.
+        """
+        return SAMPLE_SECONDS * ceil(max(1.0, self.interval / SAMPLE_SECONDS))
 
     @property
     def must_repair(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from scheduler.model.decisions import Plan, Preempt, Relevel, Skipped
+from scheduler.model.history import take_sample
 from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
 from scheduler.operations.change_set import ChangeSet
@@ -87,10 +88,29 @@ def tick(
         repair_keys(ports)
         leader.repaired_at = leader.clock()
     try:
-        return _tick_while_asked(ports, leader, keep_lock)
+        done = _tick_while_asked(ports, leader, keep_lock)
     except Exception:
         leader.repaired_at = None
         raise
+    if done and ports.is_observed:
+        _sample_in_time(ports, leader, done[-1])
+    return done
+
+
+def _sample_in_time(ports: Ports, leader: Leader, ticked: Ticked) -> None:
+    """Write a sample of the history if there is none of this time. Speed: the lock is released already, so neither this
+    tick nor the next one of another process waits for it.
+    """
+    seconds = leader.sample_seconds
+    span = int(ticked.now // seconds)
+    if span == leader.sampled:
+        return
+    longest = leader.wait_figures.find_longest_wait(ticked.now)
+    sample = take_sample(ticked.view, len(ticked.plan.waiting), longest, ticked.now, seconds)
+    # The next tick writes a sample that Redis did not take.
+    with suppress(ViewUnavailableError):
+        ports.view_cache.write_sample(sample)
+        leader.sampled = span
 
 
 def _tick_while_asked(

@@ -65,17 +65,20 @@ class WaitFigures:
         reservations are missing.
         """
         self._follow(plan, view)
-        begun = min((each.oldest for each in self._known.values()), default=inf)
         levels = {name: level_of(view.accounts[name].balance) for name in self._accounts}
         return {
             "codes": dict(self._codes),
-            "longest_wait": max(0.0, now - begun),
+            "longest_wait": self.find_longest_wait(now),
             "at_quota": [name for name in rules.pools if _is_at_quota(view, name, now)],
             "accounts": {
                 name: [count if level == levels[name] else 0 for level in LEVELS]
                 for name, count in self._accounts.items()
             },
         }
+
+    def find_longest_wait(self, now: float) -> float:
+        """Return the longest wait in seconds at the last plan, as the report has it; 0 if no reservation waits."""
+        return max(0.0, now - min((each.oldest for each in self._known.values()), default=inf))
 
     def _follow(self, plan: Plan, view: View) -> None:
         """Update `_codes` and `_accounts`, the sums of all blocks: add the counts of each block that is new in this
