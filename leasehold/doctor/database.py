@@ -44,9 +44,10 @@ _NO_STANDBY: Final = (
 )
 
 
-def look_at_database(configuration: Configuration) -> Iterator[Finding]:
+def look_at_database(configuration: Configuration, *, tries_write: bool = True) -> Iterator[Finding]:
     """Yield the findings on the database: whether it answers, its schema, clock and cluster, writes, the rules in
-    force, the machines that EC2 refuses to end, and the identities of static hosts.
+    force, the machines that EC2 refuses to end, and the identities of static hosts. `tries_write`: whether to write a
+    row and delete it.
     """
     url = configuration.settings.database_url
     try:
@@ -72,7 +73,8 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
             return
         yield from _look_at_clock(store)
         yield _look_at_membership(store, configuration)
-        yield _look_at_writes(url)
+        if tries_write:
+            yield _look_at_writes(url)
         yield _look_at_rules(store, configuration)
         yield _look_at_machines(store)
         yield _look_at_hosts(store)

@@ -53,6 +53,18 @@ def examine(configuration: Configuration, seconds: float, abilities: Collection[
         yield skipped("aws", "the permissions in AWS are not checked: no ability was requested")
 
 
+def examine_by_reading(configuration: Configuration, seconds: float) -> Iterator[Finding]:
+    """Run the checks that write nothing and send nothing, and yield each finding: those of a process that only reads,
+    such as the console. `seconds`: as for `examine`.
+    """
+    settings = configuration.settings
+    yield from _look_at_servers(configuration, seconds)
+    yield from run_bounded("clocks", lambda: look_at_clocks(settings, seconds), 2 * seconds)
+    look: Look = lambda: look_at_database(configuration, tries_write=False)  # noqa: E731 - its type is worth a name
+    yield from run_bounded("database", look, 2 * seconds)
+    yield from run_bounded("ticks", lambda: look_at_ticks(settings, seconds, can_write=True), 2 * seconds)
+
+
 def _look_at_servers(configuration: Configuration, seconds: float) -> Iterator[Finding]:
     broker, view = configuration.settings.broker_url, configuration.settings.view_url
     if broker is None:

@@ -56,6 +56,7 @@ PAGES = (
     "/events",
     "/events?name=nothing_matches",
     "/what-if",
+    "/doctor",
     "/about",
     "/no-such-page",
 )

@@ -1,4 +1,4 @@
-"""The history of the last hour: who writes a sample, when, and what it counts."""
+"""The history of the last hour: when a sample is written, and what it counts."""
 
 import pytest
 

@@ -6,6 +6,7 @@ from leasehold.console.page import Page
 from leasehold.console.pages import (
     about,
     accounts,
+    doctor,
     events,
     fleet,
     money,
@@ -26,5 +27,6 @@ PAGES: Final[tuple[Page, ...]] = (
     queues.PAGE,
     events.PAGE,
     what_if.PAGE,
+    doctor.PAGE,
     about.PAGE,
 )

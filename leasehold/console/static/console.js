@@ -209,8 +209,12 @@
     return value.toLocaleString("en", { maximumFractionDigits: 2 });
   }
 
+  let seconds = 0;
   setInterval(() => {
     if (document.hidden) return;
+    seconds += 1;
+    // Parts that change with time load themselves again, but not in a hidden page.
+    for (const each of document.querySelectorAll("[data-every]")) if (seconds % each.dataset.every === 0) htmx.trigger(each, "reload");
     for (const each of document.querySelectorAll("time[data-ago]")) {
       const text = ago(Date.parse(each.dateTime) / 1e3);
       if (each.textContent !== text) each.textContent = text;

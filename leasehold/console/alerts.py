@@ -1,0 +1,137 @@
+"""The state of the scheduler for the sidebar of each page: whether it ticks, and what needs a person. It costs one
+small read of Redis and a walk over the slots, at most every KEPT_SECONDS.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import redis
+from starlette.requests import Request
+
+from leasehold.common.names import RedisNames
+from leasehold.common.report import read_head
+from leasehold.console.page import backend
+from leasehold.console.pages.offers import HOLDS
+from leasehold.doctor.findings import Finding, failure, warning
+from leasehold.doctor.rules import judge_machines, judge_ticks
+from leasehold.errors import Unavailable
+from leasehold.web.backend import Backend
+from leasehold.web.feed import FeedStatus
+from scheduler.model.view import View
+from scheduler.operations.spending import BudgetStatus
+from scheduler.view.connection import make_redis
+from scheduler.view.redis_clock import RedisClock
+
+KEPT_SECONDS: Final = 2.0
+_NEED_A_PERSON: Final = frozenset({"auth", "misconfigured", "quota", "unhealthy"})
+"""Kinds of launch back-offs that do not end by themselves."""
+
+
+@dataclass(frozen=True)
+class SchedulerState:
+    """Whether the scheduler works. `ticked_at`: cluster time of the last tick; None: there was none, or it is not
+    known. `alerts`: what needs a person, the failures first.
+    """
+
+    ticked_at: float | None
+    alerts: Sequence[Finding]
+
+    @property
+    def level(self) -> str:
+        """Return the worst outcome of the alerts; `ok` without one."""
+        return self.alerts[0].outcome if self.alerts else "ok"
+
+
+class StateReader:
+    """Reads the state of the scheduler, at most once in KEPT_SECONDS."""
+
+    def __init__(self, services: Backend) -> None:
+        settings = services.settings
+        self._feed, self._interval = services.feed, settings.ticks.interval
+        self._client = make_redis(settings.view_url or "")
+        self._names, self._clock = RedisNames(settings.view.prefix), RedisClock(self._client, settings.view.prefix)
+        self._known, self._read_at = SchedulerState(None, ()), float("-inf")
+
+    def read(self) -> SchedulerState:
+        """Return the state of the scheduler."""
+        if time.monotonic() - self._read_at < KEPT_SECONDS:
+            return self._known
+        self._read_at = time.monotonic()
+        head, now = {}, self._clock.now()
+        with suppress(redis.RedisError, ValueError):
+            head = read_head(self._client, self._names)
+        status = self._feed.status
+        with self._feed.lock:
+            found = find_alerts(self._feed.view, now)
+        ticked_at = head.get("at") if isinstance(head.get("at"), int | float) else None
+        if status.is_valid:
+            ticks = judge_ticks(None if ticked_at is None else now - ticked_at, self._interval)
+            found += [ticks] if ticks.outcome == "failure" else []
+        found += find_lost(status) + find_exceeded(head.get("budgets", []))
+        found.sort(key=lambda each: each.outcome != "failure")
+        self._known = SchedulerState(ticked_at, found)
+        return self._known
+
+
+async def read_state(request: Request) -> SchedulerState:
+    """Return the state of the scheduler. While Redis does not answer, it has that alert."""
+    services, state = backend(request), request.app.state
+    if not hasattr(state, "scheduler_state"):
+        state.scheduler_state = StateReader(services)
+    reader: StateReader = state.scheduler_state
+    try:
+        return await services.feed.unless_silent(services.run_plain(reader.read))
+    except Unavailable:
+        return SchedulerState(None, find_lost(services.feed.status, is_silent=True))
+
+
+def find_lost(status: FeedStatus, *, is_silent: bool = False) -> list[Finding]:
+    """Return a failure for Redis and for the database if it does not answer."""
+    found = []
+    if is_silent or not status.is_valid:
+        text = "Redis, or its copy of the cluster, cannot be read"
+        found.append(
+            failure("redis", text, "Look at the Redis server. After a flush, the next tick writes the copy again.")
+        )
+    if status.database_lost_since is not None:
+        found.append(failure("database", "the database does not answer", "Look at the database server."))
+    return found
+
+
+def find_alerts(view: View, now: float) -> list[Finding]:
+    """Return what needs a person by the rows of the view: slots in error, launches that are held back, and machines
+    that EC2 refuses to end.
+    """
+    found = []
+    errors = Counter(slot.pool for slot in view.slots.values() if slot.state == "error")
+    for pool, count in sorted(errors.items()):
+        text = f"{count} {'slot is' if count == 1 else 'slots are'} in error"
+        found.append(warning(f"pool {pool}", text, "The panel of such a slot on the page Fleet has the reason."))
+    ended = [slot for slot in view.slots.values() if slot.state in {"terminating", "stopped"}]
+    machines = judge_machines(ended, list(view.holds.values()))
+    if machines.outcome == "failure":
+        found.append(machines)
+    held = {
+        (each.pool, each.kind): each for each in view.holds.values() if each.kind in _NEED_A_PERSON and each.until > now
+    }
+    for (pool, kind), hold in sorted(held.items()):
+        name = "all pools" if pool == "*" else f"pool {pool}"
+        text = f"launches pause: {HOLDS[kind]}" + (f" (EC2's answer: {hold.words})" if hold.words else "")
+        found.append(warning(name, text, "The page Offers has each pause with its end."))
+    return found
+
+
+def find_exceeded(budgets: object) -> list[Finding]:
+    """Return a warning for each budget of the report of a tick that is exceeded."""
+    found = []
+    with suppress(msgspec.ValidationError):
+        for each in msgspec.convert(budgets, list[BudgetStatus]):
+            if each.exceeded:
+                text = f"exceeded: {', '.join(key.removeprefix('per_') for key in each.exceeded)}"
+                found.append(warning(f"budget {each.budget}", text, "The page Money has its limits and what it stops."))
+    return found
