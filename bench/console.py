@@ -4,6 +4,9 @@ A real Redis has a view of SLOTS slots and RESERVATIONS reservations. A publishe
 does. The console runs in a process of its own with 20 open streams. Printed are the time of the first page, the delay
 from the publish to the event in a stream, the CPU time of the console, the Redis commands that it causes, the sizes of
 all assets of a page, and those of the wheels that the extra adds.
+
+`python -m bench.console --pictures [SLOTS] [WAITING]` prints in place of that how long a browser needs for the first
+picture of Fleet and of Reservations, and what the history of the last hour costs a tick and Redis.
 """
 
 import argparse
@@ -25,11 +28,16 @@ from typing import Any, Final
 
 import msgspec
 
+from examples.browser import open_browser
+from leasehold.common.names import RedisNames
 from leasehold.console.app import STATIC
 from leasehold.stack.configuration import find_free_port
 from leasehold.web.token_file import TOKEN_FILE, write_token
+from scheduler.model.history import SAMPLE_SECONDS, SAMPLES, take_sample
 from scheduler.model.reservations import Lease, Request, Reservation
 from scheduler.model.slots import Slot
+from scheduler.model.view import View
+from scheduler.model.waits import Waits
 from scheduler.store.migrating import migrate
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
@@ -38,25 +46,36 @@ from workers.embedded_redis import find_redis_server, start_redis
 STREAMS: Final = 20
 CHANGES_A_SECOND: Final = 100
 PAGES: Final = 30
+PICTURE_LOADS: Final = 7
+PICTURES: Final = {
+    "/fleet": "document.documentElement.dataset.revision",
+    "/reservations": "document.readyState === 'complete' && document.querySelector('main table tbody tr')",
+}
+"""Path of a page -> a JavaScript expression that is true when the page is drawn."""
 _EVENT: Final = re.compile(rb"event: fleet\ndata: (.*)\n\n")
 
 
 def main() -> None:
     """Run the bench and print its figures."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pictures", action="store_true")
     parser.add_argument("slots", nargs="?", type=int, default=10_000)
-    parser.add_argument("reservations", nargs="?", type=int, default=100_000)
+    parser.add_argument("reservations", nargs="?", type=int)
     parser.add_argument("seconds", nargs="?", type=float, default=20.0)
     given = parser.parse_args()
-    print_assets()
-    print_wheels()
+    if not given.pictures:
+        print_assets()
+        print_wheels()
     with TemporaryDirectory(prefix="leasehold-bench-") as name:
         folder, binary = Path(name), find_redis_server()
         assert binary is not None
         (folder / "redis").mkdir()
         server = start_redis(folder / "redis", binary=binary)
         try:
-            measure(folder, server.url, given.slots, given.reservations, given.seconds)
+            if given.pictures:
+                measure_pictures(folder, server.url, given.slots, given.reservations or 2_000)
+            else:
+                measure(folder, server.url, given.slots, given.reservations or 100_000, given.seconds)
         finally:
             server.stop()
 
@@ -91,6 +110,61 @@ def measure(folder: Path, redis_url: str, slots: int, reservations: int, seconds
         )
         print_pages(console)
     client.close()
+
+
+def measure_pictures(folder: Path, redis_url: str, slots: int, waiting: int) -> None:
+    """Print the first pictures of pages in a browser, and the costs of the history of the last hour."""
+    client = make_redis(redis_url)
+    cache = RedisViewCache(client)
+    rows, left = [], waiting
+    for row in make_rows(slots, 2 * slots + waiting):
+        if isinstance(row, Reservation) and row.phase == "pending":
+            left -= 1
+            if left < 0:
+                continue
+        rows.append(row)
+    cache.rebuild(rows)
+    names = [row.id for row in rows if isinstance(row, Reservation) and row.phase == "pending"]
+    waits = Waits(names, [("no_capacity", "no slot is free")] * len(names))
+    cache.write_report({"at": time.time(), "term": 1, "seconds": 0.1}, waits)
+    print_history(View(rows), cache, waiting)
+    print(f"  Redis: {client.memory_usage(RedisNames().history)} bytes")
+    with run_console(folder, redis_url) as console:
+        wait_for_view(console)
+        with open_browser() as driver:
+            driver.get(f"http://127.0.0.1:{console.port}/about?token={console.token}")
+            for path, ready in PICTURES.items():
+                print_pictures(driver, f"http://127.0.0.1:{console.port}{path}", path, ready)
+    client.close()
+
+
+def print_history(view: View, cache: RedisViewCache, waiting: int) -> None:
+    """Print the CPU time of the samples of an hour, as a share of that hour."""
+    begin, cpu = time.time() // SAMPLE_SECONDS * SAMPLE_SECONDS, time.process_time()
+    for number in range(SAMPLES):
+        cache.write_sample(take_sample(view, waiting, 1_000.5, begin - number * SAMPLE_SECONDS))
+    spent = (time.process_time() - cpu) / SAMPLES
+    print(f"a sample: {1000 * spent:.1f} ms of CPU, {100 * spent / SAMPLE_SECONDS:.2f} % of a core")
+
+
+def print_pictures(driver: Any, url: str, path: str, ready: str) -> None:
+    """Print the times of the first content and of the whole picture, in milliseconds since the begin of the load.
+    `ready`: a JavaScript expression that is true when the page is drawn.
+    """
+    script = f"""const done = arguments[0];
+      const look = () => {{
+        if (!({ready})) return requestAnimationFrame(look);
+        requestAnimationFrame(() => done([performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? 0,
+          performance.now()]));
+      }};
+      look();"""
+    found = []
+    for _ in range(PICTURE_LOADS):
+        driver.get(url)
+        found.append(driver.execute_async_script(script))
+    first, whole = (sorted(each) for each in zip(*found, strict=True))
+    middle = PICTURE_LOADS // 2
+    print(f"{path}: first content {first[middle]:.0f} ms, drawn {whole[middle]:.0f} ms, most {whole[-1]:.0f} ms")
 
 
 def make_rows(slots: int, reservations: int) -> Iterator[Slot | Reservation]:
