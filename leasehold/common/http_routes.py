@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 API: Final = "/api/v1"
 """Path of the HTTP API of this version, below the path prefix of the server."""
+DOCS: Final = f"{API}/docs"
+"""Path of the page that shows the HTTP API to people. The console serves it."""
 TIME_HEADER: Final = "Leasehold-Time"
 """Response header with cluster time when the response was made, in seconds since the epoch."""
 REQUEST_HEADER: Final = "Idempotency-Key"

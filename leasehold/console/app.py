@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from leasehold.common.http_routes import API
+from leasehold.common.http_routes import API, DOCS
 from leasehold.console.live import live
 from leasehold.console.login import LOGIN_ROUTES
 from leasehold.console.page import Page, redirect, render
@@ -72,8 +72,8 @@ def make_app(backend: Backend, gate: Gate, *, api: ASGIApp | None = None, pages:
 
 
 class _Fork:
-    """Passes requests for the API directly to the API, which has a router and responses to errors of its own. The
-    responses of the API are compressed only for callers that accept compression.
+    """Passes requests for the API directly to the API, which has a router and responses to errors of its own; its page
+    for people is one of the console. The responses of the API are compressed only for callers that accept compression.
     """
 
     def __init__(self, app: ASGIApp, api: ASGIApp) -> None:
@@ -81,7 +81,8 @@ class _Fork:
         self._compressed = GZipMiddleware(api, minimum_size=SMALLEST_COMPRESSED, compresslevel=COMPRESSION)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(f"{scope.get('root_path', '')}{API}/"):
+        root, path = scope.get("root_path", ""), scope.get("path", "")
+        if scope["type"] != "http" or not path.startswith(f"{root}{API}/") or path == f"{root}{DOCS}":
             await self._app(scope, receive, send)
         elif any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"]):
             await self._compressed(scope, receive, send)

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from leasehold.common.http_routes import DOCS
 from leasehold.web.gate import SAFE_METHODS, Admission, Gate
 from leasehold.web.problems import make_problem, respond
 from leasehold.web.security import API_PATH, HEALTH_PATH, LOGIN_PATH
@@ -43,7 +44,9 @@ class Entrance:
         request = Request(scope, receive)
         path = find_route(request)
         if not (path in _OPEN or path.startswith(_OPEN_FOLDERS)):
-            answer = self._answer(request, await self._admit(request), is_api=path.startswith(API_PATH))
+            is_api = path.startswith(API_PATH)
+            is_page = not is_api or path == DOCS
+            answer = self._answer(request, await self._admit(request), is_api=is_api, is_page=is_page)
             if answer is not None:
                 await answer(scope, receive, send)
                 return
@@ -62,17 +65,17 @@ class Entrance:
             return None
         return found
 
-    def _answer(self, request: Request, admission: Admission | None, *, is_api: bool) -> Response | None:
+    def _answer(self, request: Request, admission: Admission | None, *, is_api: bool, is_page: bool) -> Response | None:
         """If the request may pass to the application, put its caller into `request.state` and return None. Else return
         the answer to the request: a refusal, or for a page with a token in its address the result of the login.
-        `admission` None: the caller is unknown.
+        `admission` None: the caller is unknown. `is_api`: the path is one of the API, which each known caller may read.
         """
         # The parameters are read only if one of them may be the token: the caller is not known yet.
         has_token = b"token=" in request.scope["query_string"] and "token" in request.query_params
-        if not is_api and request.method == "GET" and has_token:
+        if is_page and request.method == "GET" and has_token:
             return self._exchange_token(request)
         if admission is None:
-            return self._refuse_unknown(request, is_api=is_api)
+            return self._refuse_unknown(request, is_page=is_page)
         if not (is_api or admission.caller.can_look):
             return respond(make_problem(403, admission.caller.find_refusal("query") or ""))
         if self._gate.is_forged(request, admission):
@@ -95,11 +98,11 @@ class Entrance:
         set_cookie(answer, self._gate, request, cookie)
         return answer
 
-    def _refuse_unknown(self, request: Request, *, is_api: bool) -> Response:
+    def _refuse_unknown(self, request: Request, *, is_page: bool) -> Response:
         if "authorization" in request.headers and (late := self.count_failure(request)):
             return late
-        is_page = request.method in SAFE_METHODS and "text/html" in request.headers.get("accept", "")
-        if is_api or not is_page or "hx-request" in request.headers:
+        is_read = request.method in SAFE_METHODS and "text/html" in request.headers.get("accept", "")
+        if not is_page or not is_read or "hx-request" in request.headers:
             problem = make_problem(401, "log in, or send the token or the key of a principal")
             return respond(problem, {"WWW-Authenticate": 'Bearer realm="leasehold"'})
         query = request.scope["query_string"].decode("latin-1")

@@ -58,6 +58,7 @@ PAGES = (
     "/what-if",
     "/doctor",
     "/about",
+    "/api/v1/docs",
     "/no-such-page",
 )
 LOADED = """document.readyState === 'complete' && !!window.htmx
@@ -146,7 +147,7 @@ def test_tab_reaches_every_control_and_shows_where_it_is(window: Window, path: s
 
 
 def test_parts_that_a_person_opens_keep_the_rules_of_pages(window: Window) -> None:
-    """The comparison of rules, the preview of a bulk change, and the question before a change."""
+    """The comparison of rules, the preview of a bulk change, the question before a change, and the page of the API."""
     checks = ("ids", "labels", "unreachable", "contrasts", "width")
     found = {}
     for dark in (False, True):
@@ -168,6 +169,9 @@ def test_parts_that_a_person_opens_keep_the_rules_of_pages(window: Window) -> No
         window.find("dialog[open]")
         found["preview and question", dark] = check(window, *checks)
         window.click("dialog button[value=no]")
+        show(window, "/api/v1/docs", width=400, dark=dark)
+        window.run("document.querySelectorAll('details').forEach((each) => { each.open = true; }) ?? 1")
+        found["resources", dark] = check(window, "structure", *checks)
     assert {part: faults for part, faults in found.items() if faults} == {}
 
 

@@ -6,6 +6,7 @@ from leasehold.console.page import Page
 from leasehold.console.pages import (
     about,
     accounts,
+    api,
     doctor,
     events,
     fleet,
@@ -28,5 +29,6 @@ PAGES: Final[tuple[Page, ...]] = (
     events.PAGE,
     what_if.PAGE,
     doctor.PAGE,
+    api.PAGE,
     about.PAGE,
 )
