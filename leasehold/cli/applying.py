@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import typer
@@ -15,18 +15,19 @@ from leasehold.cli.failures import CommandError, print_error
 from leasehold.cli.market import prepare_market
 from leasehold.cli.output import print_result, shorten
 from leasehold.cli.ruling import find_version
-from leasehold.client.own_transport import open_wire
 from leasehold.errors import LeaseholdError
-from leasehold.stack.preparation import QuietDispatcher
 from leasehold.texts.values import show_levels
 from scheduler.model.rules import list_image_sources, read_rules
 from scheduler.operations.apply import RulesChangedError, apply_rules
 from scheduler.operations.images import Found, find_images
 from scheduler.operations.preview import Preview, preview_rules
+from scheduler.store.opening import open_store
 from workers.configuration import load_settings, read_configuration
 from workers.ec2.patterns import find_refused
-from workers.services import Services
 from workers.settings import Settings
+
+if TYPE_CHECKING:
+    from workers.services import Services
 
 MOST_LINES: Final = 20
 """Most lines that are printed for each kind of consequence of new rules, such as machines that go. The output of
@@ -34,20 +35,25 @@ MOST_LINES: Final = 20
 """
 
 
-class _Kicker(QuietDispatcher):
-    """A dispatcher (which sends work to other processes) that sends only the request for a tick, a run of the
-    scheduler. All other work stays in the database, where the processes of the stack find it later.
+def _open_services(settings: Settings) -> "Services":
+    """Return the services with a dispatcher (which sends work to other processes) that sends only the request for a
+    tick, a run of the scheduler. All other work stays in the database, where the processes of the stack find it later.
+
+    The imports take a while, and a preview without look-ups on AWS needs none of them.
     """
+    from leasehold.client.own_transport import open_wire
+    from leasehold.stack.preparation import QuietDispatcher
+    from workers.services import Services
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    class Kicker(QuietDispatcher):
+        def send_tick(self) -> None:
+            """Request a tick now. If the request cannot be sent, no error is raised, and the next periodic tick applies
+            the rules.
+            """
+            with suppress(LeaseholdError), closing(open_wire(settings)) as wire:
+                wire.send_tick()
 
-    def send_tick(self) -> None:
-        """Request a tick (a run of the scheduler) now. If the request cannot be sent, no error is raised, and the next
-        periodic tick applies the rules.
-        """
-        with suppress(LeaseholdError), closing(open_wire(self._settings)) as wire:
-            wire.send_tick()
+    return Services(settings, Kicker)
 
 
 def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
@@ -76,7 +82,7 @@ def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> N
     else the same errors as `apply_file`.
     """
     settings = load_settings()
-    with closing(Services(settings, QuietDispatcher).open_store()) as store:
+    with closing(open_store(settings.database_url)) as store:
         document = find_version(store, version).document
     source = f"leasehold rules rollback {version}"
     _carry_out(settings, document, source, dry_run=dry_run, yes=yes, as_json=as_json)
@@ -89,12 +95,11 @@ def _carry_out(
     machines, leases or balances away, ask first, unless `yes` is true. `source`: the origin of the rules, for their
     history, like "leasehold apply leasehold.toml".
     """
-    services = Services(settings, lambda: _Kicker(settings))
-    images = _find_images(services, document)
+    images = _find_images(settings, document)
     preview = None
     if dry_run or as_json or not yes:
         # With --yes alone no preview is printed or needed for a question; it takes long on a large database.
-        with closing(services.open_store()) as store:
+        with closing(open_store(settings.database_url)) as store:
             preview = preview_rules(store, document, images=images)
     if preview is not None and dry_run:
         found = {"version": preview.version, "changed": preview.changed, "dry_run": True, **_describe(preview)}
@@ -104,7 +109,7 @@ def _carry_out(
         raise CommandError("no stack runs here or in a folder above, and broker.url is not set")
     if preview is not None and preview.takes_away and not yes:
         _confirm(preview)
-    ports = services.ports
+    ports = _open_services(settings).ports
     try:
         expected = preview.version if preview else None
         version, changed = apply_rules(ports, document, source=source, expected=expected, images=images)
@@ -116,13 +121,13 @@ def _carry_out(
     print_result(result, f"rules version {version}" + ("" if changed else ", unchanged"), as_json=as_json)
 
 
-def _find_images(services: Services, document: Mapping[str, Any]) -> dict[str, str]:
+def _find_images(settings: Settings, document: Mapping[str, Any]) -> dict[str, str]:
     """Return image ids by source, for the pools in `document` that name their image by a source (`ssm:…`, `newest:…`).
     Print a line for each source that cannot be looked up on this host; the health worker looks it up later. Raises
     InvalidInputError for a source that has no image.
     """
     rules = read_rules(dict(document), "")
-    found = find_images(services.images, rules) if list_image_sources(rules) else Found({}, {})
+    found = find_images(_open_services(settings).images, rules) if list_image_sources(rules) else Found({}, {})
     for source, error in found.errors.items():
         print_error(f"{source} was not looked up ({error.category}: {error.code}); the health worker does it later")
     return found.images

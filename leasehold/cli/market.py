@@ -4,7 +4,6 @@ from contextlib import closing
 from typing import Final
 
 from leasehold.cli.failures import CommandError, one_line, print_error
-from leasehold.stack.preparation import QuietDispatcher
 from scheduler.model.rules import Rules
 from scheduler.model.validation import Fault, InvalidInputError
 from scheduler.operations.market.refresh import Refreshed, refresh_market, refresh_on_demand
@@ -12,7 +11,6 @@ from scheduler.operations.market.resolve import find_market_faults, has_requirem
 from scheduler.ports import CloudError, Store, StoreUnavailableError
 from scheduler.store.opening import open_store
 from workers.configuration import Configuration
-from workers.services import Services
 from workers.settings import Settings
 
 UNCHECKED: Final = "a catalogue of instance types in the database, to check it"
@@ -35,6 +33,10 @@ def read_market(
     again only if they are older than this number of seconds. `all_pools`: also read prices for pools that do not use
     the market.
     """
+    # Only a look at EC2's market needs them, and they take a while to import.
+    from leasehold.stack.preparation import QuietDispatcher
+    from workers.services import Services
+
     try:
         source = Services(settings, QuietDispatcher).market
         found = refresh_market(store, source, rules, catalogue_age=catalogue_age, all_pools=all_pools)

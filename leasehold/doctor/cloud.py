@@ -25,8 +25,7 @@ from scheduler.ports import BatchOrder, CloudError, LaunchOrder, Place, StoreUna
 from scheduler.store.opening import open_store
 from workers.configuration import Configuration
 from workers.ec2.permissions import Permissions
-from workers.ec2.places import read_written
-from workers.ec2.requests import freeze_batch_request, freeze_request
+from workers.ec2.requests import freeze_batch_request, freeze_request, read_written
 from workers.services import read_access
 from workers.settings import Settings
 

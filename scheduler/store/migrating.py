@@ -5,20 +5,18 @@ revision.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.script.revision import RevisionError
-from alembic.util import CommandError
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect, text
 
 from scheduler.ports import StoreUnavailableError
 from scheduler.store.opening import MEMORY, choose_dialect
+from scheduler.store.revisions import SELECT_REVISION, TABLE, list_revisions
 from scheduler.store.session import explaining
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
 
@@ -46,6 +44,12 @@ def migrate(url: str) -> list[str]:
     """
     if url == MEMORY:
         return []
+    # Alembic takes a while to import, and only a migration needs it.
+    from alembic import command  # noqa: PLC0415 - see above
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 - see above
+    from alembic.script.revision import RevisionError  # noqa: PLC0415 - see above
+    from alembic.util import CommandError  # noqa: PLC0415 - see above
+
     with _connected(url, create=True) as connection:
         config = _configure(connection)
         current = _find_current(connection)
@@ -70,8 +74,7 @@ def schema_state(url: str) -> SchemaState:
     if url == MEMORY:
         return SchemaState(None, None)
     with _connected(url, create=False) as connection:
-        head = ScriptDirectory.from_config(_configure(connection)).get_current_head()
-        return SchemaState(_find_current(connection), head)
+        return SchemaState(_find_current(connection), list_revisions()[-1])
 
 
 @contextmanager
@@ -90,7 +93,9 @@ def _connected(url: str, *, create: bool) -> Iterator[Connection]:
         engine.dispose()
 
 
-def _configure(connection: Connection) -> Config:
+def _configure(connection: Connection) -> "Config":
+    from alembic.config import Config  # noqa: PLC0415 - as in `migrate`
+
     config = Config()
     # Alembic reads its settings with a ConfigParser, for which a percent sign has a meaning.
     config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
@@ -99,4 +104,6 @@ def _configure(connection: Connection) -> Config:
 
 
 def _find_current(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+    if not inspect(connection).has_table(TABLE):
+        return None
+    return connection.execute(text(SELECT_REVISION)).scalar_one_or_none()

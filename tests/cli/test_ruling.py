@@ -1,6 +1,8 @@
 """Rules on the command line: preview, confirmation before anything is taken away, earlier versions."""
 
 import json
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -172,3 +174,18 @@ def test_apply_prints_which_pools_launch_their_machines_one_by_one(
     (note,) = found.complaints
     assert note.startswith("leasehold: note: config.pools.linux.ec2.user_data names ${slot} or ${launch_id}")
     assert run("apply", "rules.toml", "--yes").complaints == []
+
+
+def test_commands_on_the_database_alone_import_no_service(database: str, run: Run) -> None:
+    """Each of these libraries takes as long to import as the rest of the command."""
+    assert run("apply", "rules.toml").status == 0
+    commands = [["costs"], ["costs", "--budgets"], ["offers"], ["apply", "--dry-run", "more.toml"]]
+    heavy = {"redis", "boto3", "structlog", "alembic", "celery", "kombu", "pydantic", "prometheus_client"}
+    code = (
+        "import sys; from leasehold.cli.failures import run_safely\n"
+        f"print([run_safely(words) for words in {commands}], sorted({heavy} & {{*sys.modules}}), file=sys.stderr)\n"
+        "import leasehold.doctor.examination\n"
+        "print(sorted({'alembic', 'mako'} & {*sys.modules}), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["[0, 0, 0, 0] []", "[]"]

@@ -10,8 +10,7 @@ import pytest
 from scheduler.model.rules import Rules, read_rules, with_images
 from scheduler.ports import BatchOrder, CloudError, Place
 from tests.ec2.conftest import IMAGE, an_order, some_rules
-from workers.ec2.places import read_written
-from workers.ec2.requests import client_token, find_places, freeze_batch_request, freeze_request
+from workers.ec2.requests import client_token, find_places, freeze_batch_request, freeze_request, read_written
 
 TEMPLATE: dict[str, Any] = {"launch_template": "lt-0123456789abcdef0", "launch_template_version": 7}
 

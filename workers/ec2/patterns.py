@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-import botocore.session
-
 from scheduler.model.images import is_source
 from scheduler.model.machines import Ec2Rules
 from scheduler.model.pools import Pool
@@ -46,6 +44,9 @@ _MAC: Final = re.compile(r"mac(?:\d|-)")
 @cache
 def list_regions() -> tuple[str, ...]:
     """Return the names of all regions with EC2 that the installed version of botocore knows."""
+    # This import takes long, and only a configuration with a region of AWS needs it.
+    import botocore.session  # noqa: PLC0415 - see above
+
     # The names do not depend on the user's profile (AWS_PROFILE) and files, which may be missing or broken.
     files = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
     session = botocore.session.Session(session_vars={"profile": (None, None, None, None), **files})

@@ -5,11 +5,12 @@ chooses one subnet for each zone.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from scheduler.ports import CloudError, Place
 from workers.ec2.errors import cloud_errors
+from workers.ec2.requests import read_written
 from workers.logs import get_logger
 
 if TYPE_CHECKING:
@@ -20,14 +21,6 @@ PLACES_SECONDS: Final = 300.0
 """Seconds for which the zone and the free addresses of a subnet are not read again."""
 MOST_SUBNETS: Final = 200
 """Most values of one filter of a call that describes subnets."""
-
-
-def read_written(subnets: Iterable[str]) -> tuple[Place, ...]:
-    """Return the places of subnets as the rules write them: `subnet-…`, or `ZONE:subnet-…` with the zone of the
-    subnet.
-    """
-    pairs = [entry.rpartition(":") for entry in subnets]
-    return tuple(Place(subnet=subnet, zone=zone or None) for zone, _, subnet in pairs)
 
 
 def describe_subnets(client: "EC2Client", subnets: Sequence[str]) -> dict[str, Place]:

@@ -10,7 +10,7 @@ Both calls have a client token, so that repeating a call launches no second mach
 
 import base64
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +22,6 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Market
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.ports import BatchOrder, CloudError, LaunchOrder, Place
-from workers.ec2.places import read_written
 from workers.ec2.templates import describe_template
 from workers.ec2.user_data import render_user_data, variables_of
 
@@ -89,6 +88,14 @@ class _Launch(msgspec.Struct, frozen=True, kw_only=True):
                 others.add(where)
                 found.append((offering, place))
         return found[:MOST_OVERRIDES]
+
+
+def read_written(subnets: Iterable[str]) -> tuple[Place, ...]:
+    """Return the places of subnets as the rules write them: `subnet-…`, or `ZONE:subnet-…` with the zone of the
+    subnet.
+    """
+    pairs = [entry.rpartition(":") for entry in subnets]
+    return tuple(Place(subnet=subnet, zone=zone or None) for zone, _, subnet in pairs)
 
 
 def find_places(subnets: Sequence[Place], offering: Offering | None) -> list[Place]:
