@@ -93,12 +93,17 @@ def _describe_reason(seen: SeenReservation) -> str:
 
 
 def _describe_request(seen: SeenReservation) -> str:
+    """Return what a reservation requests. The amounts come first, because a narrow terminal shows the begin only."""
+    return " ".join(filter(None, reversed(_divide_request(seen))))
+
+
+def _divide_request(seen: SeenReservation) -> tuple[str, str]:
     request = seen.row.request
     parts = [
         " ".join(filter(None, (f"{each.count} x" if each.count > 1 else "", show_amounts(each.resources))))
         for each in request.components
     ]
-    return " ".join(filter(None, (request.system or request.pool, " + ".join(filter(None, parts)))))
+    return request.system or request.pool or "", " + ".join(filter(None, parts))
 
 
 def _list_slots(seen: SeenReservation) -> tuple[str, ...]:
@@ -118,7 +123,12 @@ RESERVATIONS: Final[tuple[_R, ...]] = (
     _R(Column("id"), lambda seen: seen.row.id, "id"),
     _R(Column("phase", is_state=True), lambda seen: seen.row.phase, "phase"),
     _R(Column("why", "cut", 1, least=32), _describe_reason, "why", _find_reason),
-    _R(Column("asked for", "cut", 3), _describe_request, "asked_for"),
+    _R(
+        Column("asked for", "cut", 3),
+        _describe_request,
+        "asked_for",
+        lambda seen: " ".join(filter(None, _divide_request(seen))),
+    ),
     _R(Column("account", rank=5), lambda seen: seen.row.request.account or "", "account"),
     _R(
         Column("level", rank=7),

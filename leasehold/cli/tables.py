@@ -4,6 +4,7 @@ Output that is no terminal has no width: every column is shown in full.
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 Cell = str | tuple[str, ...]
 """The content of one cell of a table: a text, or several ids. Ids that are too wide for one line are stacked."""
 _GAP: Final = 2
+_NUMBER_END: Final = re.compile(r"[0-9.,]+$")
+_NUMBER_BEGIN: Final = re.compile(r"[.,]?[0-9]")
 _SHORTEST: Final = 12
 """Smallest width to which texts in a column are cut. If the table is still too wide, the column is hidden."""
 _WIDTH: Final = 80
@@ -68,6 +71,10 @@ class Grid:
         table = self._draw(widths, _stack if is_stacked else _join)
         yield from table.__rich_console__(_console, options.update(width=width, max_width=width))
 
+    def _fit(self, index: int, text: str, width: int) -> str:
+        is_cut = self.columns[index].fit == "cut" and text.isascii() and len(text) > width
+        return _cut_before_number(text, width) if is_cut else text
+
     def _draw(self, widths: dict[int, int], show: Callable[[Cell], str]) -> "Table":
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
@@ -87,9 +94,21 @@ class Grid:
                 overflow="ellipsis" if column.fit == "cut" else "fold",
             )
         for row in self.rows:
-            texts = [(self.columns[index], show(row[index])) for index in widths]
+            texts = [
+                (self.columns[index], self._fit(index, show(row[index]), width)) for index, width in widths.items()
+            ]
             table.add_row(*(Text(text, style=find_style(text) if column.is_state else "") for column, text in texts))
         return table
+
+
+def _cut_before_number(text: str, width: int) -> str:
+    """Return a text that is wider than `width` without its end, and with an ellipsis. A number is shown in full or not
+    at all, since `cpus=64` must not look like `cpus=6`.
+    """
+    head, rest = text[: width - 1], text[width - 1 :]
+    if _NUMBER_BEGIN.match(rest):
+        head = _NUMBER_END.sub("", head)
+    return f"{head}…"
 
 
 def fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> tuple[dict[int, int], bool]:

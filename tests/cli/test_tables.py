@@ -1,7 +1,12 @@
 """Tables: ids are never wrapped or cut at any width, and a pipe has no width."""
 
-import pytest
+import re
 
+import pytest
+from rich.console import Console
+from rich.segment import Segment
+
+from leasehold.cli.tables import Column, Grid
 from scheduler.model.waits import Waits
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
@@ -40,6 +45,20 @@ def test_the_ids_that_wait_are_not_folded_in_the_status(stack: FakeIntake, monke
     stack.view_cache.write_report({"at": 5.0, "term": 1}, waits)
     shown = strip_colours(run_on_terminal(monkeypatch, 80, "status"))
     assert any(LONG in line for line in shown.splitlines()), shown
+
+
+@pytest.mark.parametrize("width", range(12, 40))
+def test_a_text_is_never_cut_within_a_number(width: int) -> None:
+    text = "cpus=0.125 memory_mib=65536 gpus=1,024"
+    console = Console(width=200)
+    drawn = Grid([Column("id"), Column("asked", "cut")], [("r1", text)], width + 4).__rich_console__(
+        console, console.options
+    )
+    shown = "".join(part.text for part in drawn if isinstance(part, Segment))
+    begin = shown.rstrip().splitlines()[-1].removeprefix("r1").strip().rstrip("…")
+    assert begin
+    assert text.startswith(begin)
+    assert not (begin[-1].isdigit() and re.match(r"[.,]?[0-9]", text[len(begin) :]))
 
 
 @pytest.mark.parametrize("words", [("list",), ("get", LONG), ("slots",), ("explain", LONG)], ids=lambda each: each[0])
