@@ -238,4 +238,5 @@ _ENVIRONMENT.filters |= {
     "dollars": format_dollars,
     "visible": lambda text: escape(show(text)),
     "embed_json": embed_json,
+    "zip": zip,
 }

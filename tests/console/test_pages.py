@@ -4,10 +4,16 @@ filters.
 
 import re
 from html import unescape
+from typing import Any
 
+import msgspec
 import pytest
 
+from leasehold.client.models import Reservation as ShownReservation
 from leasehold.common.signing import make_key
+from leasehold.console.pages.reservation import describe_state, draw_life
+from leasehold.console.pages.what_if import compare_rules
+from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
 from scheduler.model.waits import Waits
 from scheduler.ports import StoredPrincipal
@@ -106,7 +112,7 @@ def mixed(make_console: MakeConsole) -> Console:
                 components=(a_component("worker", count=3, resources={"cpus": 8.0}),),
             ),
             row("new", 3, account="ci", tags={"team": "ml"}, labels={"disk": "ssd"}, priority=4),
-            row("works", 4, account="ops", phase="leased", leased_at=NOW, leases=(lease,)),
+            row("works", 4, account="ops", phase="leased", created_at=1.7e9, leased_at=1.7e9 + 60, leases=(lease,)),
         )
     )
     console.publish(row("gone", 9, phase="released", finished_at=NOW, reason="done"))
@@ -177,7 +183,7 @@ def test_a_row_has_the_request_the_time_and_the_code_with_its_sentence(mixed: Co
     assert "a slot · disk=ssd" in text
     assert re.search(r'title="asks 8 cpus; the largest has 4">never_fits</a>', text)
     assert re.search(r">waits \d+ s", text)
-    assert re.search(r">runs \d+ s", text)
+    assert re.search(r">runs \d+ d", text)
 
 
 @pytest.mark.parametrize(
@@ -265,3 +271,106 @@ def test_the_other_pages_are_shown_for_an_empty_cluster(console: Console, path: 
     answer = console.entered().get(path)
     assert answer.status == 200, answer.text
     assert "<h1>" in answer.text
+
+
+def test_rules_are_compared_as_lines_of_toml_and_what_is_removed_is_one_line() -> None:
+    present = {
+        "ticks": {"interval": 5},
+        "pools": {"lab": {"max_slots": 1, "ec2": {"image": "a"}, "labels": {"a": "b"}}, "big": {"max_slots": 9}},
+    }
+    proposed = {"ticks": {"interval": 5}, "pools": {"big": {"max_slots": 8, "min_slots": 2}}, "budgets": {"all": {}}}
+    assert [(each.kind, each.text) for each in compare_rules(present, proposed)] == [
+        ("removed", "[pools.lab] is removed, with 3 keys"),
+        ("same", "[pools.big]"),
+        ("removed", "max_slots = 9"),
+        ("added", "max_slots = 8"),
+        ("added", "min_slots = 2"),
+        ("added", "[budgets.all]"),
+    ]
+    assert compare_rules(present, present) == []
+    assert [each.text for each in compare_rules({"a": 1, "b": {"c": 2}}, {"a": 3})] == [
+        "a = 1",
+        "a = 3",
+        "[b] is removed, with 1 key",
+    ]
+
+
+def an_event(name: str, at: float, **fields: Any) -> Event:
+    return Event(**{"at": NOW + at, "name": f"reservation_{name}", "cause": "tick", "reservation": "r", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "wait", "expected"),
+    [
+        ({}, ("never_fits", "asks 64 cpus; the largest has 8"), "waits 28 min: asks 64 cpus; the largest has 8"),
+        ({}, None, "waits 28 min: no tick has looked at it yet"),
+        ({"phase": "leased", "leased_at": NOW + 1200, "leases": (a_lease("linux-7"),)}, None, "runs 8 min on linux-7"),
+        (
+            {"phase": "failed", "leased_at": NOW, "finished_at": NOW + 5, "reason": "exit status 1"},
+            None,
+            "failed, ran 5 s: exit status 1",
+        ),
+    ],
+)
+def test_the_headline_of_a_reservation_is_the_answer(
+    fields: dict[str, object], wait: tuple[str, str] | None, expected: str
+) -> None:
+    shown = msgspec.json.decode(msgspec.json.encode(row("r", 1, **fields)), type=ShownReservation)
+    assert describe_state(shown, wait, NOW + 1680) == expected
+
+
+def test_the_life_of_a_reservation_has_its_parts() -> None:
+    """It was queued, its machine booted, it ran, was interrupted, and waits again for a machine that boots."""
+    ran = msgspec.structs.replace(row("r", 1), phase="leased", leased_at=NOW + 40)
+    events = [an_event("submitted", 0), an_event("leased", 40), an_event("cores", 50)]
+
+    def draw(launched: float | None, *more: Event, is_booting: bool = False) -> list[tuple[str, float]]:
+        parts = draw_life(ran, [*events, *more], launched, NOW + 100, is_booting=is_booting)  # type: ignore[arg-type]
+        assert sum(each.share for each in parts) == pytest.approx(1000)
+        return [(each.name, each.seconds) for each in parts]
+
+    assert draw(None) == [("queued", 40), ("leased", 60)]
+    assert draw(NOW + 10) == [("queued", 10), ("booting", 30), ("leased", 60)]
+    back = an_event("pending", 70)
+    assert draw(None, back) == [("queued", 40), ("leased", 30), ("queued", 30)]
+    assert draw(NOW + 80, back, is_booting=True)[-2:] == [("queued", 10), ("booting", 20)]
+
+
+def test_the_page_of_a_reservation_has_its_request_its_life_and_its_events_in_words(mixed: Console) -> None:
+    with mixed.store.transaction() as transaction:
+        detail = {"from": "pending", "waited": 75.5, "slots": ["linux-7"], "tick": 3, "term": 1}
+        cores = {"component": "main", "cpus": 3.5, "slot": "linux-7"}
+        transaction.append_events(
+            [
+                an_event("leased", 1.7e9 + 60 - NOW, reservation="works", detail=detail),
+                an_event("cores", 1, reservation="works", detail=cores),
+            ]
+        )
+    browser = mixed.entered()
+    text = browser.get("/reservations/works").text
+    assert "runs" in plain(text[text.index('id="headline"') :])[:80]
+    assert 'role="img" aria-label="queued 1 min, leased ' in text
+    assert "Asks for a slot" in plain(text)
+    assert "after 1 min, on linux-7" in text
+    assert "1 change of cores" in plain(text)
+    # The page Events shows changes of cores only if its address asks for them.
+    assert "3.5 cores" not in browser.get("/events").text
+    assert "reservation leased" in plain(browser.get("/events").text)
+    for query in ("cores=1", "name=reservation_cores"):
+        assert "may use 3.5 cores of linux-7" in browser.get(f"/events?{query}").text
+    assert "3.5 cores" not in browser.get("/events/new?after=0").text
+    assert "3.5 cores" in browser.get("/events/new?after=0&cores=1").text
+
+
+def test_a_preemption_is_one_line(console: Console) -> None:
+    paid = {"account": "ci", "level": 1, "cost": [0, 2.5], "slot": "linux-1"}
+    with console.store.transaction() as transaction:
+        transaction.append_events(
+            [
+                an_event("pending", 0, reservation="victim", detail={"by": "winner", "ran_at": 5, **paid}),
+                an_event("leased", 0, reservation="winner", detail={"preempted": ["victim"], **paid}),
+            ]
+        )
+    text = console.entered().get("/accounts").text
+    assert len(re.findall("preempted by winner of account ci", text)) == 1
+    assert "preempted victim" not in text

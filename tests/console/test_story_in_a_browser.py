@@ -51,7 +51,10 @@ def test_an_operator_finds_the_reason_of_a_wait_and_ends_it(stack: Stack, window
         window.await_text("#rows", "at_max_slots")
         window.click("#rows a[href$='/reservations/second']")
         window.await_text("#why", "max_slots of 1")
+        assert window.text("#headline").startswith("waits ")
+        # What fails is open, what is met is folded.
         assert "not met" in window.text("#why .matrix")
+        assert window.run("[...document.querySelectorAll('#why details')].map((each) => each.open)") == [False, False]
         window.click("#press")
         window.click("dialog button[value=yes]")
         window.await_text("#pressed", "done")
@@ -85,8 +88,9 @@ def test_rules_are_compared_and_applied(stack: Stack, window: Window) -> None:
         window.await_text("#preview", "These rules are not possible")
         window.run("(document.querySelector('#rules').value = arguments[0], 1)", changed)
         window.click("#rules-form button.primary")
-        window.await_text("#preview", "pools.lab.idle_scale_down")
-        window.await_text("#preview", "The next tick under both")
+        window.await_text("#preview .diff", "[pools.lab]\n- idle_scale_down = 600\n+ idle_scale_down = 300")
+        # The consequences stand above the difference.
+        assert window.text("#preview").index("No machine, lease or balance") < window.text("#preview").index("300")
         assert client.rules().version == before.version
         window.click("#apply")
         window.click("dialog button[value=yes]")

@@ -96,13 +96,13 @@ async def reset_account(request: Request) -> Response:
 
 
 def find_preemptions(store: Store, account: str | None) -> list[EventRow]:
-    """Return the newest events about preemptions, newest first: each names the two reservations, the level (class of
-    service) of the one that took the slot, the account that pays, and the amount. `account`: return only the
-    preemptions that this account pays for; None: return all.
+    """Return an event for each of the newest preemptions, newest first: that of the reservation that was preempted. It
+    names the one that took the slot, its level (class of service), the account that pays, and the amount. `account`:
+    return only the preemptions that this account pays for; None: return all.
     """
     found = []
     for event in reversed(store.read_events(EventFilter(newest=True, limit=_READ_EVENTS))):
-        if "preempted" in event.detail or "by" in event.detail:
+        if "by" in event.detail:
             if account is None or event.detail.get("account") == account:
                 found.append(event)
             if len(found) == MOST_PREEMPTIONS:

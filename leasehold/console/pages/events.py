@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from leasehold.console.event_rows import EVENTS, make_rows
+from leasehold.console.event_rows import CORES, EVENTS, make_rows
 from leasehold.console.page import Page, backend, render, render_fragment
 from leasehold.web.backend import Backend
 from leasehold.web.server_sent import encode_event
@@ -27,18 +27,23 @@ async def show_events(request: Request) -> Response:
     """
     services = backend(request)
     wanted = {name: request.query_params.get(name) or None for name in _FILTERS}
-    chosen = _filter(wanted, newest=True, limit=EVENTS_A_PAGE)
-    found = await services.run(services.store.read_events, chosen)
-    faults = [f"{name}: this filter is not known" for name in sorted(set(request.query_params) - set(_FILTERS))]
+    # Events about cores are many. They are left out, so more events are read to have enough others.
+    with_cores = shows_cores(request)
+    most = EVENTS_A_PAGE if with_cores else MOST_NEW
+    found = await services.run(services.store.read_events, _filter(wanted, newest=True, limit=most))
+    shown = [each for each in found if with_cores or each.name != CORES][-EVENTS_A_PAGE:]
+    known = {*_FILTERS, "cores"}
+    faults = [f"{name}: this filter is not known" for name in sorted(set(request.query_params) - known)]
     return render(
         request,
         "events.html",
         page="events",
-        events=make_rows(reversed(found)),
+        events=make_rows(reversed(shown)),
         wanted=wanted,
+        with_cores=with_cores,
         faults=faults,
         newest=found[-1].number if found else 0,
-        is_cut=len(found) == EVENTS_A_PAGE,
+        is_cut=len(shown) == EVENTS_A_PAGE or len(found) == most,
     )
 
 
@@ -51,7 +56,14 @@ async def show_new_events(request: Request) -> Response:
     wanted = {name: request.query_params.get(name) or None for name in _FILTERS}
     found = await services.run(services.store.read_events, _filter(wanted, after=int(after), limit=MOST_NEW))
     newest = found[-1].number if found else int(after)
-    return render(request, "events_new.html", events=make_rows(reversed(found)), newest=newest)
+    shown = [each for each in reversed(found) if shows_cores(request) or each.name != CORES]
+    return render(request, "events_new.html", events=make_rows(shown), newest=newest)
+
+
+def shows_cores(request: Request) -> bool:
+    """Return whether a page shows events about cores: only if its address asks for them."""
+    query = request.query_params
+    return bool(query.get("cores")) or query.get("name") == CORES
 
 
 def _register_topic(app: Starlette) -> None:

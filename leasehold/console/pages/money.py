@@ -98,16 +98,16 @@ def read_page(
 
 
 def make_curve(costs: Iterable[Cost], since: float, now: float) -> dict[str, Any]:
-    """Return dollars per hour by kind of use for each hour since `since`, in the form that `curves.js` draws. The hour
-    that has not ended counts by its seconds so far; its value stands again at the end, at `now`. A kind in RARE without
-    a cost is missing.
+    """Return dollars per hour by kind of use for each hour since `since`, in the form that `curves.js` draws, as areas
+    that lie on each other. The curve begins with the first hour that has a cost. The hour that has not ended counts by
+    its seconds so far; its value stands again at the end, at `now`. A kind in RARE without a cost is missing.
     """
     sums: dict[tuple[float, CostKind], float] = defaultdict(float)
     seen: set[CostKind] = set()
     for cost in costs:
         sums[cost.hour, cost.kind] += cost.dollars
         seen.add(cost.kind)
-    first = begin_of_hour(since)
+    first = begin_of_hour(max(since, min((hour for hour, _ in sums), default=now)))
     hours = [first + HOUR * index for index in range(int((now - first) // HOUR) + 1)]
     parts = [min(1.0, max(now - hour, 60.0) / HOUR) for hour in hours]
     series: list[dict[str, Any]] = [
@@ -120,7 +120,7 @@ def make_curve(costs: Iterable[Cost], since: float, now: float) -> dict[str, Any
     ]
     for each in series:
         each["values"].append(each["values"][-1])
-    return {"at": [*map(round, hours), round(now)], "series": series, "stepped": True}
+    return {"at": [*map(round, hours), round(now)], "series": series, "stepped": True, "stacked": True}
 
 
 PAGE: Final = Page("money", "Money", "/money", 32, [Route("/money", show_money)])

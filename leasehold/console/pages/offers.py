@@ -104,7 +104,7 @@ def make_curve(changes: Iterable[PriceChange], offers: Sequence[Offer], since: f
         {"name": f"{each.key} {each.zone}", "values": [*(_find_price(found, time) for time in at), each.price]}
         for each, found in zip(offers, steps, strict=True)
     ]
-    return {"at": [*map(round, at), round(now)], "series": series, "stepped": True}
+    return {"at": [*map(round, at), round(now)], "series": series, "stepped": True, "digits": 4}
 
 
 def _find_price(steps: Sequence[tuple[float, float]], at: float) -> float | None:

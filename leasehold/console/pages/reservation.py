@@ -1,5 +1,7 @@
 """The page of one reservation: its history as a timeline, its leases, why it waits, and what would end the wait."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -13,16 +15,22 @@ from leasehold.client.models import Explanation, Reservation
 from leasehold.client.view_reader import join_machines
 from leasehold.console.actions import describe_action, find_action
 from leasehold.console.changes import Outcome, change
-from leasehold.console.event_rows import make_rows
-from leasehold.console.page import Page, backend, caller, needs, read_form, render
+from leasehold.console.event_rows import CORES, make_rows
+from leasehold.console.last_tick import read_waits
+from leasehold.console.page import Page, backend, caller, format_span, needs, read_form, render
 from leasehold.console.pages.reservations import read_number
+from leasehold.console.reservation_list import describe_resources, describe_wish, find_span
 from leasehold.errors import NotAnswered, Refused, Unavailable
 from leasehold.web.caller import Caller
+from leasehold.web.feed import Feed
+from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation as StoredReservation
 from scheduler.model.transitions import ENDED
 from scheduler.ports import EventFilter
 
 MOST_EVENTS: Final = 500
+MOST_SLOTS: Final = 3
+"""The most slots that the headline names."""
 SEARCH_SECONDS: Final = 10.0
 """Seconds to wait for the explanation of a worker."""
 VERBS: Final = ("cancel", "priority", "suspend", "resume")
@@ -40,7 +48,9 @@ async def show_reservation(request: Request) -> Response:
     row = await _find(request, name)
     events, lost = await _read_events(request, name)
     template = "reservation_course.html" if request.headers.get("hx-target") == "course" else "reservation.html"
-    sender = caller(request)
+    sender, now = caller(request), (await backend(request).client(caller(request))).now()
+    wait = (await read_waits(request)).get(name) if row.phase == "pending" else None
+    rows = make_rows(events)
     return render(
         request,
         template,
@@ -48,11 +58,86 @@ async def show_reservation(request: Request) -> Response:
         revision=revision,
         row=row,
         document=_format_request(row),
-        events=make_rows(events),
+        headline=describe_state(row, wait, now),
+        wish=describe_wish(row.request),
+        describe_resources=describe_resources,
+        life=draw_life(
+            row,
+            events,
+            _find_launch(backend(request).feed, row),
+            now,
+            is_booting=wait is not None and wait[0] == "booting",
+        ),
+        events=[each for each in rows if each.event.name != CORES],
+        cores=[each for each in rows if each.event.name == CORES],
         lost=lost,
         is_over=row.phase in ENDED,
         refusals=_find_refusals(sender, await _find_stored(request, name)),
     )
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the life of a reservation: `queued`, `booting` or `leased`, with its length in seconds. `begin` and
+    `share` are thousandths of the whole life.
+    """
+
+    name: str
+    seconds: float
+    begin: float
+    share: float
+
+
+def describe_state(row: Reservation, wait: tuple[str, str] | None, now: float) -> str:
+    """Return the state of a reservation as a sentence: how long it has waited and why, or where it runs, or how it
+    ended. `wait`: the waiting code and the sentence of the last tick; None: no tick has reported one.
+    """
+    verb, seconds = find_span(row, now)
+    text = f"{verb} {format_span(seconds)}"
+    if row.phase == "pending":
+        return f"{text}: {wait[1] or wait[0]}" if wait else f"{text}: no tick has looked at it yet"
+    if row.phase in ENDED:
+        return f"{row.phase}, {text}" + (f": {row.reason}" if row.reason else "")
+    slots = [lease.slot for lease in row.leases]
+    more = f" and {len(slots) - MOST_SLOTS} more" if len(slots) > MOST_SLOTS else ""
+    return f"{text} on {', '.join(slots[:MOST_SLOTS])}{more}" if slots else text
+
+
+def draw_life(
+    row: Reservation, events: Sequence[Event], launched_at: float | None, now: float, *, is_booting: bool
+) -> list[Part]:
+    """Return the parts of the life of a reservation in their order, from its events. While it waited for its machine,
+    it was booting: from the launch (`launched_at`; None: not known) to the lease, or now, if `is_booting`.
+    """
+    end = row.finished_at if row.phase in ENDED and row.finished_at else now
+    moves = [(row.created_at, "queued")]
+    for each in events:
+        phase = each.name.removeprefix("reservation_")
+        if phase in {"pending", "leased"}:
+            moves.append((each.at, "leased" if phase == "leased" else "queued"))
+    if row.leased_at and all(name == "queued" for _, name in moves):
+        moves.append((row.leased_at, "leased"))
+    found: list[tuple[str, float, float]] = []
+    for (begin, name), (until, _) in zip(moves, [*moves[1:], (end, "")], strict=True):
+        boot = launched_at if launched_at is not None and begin <= launched_at < until else None
+        is_last = until == end
+        if name == "queued" and boot is not None and (not is_last or is_booting):
+            found += [("queued", begin, boot), ("booting", boot, until)]
+        else:
+            found.append((name, begin, until))
+    whole = max(end - row.created_at, 1e-3)
+    return [
+        Part(name, until - begin, 1000 * (begin - row.created_at) / whole, 1000 * (until - begin) / whole)
+        for name, begin, until in found
+        if until > begin
+    ]
+
+
+def _find_launch(feed: Feed, row: Reservation) -> float | None:
+    """Return the time of the last launch of a machine on which the reservation has a lease; None: not known."""
+    with feed.lock:
+        slots = [feed.view.slots.get(lease.slot) for lease in row.leases]
+    return max((slot.launched_at for slot in slots if slot and slot.launched_at is not None), default=None)
 
 
 async def _find_stored(request: Request, name: str) -> StoredReservation | None:

@@ -2,8 +2,12 @@
 rules, and apply the edited rules.
 """
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,6 +31,74 @@ MOST_DECISIONS: Final = 60
 """The most pairs of decisions (by the present and by the proposed rules) that the page shows; the totals on the page
 count all decisions.
 """
+
+_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[^.]+')
+MOST_LINES: Final = 400
+"""The most lines of the difference of two versions of the rules that the page shows."""
+
+
+@dataclass(frozen=True)
+class DiffLine:
+    """A line of the difference of two versions of the rules: `removed`, `added`, or the head of a table (`same`)."""
+
+    kind: Literal["removed", "added", "same"]
+    text: str
+
+
+def compare_rules(present: Mapping[str, Any], proposed: Mapping[str, Any]) -> list[DiffLine]:
+    """Return the lines of TOML in which two documents of rules differ, each below the head of its table. A table that
+    is missing in `proposed` is one line, with all tables within it.
+    """
+    before, after = (_split_tables(format_toml(document)) for document in (present, proposed))
+    kept = {prefix for head in after for prefix in _list_prefixes(head)}
+    gone: dict[str, int] = {}
+    for head, lines in before.items():
+        if (root := next((each for each in _list_prefixes(head) if each not in kept), None)) is not None:
+            gone[root] = gone.get(root, 0) + len(lines)
+    found = _compare_lines(before.get("", []), after.get("", []))
+    found += [
+        DiffLine("removed", f"[{root}] is removed, with {number} key{'' if number == 1 else 's'}")
+        for root, number in gone.items()
+    ]
+    for head, lines in after.items():
+        if head and lines != before.get(head):
+            found.append(DiffLine("same" if head in before else "added", f"[{head}]"))
+            found += _compare_lines(before.get(head, []), lines)
+    # A table whose own keys are removed while tables within it stay.
+    for head, lines in before.items():
+        if head and head in kept and head not in after:
+            found += [DiffLine("same", f"[{head}]"), *_compare_lines(lines, [])]
+    return found
+
+
+def _compare_lines(old: Sequence[str], new: Sequence[str]) -> list[DiffLine]:
+    found = []
+    for tag, begin, end, new_begin, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            found += [DiffLine("removed", line) for line in old[begin:end]]
+            found += [DiffLine("added", line) for line in new[new_begin:new_end]]
+    return found
+
+
+def _split_tables(text: str) -> dict[str, list[str]]:
+    """Return head of a table -> its lines; the head of the values above all tables is ""."""
+    tables: dict[str, list[str]] = {"": []}
+    head = ""
+    for line in filter(None, text.splitlines()):
+        if line.startswith("[") and line.endswith("]"):
+            head = line[1:-1]
+            tables[head] = []
+        else:
+            tables[head].append(line)
+    return tables
+
+
+def _list_prefixes(head: str) -> list[str]:
+    """Return the heads of the tables that contain a table, the outermost first, and its own; quoted keys may have
+    dots.
+    """
+    parts = _KEY.findall(head)
+    return [".".join(parts[: index + 1]) for index in range(len(parts))]
 
 
 async def show_rules(request: Request) -> Response:
@@ -60,11 +132,15 @@ async def preview(request: Request) -> Response:
     present, proposed = found.next_tick.present, found.next_tick.proposed
     lines = [[format_decision(tidy(each, DECIMALS_FOR_PEOPLE)) for each in plan] for plan in (present, proposed)]
     pairs = list(zip_longest(*lines, fillvalue=""))
+    in_force = (await client.rules(1)).document
+    difference = await backend(request).run_plain(compare_rules, in_force, document)
     return render(
         request,
         "preview.html",
         faults=[],
         preview=found,
+        difference=difference[:MOST_LINES],
+        left_out=max(0, len(difference) - MOST_LINES),
         pairs=pairs[:MOST_DECISIONS],
         hidden=max(0, len(pairs) - MOST_DECISIONS),
         kinds=sorted({*found.next_tick.totals.present, *found.next_tick.totals.proposed}),

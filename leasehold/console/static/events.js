@@ -7,6 +7,7 @@
   const body = table.tBodies[0];
   const follow = document.getElementById("follow");
   const query = new URLSearchParams(location.search);
+  const isShown = (row) => row.name !== "reservation_cores" || query.get("cores") || query.get("name") === row.name;
   let newest = Number(table.dataset.newest);
   let looking = false;
   let again = false;
@@ -54,7 +55,7 @@
       return;
     }
     const rows = update.rows.filter(
-      (row) => row.number > newest && FILTERS.every((name) => !query.get(name) || row[name] === query.get(name)),
+      (row) => row.number > newest && isShown(row) && FILTERS.every((name) => !query.get(name) || row[name] === query.get(name)),
     );
     add(rows.map((row) => row.html).join(""), update.newest);
   }
