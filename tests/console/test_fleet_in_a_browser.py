@@ -49,8 +49,8 @@ def test_a_slot_is_cordoned_and_uncordoned_with_the_keyboard(stack: Stack) -> No
         wait_for(
             lambda: window.run("window.leasehold.fleet.slots().get('lab-1')?.state") == "ready", "lab-1 to be ready"
         )
-        window.run("(document.querySelector('#pools canvas').focus(), 1)")
-        window.driver.switch_to.active_element.send_keys("\ue012\ue006")  # left, enter
+        window.run("(document.querySelector('#pools a[data-slot=lab-1]').focus(), 1)")
+        window.driver.switch_to.active_element.send_keys("\ue006")  # enter
         chosen = window.find("#panel h2").text
         window.await_text("#panel", "Life")
         window.click("#panel button[hx-post$='/cordon']")

@@ -67,8 +67,8 @@ def test_an_operator_finds_the_reason_of_a_wait_and_ends_it(stack: Stack, window
 
 def test_a_slot_is_drained_from_its_box(stack: Stack, window: Window) -> None:
     wait_for(lambda: window.run("window.leasehold.fleet.slots().get('lab-1')?.state") == "ready", "lab-1 in the fleet")
-    window.run("(document.querySelector('#pools canvas').focus(), 1)")
-    window.driver.switch_to.active_element.send_keys("\ue012\ue006")  # left, enter
+    window.run("(document.querySelector('#pools a[data-slot=lab-1]').focus(), 1)")
+    window.driver.switch_to.active_element.send_keys("\ue006")  # enter
     chosen = window.find("#panel h2").text
     window.click("#panel button[hx-post$='/drain']")
     window.click("dialog button[value=yes]")

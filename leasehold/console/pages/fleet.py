@@ -5,18 +5,27 @@ from typing import Any, Final
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from leasehold.common.visible import make_visible
 from leasehold.console.event_rows import make_rows
 from leasehold.console.fleet_document import TOPIC, FleetDocument
-from leasehold.console.fleet_table import PAGE_ROWS, SlotFilter, count_fleet, find_rows
+from leasehold.console.fleet_table import (
+    PAGE_ROWS,
+    SlotFilter,
+    count_fleet,
+    describe_box,
+    find_cards,
+    find_free,
+    find_rows,
+    find_together,
+)
 from leasehold.console.history import read_strips
 from leasehold.console.page import Page, backend, caller, render
 from leasehold.console.slot_life import Describe, LifeReader, SlotLife
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.web.feed import Feed
-from scheduler.model.slots import Slot
 from scheduler.ports import EventFilter
 
 EVENTS_SHOWN: Final = 40
@@ -70,7 +79,8 @@ def _read_fleet(feed: Feed, wanted: SlotFilter, describe: Describe) -> tuple[dic
     search takes tens of milliseconds, so it runs in a thread.
     """
     with feed.lock:
-        return count_fleet(feed.view), find_rows(feed.view, wanted, describe)
+        values = {**count_fleet(feed.view), "pools_of_cards": find_cards(feed.view, describe)}
+        return values, find_rows(feed.view, wanted, describe)
 
 
 async def send_slots(request: Request) -> Response:
@@ -93,6 +103,29 @@ async def show_table(request: Request) -> Response:
     wanted = SlotFilter.read(request.query_params)
     _, (rows, found) = await backend(request).run_plain(_read_fleet, feed, wanted, await _open_lives(request))
     return render(request, "fleet_table.html", **_table(wanted, rows, found))
+
+
+async def show_cards(request: Request) -> Response:
+    """Show the slots of a small fleet as cards; nothing for a larger one."""
+    feed = backend(request).feed
+    await feed.refresh()
+    describe = await _open_lives(request)
+    with feed.lock:
+        found = find_cards(feed.view, describe)
+    return render(request, "slot_cards.html", pools_of_cards=found)
+
+
+async def send_together(request: Request) -> Response:
+    """Send the slots of a reservation (`reservation`), or those of all reservations on a slot (`slot`) with lines about
+    that slot, as JSON.
+    """
+    feed, query = backend(request).feed, request.query_params
+    describe = await _open_lives(request) if "slot" in query else None
+    with feed.lock:
+        found = find_together(feed.view, reservation=query.get("reservation", ""), slot=query.get("slot", ""))
+        slot = feed.view.slots.get(query.get("slot", ""))
+        lines = [] if slot is None or describe is None else describe_box(feed.view, slot, describe)
+    return JSONResponse({"slots": found, "lines": list(map(make_visible, lines))})
 
 
 async def show_slot(request: Request) -> Response:
@@ -143,7 +176,7 @@ async def _panel(request: Request, name: str, **outcome: str) -> Response:
         slot=slot,
         machine=SlotLife() if slot is None else (await _open_lives(request))(slot),
         leases=leases,
-        free=_find_free(slot, leases),
+        free=[] if slot is None else find_free(slot, [lease for *_, lease in leases]),
         life=make_rows(reversed(events)),
         lost=lost,
         refusal=caller(request).find_refusal("cordon"),
@@ -153,15 +186,6 @@ async def _panel(request: Request, name: str, **outcome: str) -> Response:
 
 def _outcome(given: dict[str, str]) -> dict[str, Any]:
     return {"done": "", "problem": "", **given}
-
-
-def _find_free(slot: Slot | None, leases: list[Any]) -> list[tuple[str, float, float]]:
-    """Return for each resource of a slot (its name, the free amount, the total amount), sorted by name. `slot` None:
-    return [].
-    """
-    total = (slot.resources or {}) if slot is not None else {}
-    used = {name: sum(lease.resources.get(name, 0.0) for *_, lease in leases) for name in total}
-    return [(name, max(0.0, total[name] - used[name]), total[name]) for name in sorted(total)]
 
 
 def _table(wanted: SlotFilter, rows: list[Any], found: int) -> dict[str, Any]:
@@ -178,6 +202,8 @@ PAGE: Final = Page(
         Route("/fleet/slots.json", send_slots),
         Route("/fleet/table", show_table),
         Route("/fleet/history", show_history),
+        Route("/fleet/cards", show_cards),
+        Route("/fleet/together", send_together),
         Route("/fleet/slot/{slot:path}/{verb}", change_slot, methods=["POST"]),
         Route("/fleet/slot/{slot:path}", show_slot),
     ],

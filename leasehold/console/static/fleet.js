@@ -1,5 +1,6 @@
 "use strict";
-// The map of slots: it reads the document of all slots once, and then the deltas of the topic "fleet".
+// The map of slots: it reads the document of all slots once, and then the deltas of the topic "fleet". A small fleet is
+// shown as cards, which the server renders; up to 400 slots are boxes with a tooltip; above that they are a mosaic.
 (() => {
   const { prefix, now, time } = window.leasehold;
   const fleet = document.getElementById("fleet");
@@ -11,6 +12,9 @@
   const STATES = ["ready", "launching", "booting", "binding", "draining", "terminating", "stopped", "error", "empty"];
   const CORDONED = 1, INTERRUPTED = 2;
   const ACCOUNTS = 8;
+  const RUNNING = ["booting", "binding", "ready", "draining"];
+  const MOST_CARDS = 40, MOST_BOXES = 400;
+  const tip = document.getElementById("tip");
 
   let names = [];
   let slots = new Map(); // id -> {id, pool, zone, state, flags, leases: [{account, share, state}]}
@@ -19,6 +23,7 @@
   let newest = -1; // the revision of the last event of the stream
   let colouring = recall("colour", "state");
   let highlighted = null;
+  let lit = new Set(); // ids of the slots of the reservation that the pointer or the focus is on
   let accounts = new Map(); // account -> index of its colour
   let colours = {};
   let loading = null;
@@ -98,6 +103,7 @@
     }
     showFigures();
     drawLegend();
+    if (form() === "cards") refreshCards();
     pulse.replaceChildren(`${touched.length} changed `, time(now()));
     document.documentElement.dataset.revision = revision;
     if (chosen() && (touched.includes(chosen()) || delta.gone.includes(chosen()))) refreshPanel();
@@ -108,9 +114,23 @@
 
   const order = new Intl.Collator("en", { numeric: true });
 
+  const form = () => (slots.size > MOST_BOXES ? "mosaic" : slots.size > MOST_CARDS ? "boxes" : slots.size ? "cards" : "none");
+
   function layOut() {
     readColours();
     rankAccounts();
+    const before = places.dataset.form;
+    places.dataset.form = form();
+    if (form() === "cards" || form() === "none") {
+      groups = new Map();
+      if (form() === "none") places.replaceChildren(document.getElementById("no-slots").content.cloneNode(true));
+      else if (before !== "cards" || [...slots.keys()].some((id) => !card(id)) || cards().length > slots.size) refreshCards(0);
+      else drawCards();
+      showFigures();
+      drawLegend();
+      document.documentElement.dataset.revision = revision;
+      return;
+    }
     const wanted = new Map();
     for (const slot of slots.values()) {
       const key = `${slot.pool}\0${slot.zone}`;
@@ -135,17 +155,45 @@
       const single = keys.filter((each) => each.split("\0")[0] === poolName).length === 1 && !zoneName;
       groups.set(key, addZone(zones, poolName, zoneName, ids, single));
     }
-    if (!keys.length) {
-      const empty = document.createElement("p");
-      empty.className = "empty";
-      empty.textContent = "There are no slots. `leasehold apply` makes those of the pools in leasehold.toml.";
-      fresh.append(empty);
-    }
     places.replaceChildren(fresh);
     groups.forEach(size);
     showFigures();
     drawLegend();
     document.documentElement.dataset.revision = revision;
+  }
+
+  // Cards: the server renders them with what the document lacks. They load again at most twice a second.
+
+  const cards = () => [...places.querySelectorAll("[data-card]")];
+  const card = (id) => places.querySelector(`[data-card="${CSS.escape(id)}"]`);
+  let cardsDue = null;
+
+  function refreshCards(after = 500) {
+    if (cardsDue) return;
+    cardsDue = setTimeout(() => {
+      cardsDue = null;
+      if (document.hidden || form() !== "cards") return;
+      htmx.ajax("GET", `${prefix}/fleet/cards`, { target: "#pools", swap: "innerHTML" }).then(drawCards);
+    }, after);
+  }
+  window.leasehold.retryReloads("#pools", () => refreshCards());
+  document.addEventListener("visibilitychange", () => form() === "cards" && refreshCards());
+
+  function drawCards() {
+    cards().forEach((each) => drawCard(each.dataset.card));
+  }
+
+  function drawCard(id) {
+    const slot = slots.get(id), place = card(id);
+    if (!slot || !place) return;
+    const picture = place.querySelector("canvas"), ratio = window.devicePixelRatio || 1;
+    picture.width = picture.height = Math.round(14 * ratio);
+    const context = picture.getContext("2d");
+    context.scale(ratio, ratio);
+    paint(context, 0, 0, 14, slot);
+    place.classList.toggle("dim", isDimmed(slot));
+    place.classList.toggle("lit", lit.has(id));
+    place.classList.toggle("chosen", id === chosen());
   }
 
   function addPool(parent, name) {
@@ -185,11 +233,14 @@
     });
     canvas.addEventListener("mousemove", (event) => {
       const index = find(group, event);
-      canvas.title = index >= 0 ? describe(slots.get(group.ids[index])) : "";
+      if (index === group.hover) return;
+      group.hover = index;
+      pointAt(index >= 0 ? group.ids[index] : null, canvas, event.clientX, event.clientY);
     });
+    canvas.addEventListener("mouseleave", () => { group.hover = -1; pointAt(null, canvas); });
     canvas.addEventListener("keydown", (event) => onKey(group, event));
     canvas.addEventListener("focus", () => { if (group.focus < 0) focusOn(group, 0); else drawIndex(group, group.focus); });
-    canvas.addEventListener("blur", () => { const index = group.focus; if (index >= 0) drawIndex(group, index); });
+    canvas.addEventListener("blur", () => { pointAt(null, canvas); const index = group.focus; if (index >= 0) drawIndex(group, index); });
     return group;
   }
 
@@ -251,6 +302,7 @@
   function drawSlot(id) {
     const slot = slots.get(id);
     if (!slot) return;
+    if (form() === "cards") return void drawCard(id);
     const group = groups.get(`${slot.pool}\0${slot.zone}`);
     if (group && group.at.has(id)) drawIndex(group, group.at.get(id));
   }
@@ -266,8 +318,8 @@
     paint(context, x, y, group.box, slot);
     context.globalAlpha = 1;
     const isFocused = document.activeElement === group.canvas && group.focus === index;
-    if (isFocused || slot.id === chosen()) {
-      context.strokeStyle = isFocused ? colours.focus : colours.text;
+    if (isFocused || slot.id === chosen() || lit.has(slot.id)) {
+      context.strokeStyle = isFocused || slot.id !== chosen() ? colours.focus : colours.text;
       context.lineWidth = 2;
       context.strokeRect(x - 1, y - 1, group.box + 2, group.box + 2);
     }
@@ -275,10 +327,27 @@
 
   function isDimmed(slot) {
     if (highlighted === null) return false;
-    if (colouring === "account") return !slot.leases.some((lease) => (accounts.has(lease.account) || !lease.account ? lease.account : "\0rest") === highlighted);
-    if (["lease", "revoking", "claimed"].includes(highlighted)) return !slot.leases.some((lease) => (lease.state === "held" ? "lease" : lease.state) === highlighted);
-    if (highlighted === "cordoned") return !(slot.flags & CORDONED);
-    return slot.state !== highlighted;
+    if (!highlighted.startsWith("\0also-")) return kindOf(slot) !== highlighted;
+    const [, mark] = highlighted.split("\0also-");
+    return !alsoOf(slot).includes(mark);
+  }
+
+  // Each slot counts for one entry of the legend, so that the entries add up to the fleet.
+  function kindOf(slot) {
+    if (colouring === "account") {
+      const found = new Set(slot.leases.map((lease) => (accounts.has(lease.account) || !lease.account ? lease.account : "\0rest")));
+      return found.size > 1 ? "\0several" : found.size ? [...found][0] : "\0none";
+    }
+    if (slot.leases.some((lease) => lease.state === "revoking")) return "revoking";
+    if (slot.leases.some((lease) => lease.state === "held")) return "lease";
+    return slot.leases.length ? "claimed" : slot.state;
+  }
+
+  // What is drawn on a slot besides: these entries count slots that another entry counts already.
+  function alsoOf(slot) {
+    const found = slot.flags & CORDONED ? ["cordoned"] : [];
+    if (colouring === "state" && slot.leases.length && slot.state !== "ready") found.push(slot.state);
+    return found;
   }
 
   function paint(context, x, y, box, slot) {
@@ -372,33 +441,41 @@
   // Legend, figures.
 
   function drawLegend() {
+    const counts = new Map(), also = new Map();
+    const count = (map, key) => map.set(key, (map.get(key) || 0) + 1);
+    for (const slot of slots.values()) {
+      count(counts, kindOf(slot));
+      for (const each of alsoOf(slot)) count(also, each);
+    }
     const entries = [];
-    const list = [...slots.values()];
     if (colouring === "state") {
-      const counts = new Map();
-      for (const slot of list) {
-        counts.set(slot.state, (counts.get(slot.state) || 0) + 1);
-        if (slot.flags & CORDONED) counts.set("cordoned", (counts.get("cordoned") || 0) + 1);
-        const seen = new Set(slot.leases.map((lease) => (lease.state === "held" ? "lease" : lease.state)));
-        for (const each of seen) counts.set(each, (counts.get(each) || 0) + 1);
-      }
-      const labels = { lease: "leased", revoking: "being revoked", claimed: "promised", cordoned: "cordoned" };
-      for (const key of ["lease", "revoking", "claimed", ...STATES, "cordoned"]) {
+      const labels = { lease: "leased", revoking: "being revoked", claimed: "promised", ready: "free" };
+      for (const key of ["lease", "revoking", "claimed", ...STATES]) {
         if (counts.get(key)) entries.push([key, labels[key] || key, counts.get(key), sample(key)]);
       }
     } else {
-      const counts = new Map();
-      for (const slot of list) for (const each of new Set(slot.leases.map((lease) => (accounts.has(lease.account) || !lease.account ? lease.account : "\0rest")))) counts.set(each, (counts.get(each) || 0) + 1);
       // By colour, so that entries stay in their places: accounts without a colour of their own come last.
-      const rank = (key) => (accounts.has(key) ? accounts.get(key) : key === "" ? ACCOUNTS : ACCOUNTS + 1);
-      const keys = [...counts.keys()].sort((a, b) => rank(a) - rank(b));
-      for (const key of keys) entries.push([key, key === "" ? "no account" : key === "\0rest" ? "other accounts" : key, counts.get(key), { id: "", state: "ready", flags: 0, leases: [{ account: key === "\0rest" ? "\0" : key, share: 100, state: "held" }] }]);
+      const labels = { "": "no account", "\0rest": "other accounts", "\0several": "several accounts", "\0none": "no lease" };
+      const last = ["", "\0rest", "\0several", "\0none"];
+      const rank = (key) => (accounts.has(key) ? accounts.get(key) : ACCOUNTS + last.indexOf(key));
+      const lease = (account, share) => ({ account, share, state: "held" });
+      const leases = (key) => (key === "\0none" ? [] : key === "\0several" ? [lease([...accounts.keys()][0] || "", 50), lease([...accounts.keys()][1] || "\0", 50)] : [lease(key === "\0rest" ? "\0" : key, 100)]);
+      for (const key of [...counts.keys()].sort((a, b) => rank(a) - rank(b))) {
+        entries.push([key, labels[key] ?? key, counts.get(key), { id: "", state: "ready", flags: 0, leases: leases(key) }]);
+      }
     }
+    const first = entries.length;
+    for (const key of [...STATES, "cordoned"]) if (also.get(key)) entries.push([`\0also-${key}`, key, also.get(key), sample(key)]);
     const signature = JSON.stringify([colouring, highlighted, entries.map((each) => each.slice(0, 3))]);
     if (legend.dataset.signature === signature) return;
     legend.dataset.signature = signature;
     const focused = legend.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    legend.replaceChildren(...entries.map(legendEntry));
+    const items = entries.map(legendEntry);
+    const sum = document.createElement("li");
+    sum.className = "total";
+    sum.textContent = `= ${slots.size.toLocaleString("en")} ${slots.size === 1 ? "slot" : "slots"}${items.length > first ? ", of these" : ""}`;
+    if (slots.size) items.splice(first, 0, sum);
+    legend.replaceChildren(...items);
     if (focused !== null) legend.querySelectorAll("button").forEach((each) => { if (each.dataset.key === focused) each.focus(); });
   }
 
@@ -438,6 +515,7 @@
   }
 
   function redraw() {
+    if (form() === "cards") drawCards();
     groups.forEach((group) => group.ids.forEach((_, index) => drawIndex(group, index)));
   }
 
@@ -445,8 +523,8 @@
     let machines = 0, leased = 0, filled = 0;
     const pools = new Map();
     for (const slot of slots.values()) {
-      const has = slot.state !== "empty" && slot.state !== "error";
-      const share = Math.min(100, slot.leases.reduce((sum, lease) => sum + lease.share, 0));
+      const has = RUNNING.includes(slot.state);
+      const share = has ? Math.min(100, slot.leases.reduce((sum, lease) => sum + lease.share, 0)) : 0;
       machines += has;
       leased += slot.leases.length > 0;
       filled += share;
@@ -462,8 +540,62 @@
     }
     document.querySelectorAll("[data-pool]").forEach((place) => {
       const pool = pools.get(place.dataset.pool);
-      if (pool) place.textContent = `${pool.machines.toLocaleString("en")} of ${pool.slots.toLocaleString("en")} with a machine`;
+      if (pool) place.textContent = `${pool.slots.toLocaleString("en")} ${pool.slots === 1 ? "slot" : "slots"}${pool.machines ? `, ${pool.machines.toLocaleString("en")} with a machine` : ""}`;
     });
+  }
+
+  // Pointing at a slot or a reservation lights up all slots of the reservations, and shows the tooltip of a box.
+
+  function light(ids) {
+    const before = lit;
+    lit = new Set(ids);
+    for (const id of new Set([...before, ...lit])) drawSlot(id);
+  }
+
+  let asked = "", askedDue = null;
+  function ask(query, then) {
+    clearTimeout(askedDue);
+    asked = query;
+    if (!query) return light([]);
+    // A pointer that crosses many boxes asks only where it rests.
+    askedDue = setTimeout(async () => {
+      try {
+        const answer = await fetch(`${prefix}/fleet/together?${query}`);
+        if (!answer.ok || asked !== query) return;
+        const found = await answer.json();
+        if (asked !== query) return;
+        light(found.slots.length > 1 || query.startsWith("reservation") ? found.slots : []);
+        then(found);
+      } catch { /* the page goes on without the light */ }
+    }, 80);
+  }
+
+  function pointAt(id, canvas, x, y) {
+    const slot = id && slots.get(id);
+    tip.hidden = true;
+    canvas.title = slot && form() === "mosaic" ? describe(slot) : "";
+    if (!slot) return ask("");
+    const show = (lines) => {
+      if (form() !== "boxes") return;
+      tip.textContent = [describe(slot), ...lines].join("\n");
+      tip.hidden = false;
+      tip.style.left = `${Math.max(8, Math.min(x + 12, innerWidth - tip.offsetWidth - 8))}px`;
+      tip.style.top = `${Math.max(8, Math.min(y + 12, innerHeight - tip.offsetHeight - 8))}px`;
+    };
+    show([]);
+    ask(`slot=${encodeURIComponent(id)}`, (found) => show(found.lines));
+  }
+
+  for (const [enter, leave] of [["mouseover", "mouseout"], ["focusin", "focusout"]]) {
+    document.addEventListener(enter, (event) => {
+      const place = event.target.closest?.("[data-reservation]");
+      if (!place) return;
+      const name = place.dataset.reservation;
+      ask(`reservation=${encodeURIComponent(name)}`, (found) => {
+        if (enter === "focusin") announce.textContent = `${name} has ${found.slots.length} ${found.slots.length === 1 ? "slot" : "slots"}: ${found.slots.slice(0, 8).join(", ")}`;
+      });
+    });
+    document.addEventListener(leave, (event) => { if (event.target.closest?.("[data-reservation]")) ask(""); });
   }
 
   // Choosing a slot.
@@ -498,6 +630,8 @@
     if (before >= 0) drawIndex(group, before);
     drawIndex(group, index);
     announce.textContent = describe(slots.get(group.ids[index]));
+    const frame = group.canvas.getBoundingClientRect(), step = group.box + group.gap;
+    pointAt(group.ids[index], group.canvas, frame.left + ((index % group.columns) + 1) * step, frame.top + (Math.floor(index / group.columns) + 1) * step);
   }
 
   function chosen() {
@@ -543,7 +677,8 @@
     if (event.target.closest("[data-close]")) choose("");
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && chosen() && !document.querySelector("dialog[open]")) choose("");
+    if (event.key === "Escape" && !tip.hidden) tip.hidden = true;
+    else if (event.key === "Escape" && chosen() && !document.querySelector("dialog[open]")) choose("");
   });
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-slot]");
