@@ -253,22 +253,32 @@ def release(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_
         _show(client.release(reservation, _find_token(client, reservation, token)), as_json)
 
 
-@app.command(epilog=example("leasehold surrender build-7", "leasehold surrender build-7 --component helper.3"))
+@app.command(
+    epilog=example(
+        "leasehold surrender build-7",
+        "leasehold surrender build-7 --component helper.3",
+        "leasehold surrender build-7 --component helper --want 4",
+    )
+)
 def surrender(
     reservation: HeldId,
     component: Annotated[
         str | None,
         typer.Option(help="Elastic instance to give back, even if not revoked; default: all revoked instances."),
     ] = None,
+    want: Annotated[
+        int | None,
+        typer.Option(help="Most instances of the component from now on, more or fewer; the last ones beyond end."),
+    ] = None,
     token: Token = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
     """Give back a lease that is being revoked."""
-    check("surrender", {"reservation": reservation, "token": token, "component": component})
+    check("surrender", {"reservation": reservation, "token": token, "component": component, "want": want})
     with connect(timeout) as client:
         held = _find_token(client, reservation, token)
-        _show(client.surrender(reservation, held, component=component), as_json)
+        _show(client.surrender(reservation, held, component=component, want=want), as_json)
 
 
 @app.command(epilog=example("leasehold renew build-7"))

@@ -85,14 +85,19 @@ class AsyncLease(HeldLease):
         self,
         component: str | None = None,
         *,
+        want: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Lease
     ) -> Answer:
         """Give back the elastic instance whose name is `component`, or all instances of the component with this name.
         If `component` is None, give back all elastic instances that are being revoked.
 
-        An instance that was not being revoked is not granted again. Raise Refused, NotAnswered or Unavailable.
+        An instance that was not being revoked is not granted again; other instances of its component may be. `want`:
+        the most instances of the component from now on, more or fewer than it has. If it has more, those with the
+        highest index end. `component` None then means the only elastic component.
+
+        Raise Refused, NotAnswered or Unavailable.
         """
-        return await self._client.surrender(self.id, self.token, component=component, timeout=timeout)
+        return await self._client.surrender(self.id, self.token, component=component, want=want, timeout=timeout)
 
     async def __aenter__(self) -> Self:
         asking = asyncio.ensure_future(self._client.reserve(**self._fields))

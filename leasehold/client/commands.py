@@ -164,14 +164,18 @@ class Commands(ABC):
         token: int | None = None,
         *,
         component: str | None = None,
+        want: int | None = None,
         key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
         """Give revoked leases back before their deadline. `component`: the name of an elastic instance, or of a
         component; then its instance or instances are given back, even if they are not being revoked. None: all leases
         that are being revoked.
+
+        `want`: the most instances of the component from now on, more or fewer than it has. If it has more, those with
+        the highest index end. `component` None: the only elastic component.
         """
-        return self._command("surrender", reservation, token, timeout, component=component, key=key)
+        return self._command("surrender", reservation, token, timeout, component=component, want=want, key=key)
 
     def decline(
         self,

@@ -66,13 +66,19 @@ class Lease(HeldLease):
         until = None if timeout is None else time.monotonic() + timeout
         return self._elastic.read(lambda: None if until is None else until - time.monotonic())
 
-    def surrender(self, component: str | None = None, *, timeout: float | None = None) -> Answer:
+    def surrender(
+        self, component: str | None = None, *, want: int | None = None, timeout: float | None = None
+    ) -> Answer:
         """Give back the elastic instance whose name is `component`, or all instances of the component with this name.
         If `component` is None, give back all elastic instances that are being revoked.
 
-        An instance that was not being revoked is not granted again. Raise Refused, NotAnswered or Unavailable.
+        An instance that was not being revoked is not granted again; other instances of its component may be. `want`:
+        the most instances of the component from now on, more or fewer than it has. If it has more, those with the
+        highest index end. `component` None then means the only elastic component.
+
+        Raise Refused, NotAnswered or Unavailable.
         """
-        return self._client.surrender(self.id, self.token, component=component, timeout=timeout)
+        return self._client.surrender(self.id, self.token, component=component, want=want, timeout=timeout)
 
     def __enter__(self) -> Self:
         self._client.reserve(**self._fields)

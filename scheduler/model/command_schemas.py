@@ -211,6 +211,14 @@ class ReasonDocument(HolderDocument):
     reason: Text | None = None
 
 
+class SurrenderDocument(ReasonDocument):
+    """A request to give leases back before their deadline: what is being revoked, or the elastic `component` (an
+    instance, or all of a component). `want`: the most instances of that component that the holder wants from now on.
+    """
+
+    want: Count | None = None
+
+
 class PriorityDocument(HolderDocument):
     """A request that changes the priority of a reservation."""
 
@@ -329,7 +337,7 @@ SCHEMAS: dict[str, type[Document]] = {
     "renew": HolderDocument,
     "confirm": ConfirmDocument,
     "fail": ReasonDocument,
-    "surrender": ReasonDocument,
+    "surrender": SurrenderDocument,
     "decline": HolderDocument,
     "suspend": HolderDocument,
     "resume": HolderDocument,

@@ -235,7 +235,8 @@ class Reservation(PublicReservation, frozen=True, kw_only=True, gc=False):
     suspended: bool = False
     declined: tuple[str, ...] = ()
     """What the holder declined. While the reservation is pending: slots that its next assignment must not use. While it
-    is leased: elastic instances that the holder gave back, and that are not granted again.
+    is leased: elastic instances that the holder gave back and that are not granted again, and for elastic components
+    `NAME=N`: the holder wants at most N instances. See `policy/elastic/wanted.py`.
     """
     key_hash: str | None = None
     """SHA-256, in hexadecimal, of the key that a holder must present; None: a holder needs only the token."""

@@ -124,6 +124,13 @@ def _name(value: object) -> str:
     return value
 
 
+def _name_or_number(value: object) -> str:
+    name, is_number, digits = value.partition("=") if isinstance(value, str) else ("", "", "")
+    if is_number and digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MOST_AMOUNT)):
+        return f"{_name(name)}={int(digits)}"
+    return _name(value)
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > MOST_TEXT:
         raise expected(f"a text of at most {MOST_TEXT} characters")
@@ -177,6 +184,8 @@ Port = Annotated[int, Before(_port)]
 Seconds = Annotated[float, Before(parse_duration)]
 Signed = Annotated[float, Before(_signed)]
 Name = Annotated[str, Before(_name)]
+Declined = Annotated[str, Before(_name_or_number)]
+"""The name of a slot or an instance, or `NAME=N`: the most instances of a component that a holder wants."""
 Levels = Annotated[tuple[float, float, float, float, float], Before(_levels)]
 """A list of numbers >= 0, one for each paid level of an account, best first. Missing levels are 0."""
 SignedLevels = Annotated[tuple[float, float, float, float, float], Before(_signed_levels)]

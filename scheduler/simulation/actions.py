@@ -6,7 +6,7 @@ from typing import Any
 
 from scheduler.model.command_schemas import SCHEMAS, AbsentDocument, IdleDocument
 from scheduler.model.rules import AccountKeys
-from scheduler.model.validation import Amount, Document, Name, Seconds, Signed, SignedLevels
+from scheduler.model.validation import Amount, Count, Document, Name, Seconds, Signed, SignedLevels
 from scheduler.simulation.cloud_documents import FoundDocument, OutageDocument
 
 
@@ -29,12 +29,20 @@ class MaintainAction(Document):
 
 
 class PartAction(Document):
-    """The value of the timeline actions `fail` (a reservation, or one component of it, failed) and `surrender` (its
-    holder gives the lease back). `component` None: the whole reservation.
+    """The value of the timeline action `fail`: a reservation, or one component of it, failed. `component` None: the
+    whole reservation.
     """
 
     reservation: Name
     component: Name | None = None
+
+
+class SurrenderAction(PartAction):
+    """The value of the timeline action `surrender`: the holder gives leases back. `component` None: all that is being
+    revoked. `want`: the most instances of the component that the holder wants from now on.
+    """
+
+    want: Count | None = None
 
 
 class PriorityAction(Document):
@@ -76,7 +84,7 @@ ACTIONS: dict[str, type[Document] | None] = {
     "release": None,
     "cancel": None,
     "renew": None,
-    "surrender": PartAction,
+    "surrender": SurrenderAction,
     "confirm": ConfirmAction,
     "absent": AbsentDocument,
     "idle": IdleDocument,

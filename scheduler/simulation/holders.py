@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
-from scheduler.model.command_schemas import ConfirmDocument, HolderDocument, ReasonDocument
+from scheduler.model.command_schemas import ConfirmDocument, HolderDocument, SurrenderDocument
 from scheduler.model.reservations import Reservation
 from scheduler.operations.commands.lease_commands import release, renew, surrender
 from scheduler.operations.commands.reports import confirm
@@ -106,7 +106,7 @@ class Holders:
         row = self._cluster.store.find_reservations(ids=[name])[0]
         is_revoked = row.phase == "revoking" or any(lease.state == "revoking" for lease in row.leases)
         if is_revoked and row.token == token:
-            self._send(name, surrender, ReasonDocument(reservation=name))
+            self._send(name, surrender, SurrenderDocument(reservation=name))
 
     def _finish(self, name: str, token: int) -> None:
         work = self._works.get(name)

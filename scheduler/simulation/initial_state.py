@@ -16,6 +16,7 @@ from scheduler.model.transitions import SlotState
 from scheduler.model.validation import (
     Amount,
     Count,
+    Declined,
     Document,
     LabelMap,
     Levels,
@@ -104,7 +105,7 @@ class ReservationRecord(ReservationDocument):
     unconfirmed: Count = 0
     interruptions: Count = 0
     suspended: bool = False
-    declined: tuple[Name, ...] = ()
+    declined: tuple[Declined, ...] = ()
     revoke_reason: Name | None = None
     revoke_by: Signed | None = None
 

@@ -246,6 +246,8 @@ def test_a_component_is_surrendered_by_its_name(stack: FakeIntake, run: Run) -> 
     assert run("surrender", "r1", "--component", "more.0").status == 0
     verb, stated = stack.seen[-1]
     assert (verb, stated["component"], stated["token"]) == ("surrender", "more.0", 7)
+    assert run("surrender", "r1", "--component", "more", "--want", "0").status == 0
+    assert (stack.seen[-1][1]["component"], stack.seen[-1][1]["want"]) == ("more", 0)
 
 
 def test_a_stale_token_is_one_line_and_status_1(stack: FakeIntake, run: Run) -> None:

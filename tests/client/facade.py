@@ -92,8 +92,8 @@ class BlockingLease:
         except StopAsyncIteration:
             return
 
-    def surrender(self, component: str | None = None, *, timeout: float | None = None) -> Any:
-        return self._loop.run(self._lease.surrender(component, timeout=timeout))
+    def surrender(self, component: str | None = None, *, want: int | None = None, timeout: float | None = None) -> Any:
+        return self._loop.run(self._lease.surrender(component, want=want, timeout=timeout))
 
 
 class BlockingClient:

@@ -71,11 +71,11 @@ def test_a_surrender_carries_the_token_of_the_lease(intake: FakeIntake, client: 
     holder = ElasticReservation(intake)
     holder.fields["leases"] = (CORE, elastic_lease(0, 2))
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
-        assert lease.surrender("more.0").ok
+        assert lease.surrender("more.0", want=3).ok
         received = [change.kind for change in islice(lease.changes(timeout=WAIT), 2)]
         assert [each.component for each in lease.placements] == ["main"]
     [request] = [document for verb, document in intake.seen if verb == "surrender"]
-    assert (request["reservation"], request["component"], request["token"]) == ("r1", "more.0", 1)
+    assert [request[key] for key in ("reservation", "component", "token", "want")] == ["r1", "more.0", 1, 3]
     assert received == ["granted", "revoked"]
 
 

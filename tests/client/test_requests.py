@@ -285,6 +285,7 @@ def test_reserve_many_of_no_items_sends_nothing(client: Client, intake: FakeInta
         ("priority", {"priority": 5}, {"priority": 5}),
         ("fail", {"token": 7, "component": "main"}, {"token": 7, "component": "main"}),
         ("surrender", {"token": 7}, {"token": 7}),
+        ("surrender", {"token": 7, "component": "more", "want": 0}, {"token": 7, "component": "more", "want": 0}),
         ("decline", {"token": 7}, {"token": 7}),
         ("suspend", {"token": 7}, {"token": 7}),
         ("resume", {}, {}),

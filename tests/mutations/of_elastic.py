@@ -49,9 +49,33 @@ OF_ELASTIC: Final[Changes] = {
     "scheduler.policy.elastic.instances": {
         "list_groups": [
             Change(
-                "a component that was given back without a revocation gets no more instances",
-                "any((find_number(need.component, name) is not None for name in declined))",
+                "an instance that was given back without a revocation is not granted again",
+                "numbers.keys() | returned",
+                "numbers.keys()",
+            ),
+            Change(
+                "a component gets no more instances than its holder wants",
+                "min(count - len(excluded), most - len(numbers))",
+                "count - len(excluded)",
+            ),
+        ],
+    },
+    "scheduler.policy.elastic.wanted": {
+        "find_wanted": [
+            Change("a number concerns the component with its name only", "name == component.name", "True"),
+        ],
+        "list_unwanted": [
+            Change(
+                "a component that its holder wants less of while a tick plans gets no more",
+                "counts[component.name] >= most",
                 "False",
+            ),
+        ],
+        "change_wanted": [
+            Change(
+                "a number for a component replaces what was given back of it before",
+                "find_number(component, entry) is None",
+                "True",
             ),
         ],
     },

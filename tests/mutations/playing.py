@@ -81,6 +81,7 @@ MODULES: Final = (
     "tests.rules.queueing.test_guard_and_reclaims",
     "tests.rules.lifecycle.test_earlier_notice",
     "tests.rules.quota.test_gangs_on_idle_slots",
+    "tests.rules.elastic.test_named_components",
 )
 """Where the tests are, in the order in which they are tried."""
 RULELESS: Final = (

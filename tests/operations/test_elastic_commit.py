@@ -63,6 +63,18 @@ LOST: list[tuple[str, list[Row], Decision, str]] = [
         GRANT,
         "linux-1 has its maximum number of leases",
     ),
+    (
+        "the holder gave the instance back",
+        [slot(), with_elastic(declined=("more.0",))],
+        GRANT,
+        "the holder does not want the instance any more",
+    ),
+    (
+        "the holder wants fewer",
+        [slot(), with_elastic(elastic_lease(1), declined=("more=1",))],
+        GRANT,
+        "the holder does not want the instance any more",
+    ),
     ("the slot drains", [slot("draining"), with_elastic()], GRANT, "linux-1 is draining"),
     ("another machine", [slot(epoch=2), with_elastic()], GRANT, "linux-1 has another machine than planned"),
     ("cordoned", [slot(cordoned=True), with_elastic()], GRANT, "linux-1 takes no leases"),
@@ -256,6 +268,23 @@ def test_an_instance_is_surrendered_with_its_own_token_or_the_reservations() -> 
     assert harness.ask("surrender", reservation="r1", component="more.0", token=first.token)["ok"]
     assert harness.ask("surrender", reservation="r1", component="more.1", token=main.token)["ok"]
     assert leases_of(harness, "r1") == [("main", "held", None)]
+
+
+def test_a_number_needs_an_elastic_component_a_leased_reservation_and_its_token() -> None:
+    harness = a_harness()
+    [row] = harness.store.find_reservations(ids=["r1"])
+    ask = {"reservation": "r1", "want": 1}
+    for fields, path in (
+        ({"component": "main", "token": row.token}, "component"),
+        ({"component": "more.7", "token": row.token}, "component"),
+        ({"component": "more", "token": row.leases[1].token}, "token"),
+        ({"component": "more", "token": row.token, "want": -1}, "want"),
+    ):
+        assert harness.ask("surrender", **ask | fields)["errors"][0]["path"] == path
+    assert harness.ask("surrender", **ask, token=row.token)["ok"]
+    assert len(leases_of(harness, "r1")) == 2
+    harness.submit("r2", resources={"cpus": 6})
+    assert harness.ask("surrender", reservation="r2", want=0)["errors"][0]["path"] == "reservation"
 
 
 def test_an_essential_instance_that_is_not_revoked_cannot_be_surrendered() -> None:

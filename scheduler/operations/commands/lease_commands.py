@@ -13,6 +13,7 @@ from scheduler.model.command_schemas import (
     HolderDocument,
     PriorityDocument,
     ReasonDocument,
+    SurrenderDocument,
 )
 from scheduler.model.faults import FaultCode
 from scheduler.model.reservations import ComponentKind, Lease, Reservation, list_instances
@@ -30,6 +31,7 @@ from scheduler.operations.ending_leases import (
     return_to_queue,
 )
 from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.policy.elastic.wanted import change_wanted, find_elastic, find_number
 from scheduler.policy.lifecycle.timers import may_restart_again
 
 
@@ -209,17 +211,23 @@ def _check_component(current: Reservation, document: ReasonDocument) -> None:
         raise CommandRefused("component", f"a component of {current.id} that is leased", document.component)
 
 
-def surrender(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reservation:
+def surrender(work: UnitOfWork, rules: Rules, document: SurrenderDocument) -> Reservation:
     """Give revoked leases back before their deadline. Return the new row of the reservation.
 
     The reservation becomes pending again, or stays leased if only elastic instances were revoked. If the command names
     elastic instances, by their own name or that of their component, they are given back even if they are not being
-    revoked. While the reservation is leased, it then gets no further instances of that component.
+    revoked. While the reservation is leased, an instance that was named is then not granted again, and a component that
+    was named gets no instances.
+
+    With `want`, a component has at most this number of instances from now on. If it has more leases, they end: those
+    that are being revoked first, then those with the highest index.
     """
+    if document.want is not None:
+        return _set_most(work, rules, find_alive(work, document), document.component, document.want)
     current, elastic = _find_with_parts(work, document)
     _check_component(current, document)
     if elastic:
-        return _give_back(work, rules, current, elastic)
+        return _give_back(work, rules, current, elastic, document.component)
     if current.phase == "revoking":
         return return_to_queue(work, rules, current, current.revoke_reason or "surrendered")
     parts = [each for each in current.leases if each.kind == "elastic" and each.state == "revoking"]
@@ -228,11 +236,40 @@ def surrender(work: UnitOfWork, rules: Rules, document: ReasonDocument) -> Reser
     return _give_back(work, rules, current, parts)
 
 
-def _give_back(work: UnitOfWork, rules: Rules, current: Reservation, leases: Sequence[Lease]) -> Reservation:
-    unwanted = (each.component for each in leases if each.state != "revoking")
-    return end_instances(
-        work, rules, current, leases, "surrendered", clean=True, declined=(*current.declined, *unwanted)
-    )
+def _give_back(
+    work: UnitOfWork, rules: Rules, current: Reservation, leases: Sequence[Lease], name: str | None = None
+) -> Reservation:
+    """End these elastic leases. `name`: the name of the instance or component that the holder gives back; None: only
+    what is being revoked.
+    """
+    component = None if name is None else find_elastic(current, name)
+    declined = current.declined
+    if name is not None and component is not None and any(each.state != "revoking" for each in leases):
+        is_whole = component.count > 1 and component.name == name
+        declined = change_wanted(component, declined, 0) if is_whole else (*declined, name)
+    return end_instances(work, rules, current, leases, "surrendered", clean=True, declined=declined)
+
+
+def _set_most(work: UnitOfWork, rules: Rules, current: Reservation, name: str | None, want: int) -> Reservation:
+    """Store the most instances of an elastic component that the holder wants, and end the leases beyond. `name`: the
+    component, or one of its leased instances, which ends and stays given back; None: the only elastic component.
+    """
+    if current.phase != "leased":
+        raise _refuse_phase(current, "a leased reservation")
+    elastic = [each.name for each in current.request.components if each.kind == "elastic"]
+    name = elastic[0] if name is None and len(elastic) == 1 else name
+    component = None if name is None else find_elastic(current, name)
+    if name is None or component is None:
+        raise CommandRefused("component", f"an elastic component of {current.id}, because want is given", name)
+    leases = [each for each in current.leases if find_number(component, each.component) is not None]
+    named = [] if name == component.name else [each for each in leases if each.component == name]
+    if name != component.name and not named:
+        raise CommandRefused("component", f"a component of {current.id} that is leased", name)
+    others = [each for each in leases if each not in named]
+    others.sort(key=lambda each: (each.state == "held", -(find_number(component, each.component) or 0)))
+    ended = [*named, *others[: max(len(others) - want, 0)]]
+    declined = (*change_wanted(component, current.declined, want), *(each.component for each in named))
+    return end_instances(work, rules, current, ended, "surrendered", clean=True, declined=declined)
 
 
 def decline(work: UnitOfWork, rules: Rules, document: HolderDocument) -> Reservation:

@@ -25,6 +25,7 @@ from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.capacity.fits import Moment, Obstacle, Usage, find_obstacle_on, measure
 from scheduler.policy.capacity.slot_info import count_uses_left
+from scheduler.policy.elastic.wanted import list_unwanted
 from scheduler.policy.lifecycle.timers import has_timed_out, is_silent, stays_in_service
 from scheduler.policy.quota.accounting import weigh
 
@@ -181,9 +182,12 @@ class LeaseWriter:
         if current.phase != "leased":
             return [f"the reservation is {current.phase}"] * len(placements)
         held, occupied = {lease.component for lease in current.leases}, dict[str, _SlotUsage]()
+        unwanted = list_unwanted(current, [each.component for each in placements])
         objections: list[str | None] = []
         for each in placements:
             objection = "the instance has a lease already" if each.component in held else None
+            if each.component in unwanted:
+                objection = "the holder does not want the instance any more"
             objection = objection or self._object_to_one(current, each, "elastic", occupied)
             if objection is None:
                 held.add(each.component)

@@ -6,6 +6,7 @@ A search (`elastic/assignment.py`) may lift an instance off its slot, and put it
 from bisect import bisect_left, insort
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import attrgetter
 from typing import Final, Protocol
 
@@ -14,6 +15,7 @@ from scheduler.model.resources import Resources
 from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestClass
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.elastic.wanted import find_number, find_wanted
 
 RECLAIMS: Final = frozenset({"flexible", "yielding"})
 """The values of the setting `elastic` under which held elastic instances may be reclaimed."""
@@ -214,7 +216,8 @@ def list_groups(
     """Return the elastic instances of one reservation as groups, one for each component. `position`: the position of
     the reservation in the order in which reservations are served. `leases`: its present leases.
 
-    A component of which the holder surrendered an instance gets no new instances, because the holder wants fewer.
+    An instance that the holder gave back is not granted again, and a component gets no more instances than the holder
+    wants (`wanted.py`).
     """
     held = [lease for lease in leases if lease.kind == "elastic"]
     has_grace = bool(demand.settings.preemption_grace)
@@ -223,10 +226,12 @@ def list_groups(
     first = 0
     for need, count in demand.elastic_runs:
         numbers = _number(need.component, held)
-        is_unwanted = any(find_number(need.component, name) is not None for name in declined)
-        unopened = () if is_unwanted or len(numbers) == count else _list_others(first, count, numbers)
+        most, returned = find_wanted(need.component, declined)
+        excluded = numbers.keys() | returned
+        missing = max(min(count - len(excluded), most - len(numbers)), 0)
+        unopened = islice(_list_others(first, count, excluded), missing) if missing else ()
         group = ElasticGroup((position, len(groups)), need, reservation, iter(unopened), demand.shape.elastic)
-        group.missing = 0 if is_unwanted else count - len(numbers)
+        group.missing = missing
         for number, lease in sorted(numbers.items()):
             index, home = first + number, cycle.slot_infos.get(lease.slot)
             if home is not None and not (
@@ -256,18 +261,6 @@ def _list_others(first: int, count: int, numbers: Container[int]) -> Iterator[in
     instance; `count`: how many it has.
     """
     return (first + number for number in range(count) if number not in numbers)
-
-
-def find_number(component: Component, name: str) -> int | None:
-    """Return the number, from 0, of the component's instance with the name `name`; None if no instance has this
-    name.
-    """
-    if component.count == 1:
-        return 0 if name == component.name else None
-    stem, _, digits = name.rpartition(".")
-    if stem != component.name or not digits.isdecimal() or (digits[0] == "0" and digits != "0"):
-        return None
-    return int(digits) if int(digits) < component.count else None
 
 
 def is_reclaimable(cycle: CycleState, slot_info: SlotInfo, holder: Reservation, lease: Lease) -> bool:

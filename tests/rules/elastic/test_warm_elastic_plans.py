@@ -62,6 +62,9 @@ class PlainCascade(Cascade):
         self._assignment.update_index()
 
 
+DECLINED = [(), ("more.0",), ("more=1",), ("more.2", "more=4"), ("extra=0", "more.1")]
+
+
 class Play:
     """A view that plans and commits, with holders that keep revoked leases for a while."""
 
@@ -93,7 +96,7 @@ class Play:
                 self.put(row, leases=tuple(each for each in row.leases if each.state != "revoking"))
             elif choice < 0.15 and row.phase == "leased":
                 kept = tuple(each for each in row.leases if each.kind == "essential" or self.random.random() < 0.5)
-                self.put(row, leases=kept, declined=self.random.choice([(), ("more.0",)]))
+                self.put(row, leases=kept, declined=self.random.choice(DECLINED))
         for slot in self.random.sample(list(self.view.slots.values()), self.random.choice([0, 0, 1])):
             changed = {"cpus": self.random.choice([1, 2, 8])}
             cordoned = self.random.random() < 0.2

@@ -276,9 +276,9 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke r1 more.1 lab-1 reclaimed", "9 grant r1 more.1 lab-1 room"],
     ),
-    "a component that a holder gave back without a revocation is not granted again": (
+    "an instance that a holder gave back without a revocation is not granted again, another one is": (
         held_by_r1(act(5, "surrender", {"reservation": "r1", "component": "more.0"}), tick(6), slots=FULL, more=2),
-        [],
+        ["5 grant r1 more.2 lab-1 room"],
     ),
     "but all of it is granted after the next assignment": (
         held_by_r1(

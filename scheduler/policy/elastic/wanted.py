@@ -1,0 +1,86 @@
+"""How many elastic instances the holder of a leased reservation wants, and which it gave back.
+
+Both are in `Reservation.declined`, until the next assignment. An instance that the holder gave back has its own name
+there, and is not granted again. `NAME=N` is the number of instances of the component NAME that the holder wants at most
+(no name contains `=`).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scheduler.model.reservations import Component, Reservation
+
+
+class Wanted(NamedTuple):
+    """What the holder of a leased reservation wants of one elastic component."""
+
+    most: int
+    """The most instances."""
+    returned: frozenset[int] = frozenset()
+    """The numbers of the instances that are not granted again."""
+
+
+def find_wanted(component: Component, declined: Sequence[str]) -> Wanted:
+    """Return what a holder wants of a component. `declined`: the field of its leased reservation."""
+    if not declined:
+        return Wanted(component.count)
+    most, returned = component.count, set[int]()
+    for entry in declined:
+        name, is_number, digits = entry.partition("=")
+        if is_number:
+            most = int(digits) if name == component.name else most
+        elif (number := find_number(component, name)) is not None:
+            returned.add(number)
+    return Wanted(most, frozenset(returned))
+
+
+def list_unwanted(current: Reservation, names: Sequence[str]) -> set[str]:
+    """Return which of these elastic instances the holder of a leased reservation does not want beside those that it
+    has. The instances before an instance in `names` count as had.
+    """
+    unwanted = set[str]()
+    counts = dict[str, int]()
+    for name in names if current.declined else ():
+        component = find_elastic(current, name)
+        if component is None:
+            continue
+        if component.name not in counts:
+            counts[component.name] = sum(find_number(component, each.component) is not None for each in current.leases)
+        most, returned = find_wanted(component, current.declined)
+        if find_number(component, name) in returned or counts[component.name] >= most:
+            unwanted.add(name)
+        else:
+            counts[component.name] += 1
+    return unwanted
+
+
+def change_wanted(component: Component, declined: Sequence[str], most: int) -> tuple[str, ...]:
+    """Return the field `declined` of a leased reservation whose holder wants at most this number of instances of a
+    component from now on, whichever of them it gave back before.
+    """
+    others = (
+        entry
+        for entry in declined
+        if entry.partition("=")[0] != component.name and find_number(component, entry) is None
+    )
+    return (*others, f"{component.name}={most}") if most < component.count else (*others,)
+
+
+def find_elastic(current: Reservation, name: str) -> Component | None:
+    """Return the elastic component of a reservation that has this name, or an instance with this name; None if there is
+    none.
+    """
+    elastic = (each for each in current.request.components if each.kind == "elastic")
+    return next((each for each in elastic if name == each.name or find_number(each, name) is not None), None)
+
+
+def find_number(component: Component, name: str) -> int | None:
+    """Return the number, from 0, of the component's instance with the name `name`; None if no instance has this
+    name.
+    """
+    if component.count == 1:
+        return 0 if name == component.name else None
+    stem, _, digits = name.rpartition(".")
+    if stem != component.name or not digits.isdecimal() or (digits[0] == "0" and digits != "0"):
+        return None
+    return int(digits) if int(digits) < component.count else None
