@@ -295,11 +295,15 @@ def format_value(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{name} = {format_value(each)}" for name, each in value.items())
+        pairs = ", ".join(f"{_quote(str(name))} = {format_value(each)}" for name, each in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(format_value, value))}]"
     return escape_json(json.dumps(value, ensure_ascii=False))
+
+
+def _quote(name: str) -> str:
+    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else format_value(name)
 
 
 def _settings_sections(model: type[Document], path: str) -> Iterator[Section]:

@@ -93,7 +93,13 @@ class ExplanationAnswer(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None = None
     of: int = 0
     """Number of all reservations that wait."""
+    headline: str | None = None
+    """What does not fit, as a sentence."""
     change: SmallestChange | None = None
+    rules_version: int | None = None
+    """The version of the rules for which `change` was found."""
+    needs: tuple[str, ...] = ()
+    """What would have to be true for a lease, if there is no `change` that makes it so."""
     served: bool = False
     is_complete: bool = True
     pools: dict[str, tuple[str, ...]] = {}

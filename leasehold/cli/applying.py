@@ -3,7 +3,7 @@ change the rules, and request a tick (a run of the scheduler).
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import typer
 
-from leasehold.cli.failures import CommandError, print_error
+from leasehold.cli.failures import BAD_INPUT, NO_RULES, CommandError, print_error
 from leasehold.cli.market import prepare_market
 from leasehold.cli.output import print_result, shorten
 from leasehold.cli.ruling import find_version
 from leasehold.errors import LeaseholdError
 from leasehold.texts.values import show_levels
-from scheduler.model.rules import list_image_sources, read_rules
+from scheduler.model.rules import list_image_sources, merge_rules, read_rules
+from scheduler.model.toml_text import parse_toml
 from scheduler.operations.apply import RulesChangedError, apply_rules
 from scheduler.operations.images import Found, find_images
 from scheduler.operations.preview import Preview, preview_rules
@@ -88,12 +89,47 @@ def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> N
     _carry_out(settings, document, source, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
+def apply_values(values: Sequence[str], *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Apply the rules in force with other values, each given as `KEY=VALUE` with a dotted key and a TOML value. Raises
+    CommandError for a text that is none, else the same errors as `apply_file`.
+    """
+    settings = load_settings()
+    with closing(open_store(settings.database_url)) as store:
+        stored = store.load_rules()
+    if not stored.version:
+        raise CommandError(NO_RULES)
+    document = stored.document
+    for text in values:
+        try:
+            document = merge_rules(document, parse_toml(text))
+        except ValueError:
+            wanted = "a key and a TOML value, like pools.linux.max_slots=5 or pools.linux.labels.disk='\"ssd\"'"
+            raise CommandError(f"expected {wanted}, got {text!r}", BAD_INPUT) from None
+    _carry_out(
+        settings,
+        document,
+        f"leasehold rules set {' '.join(values)}",
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+        expected=stored.version,
+    )
+
+
 def _carry_out(
-    settings: Settings, document: Mapping[str, Any], source: str, *, dry_run: bool, yes: bool, as_json: bool
+    settings: Settings,
+    document: Mapping[str, Any],
+    source: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    expected: int | None = None,
 ) -> None:
     """Apply the rules in `document`, or with `dry_run` only print a preview of the change. If the change takes
     machines, leases or balances away, ask first, unless `yes` is true. `source`: the origin of the rules, for their
-    history, like "leasehold apply leasehold.toml".
+    history, like "leasehold apply leasehold.toml". `expected`: the version of the rules that must be in force; None:
+    the version that the preview compares with, or any.
     """
     images = _find_images(settings, document)
     preview = None
@@ -111,7 +147,7 @@ def _carry_out(
         _confirm(preview)
     ports = _open_services(settings).ports
     try:
-        expected = preview.version if preview else None
+        expected = expected or (preview.version if preview else None)
         version, changed = apply_rules(ports, document, source=source, expected=expected, images=images)
     except RulesChangedError as error:
         raise CommandError(str(error)) from None

@@ -128,8 +128,9 @@ def _name_level(lease: "Placement") -> str:
 def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched = None) -> None:
     """Explain why a reservation waits, or where it runs.
 
-    For a pending reservation: its position in the queue, the reason, the smallest change that would end the wait, and
-    the conditions for a lease with their evidence.
+    For a pending reservation: its position in the queue, the reason, and the conditions for a lease with their
+    evidence. The last lines are the smallest change that would end the wait, with its command, or what would have to
+    be true.
     For a leased one: slots, resources, start and expiry.
     """
     with connect() as client:
@@ -140,7 +141,9 @@ def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched 
             if as_json:
                 print_json(found)
                 return
-            print_thing(str(found))
+            lines = str(found).splitlines()
+            advice = found.describe_advice() if found.phase == "pending" else []
+            print_thing(*lines[: len(lines) - len(advice)])
             _print_conditions(found)
             if row is None or row.phase != found.phase:
                 # The reservation left the view or changed its phase between both reads.
@@ -148,8 +151,21 @@ def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched 
             if row is not None:
                 for line in _describe_course(row):
                     print_thing(line)
+            _print_advice(found, advice)
 
         repeat(show, watch)
+
+
+def _print_advice(found: "Explanation", advice: list[str]) -> None:
+    """Print what would end a wait, and as the last lines the commands to type."""
+    print_thing(*advice)
+    if found.change is None:
+        return
+    from leasehold.texts.change_commands import format_commands
+
+    for command in format_commands(found.change.actions):
+        # A command is never wrapped, so that it can be copied.
+        sys.stdout.write(f"  {make_visible(command)}\n")
 
 
 def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "Explanation":
@@ -174,9 +190,12 @@ def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "
 
 
 def _print_conditions(found: "Explanation") -> None:
-    """Print the conditions for a lease that are met or not met as a table. Conditions that do not apply are missing."""
-    marks = {True: "yes", False: "no"}
-    rows = [(each.name, marks[each.met], each.evidence) for each in found.conditions if each.met is not None]
+    """Print the conditions for a lease as a table: those that are not met, then those that are met. Conditions that do
+    not apply are missing, and so is the one that the first line has stated.
+    """
+    unmet = [each for each in found.conditions if each.met is False and each.evidence != found.headline]
+    met = [each for each in found.conditions if each.met]
+    rows = [(each.name, "yes" if each.met else "no", each.evidence) for each in (*unmet, *met)]
     if rows:
         print_table(("condition", "met", "evidence"), rows, "")
 

@@ -169,3 +169,30 @@ def rollback(
     from leasehold.cli.applying import apply_version
 
     apply_version(version, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@group.command(
+    "set",
+    epilog=example(
+        "leasehold rules set pools.linux.max_slots=5", "leasehold rules set budgets.all.per_day=40 --dry-run"
+    ),
+)
+def set_(
+    values: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="A key of the rules, with a value as in leasehold.toml.")
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Change single keys of the rules in force, as a new version.
+
+    Keys are dotted, values are TOML: pools.linux.labels.disk='"ssd"'. A list replaces the whole list. The next
+    `leasehold apply` of a file replaces these values by those of the file. `leasehold rules rollback` restores the
+    version before. If machines go, leases end or accounts lose balance, the command asks on a terminal; elsewhere it
+    refuses without --yes.
+    """
+    adopt_stack()
+    from leasehold.cli.applying import apply_values
+
+    apply_values(values, dry_run=dry_run, yes=yes, as_json=as_json)

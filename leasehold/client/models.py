@@ -6,7 +6,7 @@ it has not come yet.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -254,13 +254,15 @@ class SmallestChange(Shown, frozen=True, kw_only=True):
     """The smallest change that would end a wait: a sentence for people, and the actions that make it, in the format of
     a scenario's timeline.
 
-    `wait_seconds`: time after which the wait ends without any action; 0 if actions are needed at once.
+    `wait_seconds`: time after which the wait ends without any action; 0 if actions are needed at once. `undo`: the
+    actions that reverse those on rows. A change of the rules is reversed by `leasehold rules rollback`.
     """
 
     kind: str
     text: str
     wait_seconds: float = 0.0
     actions: tuple[dict[str, Any], ...] = ()
+    undo: tuple[dict[str, Any], ...] = ()
 
     def _line(self) -> str:
         return self.text
@@ -299,9 +301,17 @@ class Explanation(Shown, frozen=True, kw_only=True):
     """Number of all reservations that wait."""
     as_of: float | None = None
     """Time of the tick that reported this, in seconds since the epoch."""
+    headline: str | None = None
+    """What does not fit, as a sentence. Only `Client.suggest` finds it."""
     change: SmallestChange | None = None
     """The smallest change that would end the wait. None if no change was searched (`Client.explain` searches none), or
     if no combination of at most two changes would end the wait.
+    """
+    rules_version: int | None = None
+    """The version of the rules for which `change` was found, which `leasehold rules rollback` restores."""
+    needs: tuple[str, ...] = ()
+    """What would have to be true for a lease, if there is no change that makes it so, or only the end of another
+    lease.
     """
     served: bool = False
     """Whether the next tick will serve the reservation without a change."""
@@ -327,11 +337,16 @@ class Explanation(Shown, frozen=True, kw_only=True):
     def _describe_more(self) -> list[str]:
         lines = [] if self.account is None else [self.account]
         lines += [f"pool {name}: {text}" for name, texts in self.pools.items() for text in texts]
+        return [*lines, *self.describe_advice()]
+
+    def describe_advice(self) -> list[str]:
+        """Return what would end the wait, as sentences: the smallest change, or what would have to be true."""
+        lines = []
         if self.change is not None:
             lines.append(f"smallest change: {self.change.text}")
         elif not self.is_complete:
             lines.append("no smallest change was found in time")
-        return lines
+        return lines + [f"{'or ' if self.change else ''}it would need: {each}" for each in self.needs]
 
     def _describe(self) -> str:
         text = f"{self.reservation} is {self.phase}"
@@ -340,7 +355,7 @@ class Explanation(Shown, frozen=True, kw_only=True):
             return text
         if self.code is None:
             return f"{text}: " + ("the next tick serves it" if self.served else "no tick has looked at it yet")
-        return f"{text}, {self.position} of {self.waiting} in the queue: {self.code}: {self.detail}"
+        return f"{text}, {self.position} of {self.waiting} in the queue: {self.code}: {self.headline or self.detail}"
 
 
 class Conditions(Shown, frozen=True, kw_only=True):
@@ -353,14 +368,16 @@ class Conditions(Shown, frozen=True, kw_only=True):
     pools: dict[str, tuple[str, ...]] = {}
 
 
+_SAME_FIELDS: Final = (
+    *("phase", "reason", "as_of", "headline", "change", "rules_version", "needs", "pools", "account", "conditions"),
+)
+"""The fields that an answer and an explanation have in common, with the same names."""
+
+
 def read_explanation(document: Mapping[str, Any]) -> Explanation:
     """Return the explanation in `document`, the answer of a worker or of the HTTP API."""
     waiting = document.get("waiting") or {}
-    shared = {
-        name: document[name]
-        for name in ("phase", "reason", "as_of", "change", "pools", "account", "conditions")
-        if name in document
-    }
+    shared = {name: document[name] for name in _SAME_FIELDS if name in document}
     fields = {
         **shared,
         "reservation": document.get("reservation", ""),

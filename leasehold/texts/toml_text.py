@@ -11,6 +11,16 @@ def format_toml(document: Mapping[str, Any]) -> str:
     return "\n".join(_format_table(document, ())).strip()
 
 
+def format_pairs(document: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield `KEY=VALUE` for each value of `document`, with dotted keys: `pools.linux.max_slots=5`."""
+    for key, value in document.items():
+        own = f"{path}{_quote(key)}"
+        if isinstance(value, Mapping) and value:
+            yield from format_pairs(value, f"{own}.")
+        else:
+            yield f"{own}={format_value(value)}"
+
+
 def _format_table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
     plain = {key: value for key, value in table.items() if key not in inner}

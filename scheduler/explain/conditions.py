@@ -260,6 +260,13 @@ def _seconds_until_paid(found: Forecast, level: int) -> float | None:
     return -account.balance[level] / gain + _A_MOMENT
 
 
+def _describe_earnings(found: Forecast) -> str:
+    """Return why an account that earns, and has nothing left, can never pay again by its earnings."""
+    if found.account.max_charge_seconds <= 0:
+        return "it earns only below a balance of 0 (max_charge_seconds = 0)"
+    return "its running work costs as much as it earns"
+
+
 def describe_account(found: Forecast) -> str:
     """Return a text about a quota account: what it has left, how long that lasts, and when the account can pay
     again.
@@ -275,6 +282,8 @@ def describe_account(found: Forecast) -> str:
     again = [f"at level {level} in {ceil(seconds)} s" for seconds, level in list_recoveries(found)]
     if found.level == 0:
         return text
+    if not again and not any(account.charge_rate):
+        return f"{text}; it earns nothing"
     if not again:
-        return f"{text}; it earns nothing that it could pay with" + (" at a better level" if found.level < FREE else "")
+        return text if found.level < FREE else f"{text}; {_describe_earnings(found)}"
     return f"{text}; it can pay again {' and '.join(again)}"

@@ -14,12 +14,13 @@ from typing import Final
 import msgspec
 
 from scheduler.explain.conditions import describe_account, describe_pool, forecast
+from scheduler.explain.needs import list_needs
 from scheduler.explain.replay import replay
-from scheduler.explain.search import describe_labels
+from scheduler.explain.search import describe_amounts, describe_labels
 from scheduler.model.decisions import WAITING_CODES, Plan
 from scheduler.model.launch_backoff import Kind
-from scheduler.model.reservations import Reservation, is_on_hold
-from scheduler.model.resources import Labels, Resources
+from scheduler.model.reservations import Component, Reservation, is_on_hold
+from scheduler.model.resources import SLACK, Labels, Resources
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.policy.capacity.fits import find_obstacle
@@ -74,6 +75,8 @@ HOLDS_OF: Final[dict[str, tuple[Kind, ...]]] = {
 """Condition of a launch -> the kinds of launch back-offs because of which it may not be met."""
 _RANKS: Final = {code: rank for rank, code in enumerate(WAITING_CODES)}
 _Finding = tuple[bool | None, str]
+_Kind = tuple[str, Resources | None, Labels]
+"""A kind of slots or offerings that are alike: (pool, resources, labels)."""
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -99,16 +102,31 @@ class Queued:
     of: int = 0
 
 
-def list_conditions(
-    view: View, rules: Rules, row: Reservation, now: float, planned: Plan, queued: Queued
-) -> list[Condition]:
-    """Return the conditions for a lease of the pending reservation `row`, in the order of CODE_OF. `planned`: the plan
-    of the view under these rules at `now`. `queued`: what this plan reports for the reservation.
+@dataclass(frozen=True)
+class Examined:
+    """Why a pending reservation waits. `conditions`: the conditions for a lease, in the order of CODE_OF. `headline`:
+    what does not fit, as a sentence; "" if the next tick serves the reservation. `needs`: what would have to be true
+    for a lease.
+    """
+
+    conditions: tuple[Condition, ...]
+    headline: str
+    needs: tuple[str, ...]
+
+
+def examine(view: View, rules: Rules, row: Reservation, now: float, planned: Plan, queued: Queued) -> Examined:
+    """Return why the pending reservation `row` waits. `planned`: the plan of the view under these rules at `now`.
+    `queued`: what this plan reports for the reservation.
     """
     state = replay(view, rules, now, planned)
     try:
         findings = Findings(*state, row, queued)
-        return [_settle(name, findings.find(name), queued, findings) for name in CODE_OF]
+        conditions = tuple(_settle(name, findings.find(name), queued, findings) for name in CODE_OF)
+        decisive = next((each for each in conditions if each.met is False), None)
+        is_misfit = queued.code == "never_fits" and decisive is not None
+        headline = decisive.evidence if is_misfit and decisive is not None else queued.detail
+        needs = list_needs(rules, row, queued.code, findings.unfit) if queued.code else ()
+        return Examined(conditions, headline, tuple(dict.fromkeys(needs)))
     finally:
         state[0].close_indexes()
 
@@ -120,10 +138,7 @@ def _settle(name: str, found: _Finding, queued: Queued, findings: "Findings") ->
     """
     met, evidence = found
     if queued.code and name == _find_named(queued, findings):
-        parts = queued.detail.split("; ")
-        # The evidence ends with the cloud's words, too.
-        kept = next((at for at in range(1, len(parts)) if evidence.endswith("; ".join(parts[at:]))), len(parts))
-        return Condition(name, met=False, evidence="; ".join(filter(None, [*parts[:kept], evidence])))
+        return Condition(name, met=False, evidence=evidence or queued.detail)
     if met is False and not queued.code:
         return Condition(name, None, f"not needed, since the next tick serves it: {evidence}")
     own = CODE_OF[name]
@@ -197,7 +212,7 @@ class Findings:
         return bool(pools), f"pools that may serve it: {_join(pools) or 'none'}"
 
     @cached_property
-    def _kinds(self) -> list[tuple[str, Resources | None, Labels]]:
+    def _kinds(self) -> list[_Kind]:
         """The different slots and offerings of the serving pools, each as (pool, resources, labels)."""
         found = []
         for name in self._demand.pools:
@@ -207,40 +222,57 @@ class Findings:
             found += [(name, each.capacity, each.labels) for each in choices]
         return found
 
+    @cached_property
+    def unfit(self) -> list[Component]:
+        """The components of which no slot or offering could hold an instance, even empty."""
+        held = {need: any(need.could_hold(*kind) for kind in self._kinds) for need in self._needs}
+        return [need.component for need, fits in held.items() if not fits]
+
     def _find_labels(self) -> _Finding:
         wanted = {name: text for need in self._needs for name, text in (*need.labels.items(), *_own(need))}
         if not wanted:
             return None, "it requires no label"
-        met = all(any(need.could_hold(name, None, labels) for name, _, labels in self._kinds) for need in self._needs)
-        holders = "slots or offerings have them" if met else "no slot or offering has all of them"
-        return (
-            met,
-            f"required labels: {_join(describe_labels({key: value}) for key, value in wanted.items())}; {holders}",
-        )
+        lacks = next((need for need in self._needs if not self._list_labelled(need)), None)
+        if lacks is None:
+            named = _join(describe_labels({key: value}) for key, value in wanted.items())
+            return True, f"required labels: {named}; slots or offerings have them"
+        required = dict([*lacks.labels.items(), *_own(lacks)])
+        missing = {
+            name: text for name, text in required.items() if all(each[2].get(name) != text for each in self._kinds)
+        }
+        together = "" if missing or len(required) == 1 else " together"
+        return False, f"no slot or offering has {describe_labels(missing or required)}{together}"
+
+    def _list_labelled(self, need: InstanceRequest) -> list[_Kind]:
+        return [each for each in self._kinds if need.could_hold(each[0], None, each[2])]
 
     def _find_size(self) -> _Finding:
         if self._find_labels()[0] is False:
             return None, "no slot or offering has its labels"
-        met = all(any(need.could_hold(*kind) for kind in self._kinds) for need in self._needs)
-        return met, self._compare("largest slot or offering", self._kinds)
+        small = next((need for need in self._needs if not any(need.could_hold(*kind) for kind in self._kinds)), None)
+        need = small or max(self._needs, key=lambda each: sum(each.given[self._demand.pools[0]].values()))
+        return small is None, self._compare(need, "the largest", self._list_labelled(need))
 
-    def _compare(self, title: str, kinds: Iterable[tuple[str, Resources | None, Labels]]) -> str:
-        """Return a text with two things: what the largest instance requests, and the largest amounts of the slots in
-        `kinds` (pool, resources, labels) that have the required labels. `title`: a name for these amounts.
+    def _compare(self, need: InstanceRequest, title: str, kinds: Iterable[_Kind]) -> str:
+        """Return a text with two things: what an instance requests, and the largest amounts of the slots in `kinds`,
+        which have its labels. `title`: a name for these amounts. Amounts that are large enough are left out, unless all
+        are.
         """
-        need = max(self._needs, key=lambda each: sum(each.given[self._demand.pools[0]].values()))
         asked = need.given[self._demand.pools[0]]
-        held = [
-            amounts for name, amounts, labels in kinds if name in need.given and need.could_hold(name, None, labels)
-        ]
+        name = need.component.name
         if not asked:
-            return f"{need.component.name} requests no resources"
+            return f"{name} asks no resources"
+        held = [amounts for _, amounts, _ in kinds]
         if not held:
-            return f"{need.component.name} requests {_amounts(asked)}; no slot has its labels"
+            return f"{name} asks {describe_amounts(asked)}; no slot has its labels"
         if None in held:
-            return f"{need.component.name} requests {_amounts(asked)}; slots that count leases only may hold it"
-        largest = {name: max(each.get(name, 0) for each in held if each is not None) for name in asked}
-        return f"{need.component.name} requests {_amounts(asked)}; {title}: {_amounts(largest)}"
+            return f"{name} asks {describe_amounts(asked)}; slots that count leases only may hold it"
+        largest = {key: max(each.get(key, 0) for each in held if each is not None) for key in asked}
+        short = {key: amount for key, amount in asked.items() if amount > largest[key] + SLACK}
+        if short:
+            has = ", ".join(f"{largest[key]:g}" + (f" {key}" if len(short) > 1 else "") for key in sorted(short))
+            return f"{name} asks {describe_amounts(short)}; {title} has {has}"
+        return f"{name} asks {describe_amounts(asked)}; {title} amounts: {describe_amounts(largest) or 'none'}"
 
     def _find_balance(self) -> _Finding:
         if self._demand.settings.queue != "quota":
@@ -365,7 +397,9 @@ class Findings:
         met = has_room(self._demand, (self._cycle.ready,))
         if not kinds:
             return met, "no ready slot that could hold it can take another lease"
-        return met, self._compare("largest free amounts of ready slots", kinds)
+        need = max(self._needs, key=lambda each: sum(each.given[self._demand.pools[0]].values()))
+        labelled = [each for each in kinds if need.could_hold(each[0], None, each[2])]
+        return met, self._compare(need, "the ready slot with most free", labelled)
 
     def _find_declined(self) -> _Finding:
         if not self._demand.declined:
@@ -387,10 +421,6 @@ class Findings:
 
 def _own(need: InstanceRequest) -> Iterator[tuple[str, str]]:
     return iter(need.component.labels.items())
-
-
-def _amounts(amounts: Resources) -> str:
-    return _join(f"{name} {amount:g}" for name, amount in sorted(amounts.items()))
 
 
 def _join(texts: Iterable[str]) -> str:

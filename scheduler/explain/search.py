@@ -4,31 +4,39 @@ Each change is applied to the view or the rules as a trial, smallest change firs
 first change under which the plan serves the reservation is the suggestion. The search has no scheduling rules of its
 own that could differ from the tick's. The kinds of change are in `changes/`; this module imports none of them.
 
-If no single change suffices, two changes are tried together, for example a label and a larger slot. The first change is
-applied, and then the second one is searched like a single change. The last functions of this module list the pools and
-slots that may serve the reservation.
+If no single change suffices, two changes are tried together, for example an offering and a higher `max_slots`. The
+first change is applied, and then the second one is searched like a single change. The last functions of this module
+list the pools and slots that may serve the reservation.
+
+A change names only what exists. Neither the size nor a label of a machine is changed, because rules and rows describe
+machines and do not make them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from scheduler.model.accounts import Account
-from scheduler.model.decisions import Assign, Plan, Preempt
+from scheduler.model.decisions import Assign, Drain, Launch, Plan, Preempt, Start, Terminate
+from scheduler.model.machines import Offering
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Reservation
-from scheduler.model.resources import Labels
-from scheduler.model.rules import Rules, merge_rules, read_rules
-from scheduler.model.slot_records import describe_slot_record
+from scheduler.model.resources import Labels, Resources
+from scheduler.model.rules import Rules, SchedulerKeys, merge_rules, read_rules
 from scheduler.model.slots import Slot
+from scheduler.model.transitions import IN_FLIGHT
 from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import KINDS, Change, Gone, Row, View
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
+from scheduler.policy.scaling.offerings import list_choices
 
+_A_MOMENT: Final = 0.001
+"""The shortest guard in seconds. 0 would switch it off."""
 MOST_PLANS: Final = 150
 """The greatest number of plans that one search for a change makes."""
 
@@ -48,12 +56,36 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which the wait ends by itself; 0 if an operator has to make the change."""
 
 
+def _keep(rules: Rules, _now: float) -> Rules:
+    return rules
+
+
+def _sell_nothing(_pool: str) -> Sequence[Offering]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The rules as they were applied, which a change of the rules changes, and what they do not contain."""
+
+    rules: Rules
+    put_in_force: Callable[[Rules, float], Rules] = _keep
+    """A function that returns the rules in force at a time, from rules as applied: with the types and prices of the
+    market and the limits of open schedules.
+    """
+    list_for_sale: Callable[[str], Sequence[Offering]] = _sell_nothing
+    """A function that lists the instance types of the catalogue that the pool of a name could launch too, with their
+    prices.
+    """
+
+
 class Search:
     """One search for a change that would end the wait of one pending reservation. After the search the view is as
     before.
 
     The search calls `has_time` before each plan. When `has_time` returns False, or after MOST_PLANS plans, the search
-    stops and sets `is_cut_short`. `cache`: the plan cache of the view (default: an empty cache).
+    stops and sets `is_cut_short`. `cache`: the plan cache of the view (default: an empty cache). `rules`: the rules in
+    force. `applied`: the rules from which these were made (default: `rules`).
     """
 
     def __init__(
@@ -64,8 +96,10 @@ class Search:
         now: float,
         has_time: Callable[[], bool] = lambda: True,
         cache: PlanCache | None = None,
+        applied: Applied | None = None,
     ) -> None:
         self.view, self.rules, self.reservation, self.now = view, rules, reservation, now
+        self.applied = Applied(rules) if applied is None else applied
         self.is_cut_short = False
         self._has_time, self._plans = has_time, 0
         self._cache = PlanCache() if cache is None else cache
@@ -86,10 +120,41 @@ class Search:
         """
         if not self.may_go_on():
             return False
-        self._plans += 1
         with suppress(InvalidInputError), self.assuming(change):
-            return is_served(plan(self.view, self.rules, self.now, self._cache), self.reservation.id)
+            return is_served(self._plan(self.rules), self.reservation.id)
         return False
+
+    def lasts(self, change: Suggestion) -> bool:
+        """Return whether `change` serves the reservation, and still does when the machines are ready that boot or are
+        launched for it. In this time other reservations may wait for so long that the starvation guard keeps slots for
+        them.
+        """
+        if not self.may_go_on():
+            return False
+        with suppress(InvalidInputError), self.assuming(change):
+            outcome, name = self._plan(self.rules), self.reservation.id
+            if not is_booting(outcome, name):
+                return is_served(outcome, name)
+            with ExitStack() as stages:
+                if left := [*_list_left(self.view)]:
+                    # Slots whose machines end first may be launched for earlier reservations.
+                    rows = [*list_started(self.view, self.rules, outcome, self.now, "booting"), *left]
+                    stages.enter_context(_changed(self.view, rows))
+                    outcome = self._plan(self.rules)
+                    rows = [*list_started(self.view, self.rules, outcome, self.now, "booting")]
+                    stages.enter_context(_changed(self.view, rows))
+                    outcome = self._plan(self.rules)
+                    if not is_served(outcome, name):
+                        return False
+                rows = [*list_started(self.view, self.rules, outcome, self.now, "ready")]
+                stages.enter_context(_changed(self.view, rows))
+                later = [self.rules, *_advance_guards(self.rules, _find_longest_start(self))]
+                return all(is_served(self._plan(each), name) for each in later)
+        return False
+
+    def _plan(self, rules: Rules) -> Plan:
+        self._plans += 1
+        return plan(self.view, rules, self.now, self._cache)
 
     @contextmanager
     def assuming(self, change: Suggestion) -> Iterator[None]:
@@ -97,22 +162,25 @@ class Search:
 
         Raises InvalidInputError if the change makes the rules invalid.
         """
-        before = self.rules, self.reservation, self.now
-        rules = change_rules(self.rules, change.config)
+        before = self.applied, self.rules, self.reservation, self.now
+        now, applied, rules = self.now + change.wait_seconds, self.applied, self.rules
+        if change.config:
+            applied = replace(applied, rules=change_rules(applied.rules, change.config))
+            rules = applied.put_in_force(applied.rules, now).with_spending(rules.spending)
         with _changed(self.view, change.rows):
-            self.rules, self.now = rules, self.now + change.wait_seconds
+            self.applied, self.rules, self.now = applied, rules, now
             self.reservation = self.view.reservations.get(self.reservation.id, self.reservation)
             try:
                 yield
             finally:
-                self.rules, self.reservation, self.now = before
+                self.applied, self.rules, self.reservation, self.now = before
 
     def find_first(self, changes: Iterable[Suggestion]) -> Suggestion | None:
         """Return the first of the given changes that would end the reservation's wait. Return None if no change does,
         or if the time of the search is over.
         """
         for change in changes:
-            if self.serves(change):
+            if self.serves(change) and self.lasts(change):
                 return change
             if self.is_cut_short:
                 return None
@@ -124,11 +192,12 @@ class Search:
         """
         if most < 1 or not self.serves(make(most)):
             return None
-        low, high = 0, most
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.serves(make(middle)) else (middle, high)
-        return None if self.is_cut_short else make(high)
+        least = _bisect(lambda number: self.serves(make(number)), 0, most)
+        if not self.lasts(make(least)):
+            if least == most or not self.lasts(make(most)):
+                return None
+            least = _bisect(lambda number: self.lasts(make(number)), least, most)
+        return None if self.is_cut_short else make(least)
 
     def find_least_of(self, makers: Iterable[Callable[[int], Suggestion]], most: int) -> Suggestion | None:
         """Call `find_least` with each of the functions `makers` in order, and return its first change. Each function
@@ -141,6 +210,14 @@ class Search:
             if change is not None or self.is_cut_short:
                 return change
         return None
+
+
+def _bisect(is_enough: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the smallest number above `low` that is enough. `high` is enough, and `low` is not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
 
 
 Kind = Callable[[Search], Suggestion | None]
@@ -176,45 +253,133 @@ def is_served(outcome: Plan, name: str) -> bool:
     """
     if any(isinstance(each, Assign | Preempt) and each.reservation == name for each in outcome.decisions):
         return True
+    return is_booting(outcome, name)
+
+
+def is_booting(outcome: Plan, name: str) -> bool:
+    """Return whether the reservation `name` waits, by the plan, for slots that are booting or being given back."""
     return any(each.reservation == name and each.code == "booting" for each in outcome.waiting)
+
+
+def _find_longest_start(search: Search) -> float:
+    """Return the most seconds after which a machine of the pools that may serve the reservation is ready."""
+    times = [each.launch_timeout + each.boot_timeout + each.binding_timeout for _, each in list_pools(search)]
+    return max(times, default=0.0)
+
+
+_OF_MACHINES: Final = ("offering", "market", "price", "resources", "labels")
+
+
+def list_started(
+    view: View, rules: Rules, outcome: Plan, now: float, state: Literal["booting", "ready"]
+) -> Iterator[Slot]:
+    """Yield the slots that are in flight after the plan `outcome`, as they are when their machines have this state."""
+    ended = {each.slot for each in outcome.decisions if isinstance(each, Terminate | Drain)}
+    fields: dict[str, Any] = {"state": state, "since": now, "last_seen": now, "power": None}
+    for slot in list(view.slots.values()):
+        if slot.state in IN_FLIGHT and slot.id not in ended:
+            yield msgspec.structs.replace(slot, **fields, idle_since=now if state == "ready" else None)
+    for each in outcome.decisions:
+        if isinstance(each, Launch | Start) and (known := view.slots.get(each.slot)) is not None:
+            choices = list_choices(rules.pools[each.pool])
+            choice = next((one for one in choices if one.key == each.offering), None)
+            if choice is not None and (isinstance(each, Launch) or each.offering != known.offering):
+                held = None if choice.capacity is None else dict(choice.capacity)
+                fields |= {"offering": choice.key, "market": choice.market or None, "price": choice.price}
+                fields |= {"resources": held, "labels": dict(choice.labels)}
+            else:
+                fields |= {
+                    name: getattr(known, name) for name in ("offering", "market", "price", "resources", "labels")
+                }
+            yield msgspec.structs.replace(
+                known,
+                **fields,
+                epoch=known.epoch + 1,
+                idle_since=now if state == "ready" else None,
+                launch_reason=each.reason,
+                launched_for=each.account,
+                launched_at=now,
+                launch_digest=rules.pools[each.pool].launch_digest,
+                uses=0,
+            )
+
+
+def _list_left(view: View) -> Iterator[Slot]:
+    """Yield the slots whose machines end, as they are when these machines are gone."""
+    for slot in list(view.slots.values()):
+        if slot.state == "terminating":
+            yield msgspec.structs.replace(
+                slot, state="empty", drain_reason=None, interrupted_at=None, interrupted_by=None, offering=None
+            )
+
+
+def _advance_guards(rules: Rules, seconds: float) -> Iterator[Rules]:
+    """Yield rules whose starvation guards protect the reservations that they will protect in `seconds`. Yield nothing
+    if no guard is on.
+    """
+    scheduler = rules.scheduler
+
+    def advance(keys: SchedulerKeys) -> dict[str, float]:
+        guard = keys.starvation_guard
+        return {"starvation_guard": max(_A_MOMENT, guard - seconds)} if guard else {}
+
+    if any(each.starvation_guard for each in (scheduler, *scheduler.system.values())):
+        own = {name: each for name, each in scheduler.system.items() if "starvation_guard" in each.model_fields_set}
+        systems = {**scheduler.system, **{name: each.model_copy(update=advance(each)) for name, each in own.items()}}
+        changed = scheduler.model_copy(update={"system": systems, **advance(scheduler)})
+        yield rules.model_copy(update={"scheduler": changed}).with_spending(rules.spending)
 
 
 def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:
     """Return the rules with the changed keys in `config`. Raises InvalidInputError if these rules are invalid."""
-    if not config:
-        return rules
-    changed = read_rules(merge_rules(rules.model_dump(exclude_unset=True), dict(config)))
-    return changed.with_spending(rules.spending)
+    return read_rules(merge_rules(rules.model_dump(exclude_unset=True), dict(config))) if config else rules
 
 
 def describe_change(view: View, change: Suggestion) -> dict[str, Any]:
-    """Return a suggested change as JSON values: `kind`, `text`, `wait_seconds` and `actions`. The actions have the
-    format of a scenario's timeline; carrying them out in order makes the change.
+    """Return a suggested change as JSON values: `kind`, `text`, `wait_seconds`, `actions` and `undo`. The actions have
+    the format of a scenario's timeline; carrying them out in order makes the change. `undo`: the actions that reverse
+    those of rows, the last one first; a lease that was ended stays ended, and rules are reversed by their history.
     """
+    pairs = [pair for row in change.rows for pair in _list_actions(view, row)]
     actions: list[dict[str, Any]] = [{"rules": change.config}] if change.config else []
-    actions += [action for row in change.rows for action in _list_actions(view, row)]
-    return {"kind": change.kind, "text": change.text, "wait_seconds": change.wait_seconds, "actions": actions}
+    actions += [action for action, _ in pairs]
+    return {
+        "kind": change.kind,
+        "text": change.text,
+        "wait_seconds": change.wait_seconds,
+        "actions": actions,
+        "undo": [undo for _, undo in reversed(pairs) if undo is not None],
+    }
 
 
-def _list_actions(view: View, row: Row) -> Iterator[dict[str, Any]]:
+_Action = dict[str, Any]
+
+
+def _list_actions(view: View, row: Row) -> Iterator[tuple[_Action, _Action | None]]:
+    """Yield (action, action that reverses it; None: nothing does) for each action that makes `row` as it is given."""
     known = view.find(row)
     if isinstance(row, Reservation) and isinstance(known, Reservation):
         if row.phase != known.phase:
-            yield {"release": row.id}
+            yield {"release": row.id}, None
         if row.suspended != known.suspended:
-            yield {"resume": row.id}
+            yield {"resume": row.id}, {"suspend": row.id}
         if row.priority != known.priority:
-            yield {"priority": {"reservation": row.id, "priority": row.priority}}
-    elif isinstance(row, Account):
-        names = [each for each in row.__struct_fields__ if getattr(row, each) != getattr(known, each, None)]
-        changed = {name: msgspec.json.decode(msgspec.json.encode(getattr(row, name))) for name in names}
-        yield {"account": {"id": row.id, **changed}}
-    elif isinstance(row, Slot) and (known is not None or row.state == "ready"):
+            yield _set_priority(row), _set_priority(known)
+    elif isinstance(row, Account) and isinstance(known, Account):
+        names = [each for each in row.__struct_fields__ if getattr(row, each) != getattr(known, each)]
+        yield _set_account(row, names), _set_account(known, names)
+    elif isinstance(row, Slot) and known is not None:
         # New empty slots need no action: they come with the rules.
-        if known is not None and row == msgspec.structs.replace(known, cordoned=False):
-            yield {"uncordon": row.id}
-        else:
-            yield {"slot": describe_slot_record(row, view.leases_of(row.id))}
+        yield {"uncordon": row.id}, {"cordon": row.id}
+
+
+def _set_priority(row: Reservation) -> _Action:
+    return {"priority": {"reservation": row.id, "priority": row.priority}}
+
+
+def _set_account(row: Account, names: Iterable[str]) -> _Action:
+    fields = {name: msgspec.json.decode(msgspec.json.encode(getattr(row, name))) for name in names}
+    return {"account": {"id": row.id, **fields}}
 
 
 @contextmanager
@@ -253,7 +418,7 @@ def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[K
         second = find_second(search, first, kinds)
         if second is not None:
             # The search beside the first change tries more than the search without it, so the second may suffice alone.
-            is_enough = _are_apart(first, second) and search.serves(second)
+            is_enough = _are_apart(first, second) and search.lasts(second)
             return second if is_enough else join(first, second, f"{first.kind} and {second.kind}")
         if search.is_cut_short:
             return None
@@ -306,8 +471,8 @@ def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
 MOST_SLOTS_MORE: Final = 64
 """The greatest number of slots that one suggested change adds to a pool."""
 MOST_CANDIDATES: Final = 12
-"""The most changes that are tried of a kind that has one possible change for each slot, host or lease holder. Example:
-a pool has 500 cordoned slots, and only the first 12 are tried.
+"""The most changes that are tried of a kind that has one possible change for each slot, offering or lease holder.
+Example: a pool has 500 cordoned slots, and only the first 12 are tried.
 """
 
 
@@ -325,15 +490,6 @@ def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
     for slot in sorted(search.view.slots.values(), key=lambda each: (each.pool, len(each.id), each.id)):
         if slot.pool in pools and slot.state == "ready":
             yield slot, pools[slot.pool]
-
-
-def list_hosts(search: Search) -> Iterable[tuple[Slot, Pool]]:
-    """Return (slot, pool) for the ready slots of the static pools that may serve the reservation of this search.
-
-    Only hosts are listed because an operator can give a host more resources and other labels, and cannot change an EC2
-    machine in this way.
-    """
-    return ((slot, pool) for slot, pool in list_slots(search) if not pool.is_elastic)
 
 
 def count_wanted(search: Search) -> int:
@@ -358,11 +514,11 @@ def required_labels(reservation: Reservation, component: Component) -> Labels:
     return {**reservation.request.labels, **component.labels}
 
 
-def find_lacking(labels: Labels, required: Labels) -> dict[str, str]:
-    """Return the labels in `required` that a slot with the labels `labels` does not have, or has with another value."""
-    return {name: value for name, value in required.items() if labels.get(name) != value}
-
-
 def describe_labels(labels: Labels) -> str:
     """Return labels as a text: `name=value, name=value`, sorted by name."""
     return ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))
+
+
+def describe_amounts(amounts: Resources) -> str:
+    """Return amounts of resources as a text: `4 cpus, 8192 memory_mib`, sorted by name, without those that are 0."""
+    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(amounts.items()) if amount)

@@ -12,11 +12,14 @@ import msgspec
 
 from scheduler.explain.changes.kinds import KINDS_OF_CHANGE
 from scheduler.explain.conditions import describe_account, describe_pool, describe_schedules, describe_slot, forecast
-from scheduler.explain.matrix import Queued, list_conditions
-from scheduler.explain.search import Search, describe_change, is_served, suggest_change
+from scheduler.explain.matrix import Queued, examine
+from scheduler.explain.search import Applied, Search, describe_change, is_served, suggest_change
+from scheduler.model.machines import Offering
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
+from scheduler.model.rules_in_force import find_rules_in_force
 from scheduler.model.view import View
+from scheduler.operations.market.resolve import list_unlisted, resolve_rules
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports
 from scheduler.operations.spending import add_spending
@@ -33,13 +36,15 @@ def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[s
     """Return the state of a reservation and why it waits, by the present rows and rules. Return {} for an unknown
     reservation. `patience`: seconds after which the search for the smallest change tries no other change.
 
-    `waiting`: waiting code and sentence. `position`, `of`: the place of the reservation in the queue, and the length of
-    the queue. `served`: whether the next tick places the reservation. `change`: the smallest change that would end the
-    wait (see `describe_change`); None if the next tick places the reservation, or if no change was found.
-    `is_complete`: whether every kind of change was tried in time. `conditions`: the conditions of a lease in a fixed
-    order, each with `name`, `met` (null: not applicable or not known) and `evidence` (see `explain.matrix`). `account`:
-    a sentence about the balance of its account and when the account can pay again; None where accounts do not count.
-    `pools`: what pauses launches in the pools that may serve the reservation.
+    `waiting`: waiting code and sentence. `headline`: what does not fit, as a sentence. `position`, `of`: the place of
+    the reservation in the queue, and the length of the queue. `served`: whether the next tick places the reservation.
+    `change`: the smallest change that would end the wait (see `describe_change`); None if the next tick places the
+    reservation, or if no change was found. `rules_version`: the version of the rules for which the change was found.
+    `needs`: what would have to be true for a lease, if no change was found or if it ends another lease. `is_complete`:
+    whether every kind of change was tried in time. `conditions`: the conditions of a lease in a fixed order, each with
+    `name`, `met` (null: not applicable or not known) and `evidence` (see `explain.matrix`). `account`: a sentence about
+    the balance of its account and when the account can pay again; None where accounts do not count. `pools`: what
+    pauses launches in the pools that may serve the reservation.
     """
     deadline = monotonic() + patience
     now, row = ports.store.now(), _find(ports, name)
@@ -48,11 +53,26 @@ def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[s
         view = View(ports.store.read_rows())
         current = view.reservations.get(name)
         if current is not None and current.phase == "pending":
-            found = _describe(current, now)
-            return found | explain_wait(view, rules, current, now, lambda: monotonic() < deadline)
+            found = explain_wait(view, rules, current, now, lambda: monotonic() < deadline, find_applied(ports))
+            return _describe(current, now) | found | {"rules_version": ports.stored_rules().version}
         # The reservation was leased, or ended, before the rows were read.
         row = _find(ports, name)
     return {} if row is None else _describe(row, now)
+
+
+def find_applied(ports: Ports) -> Applied:
+    """Return the rules as they were applied, with the market and the schedules that make rules in force of them."""
+    stored, market = ports.store.load_rules(), ports.store.load_market()
+    limits = ports.rules().limits
+
+    def put_in_force(rules: Rules, now: float) -> Rules:
+        resolved = resolve_rules(rules, market).model_copy(update={"limits": limits})
+        return find_rules_in_force(resolved, now + ports.time_zero)
+
+    def list_for_sale(name: str) -> list[Offering]:
+        return list_unlisted(ports.rules().pools[name], stored.rules.pools[name], market)
+
+    return Applied(stored.rules, put_in_force, list_for_sale)
 
 
 def _find(ports: Ports, name: str) -> Reservation | None:
@@ -64,10 +84,16 @@ def _describe(row: Reservation, now: float) -> dict[str, Any]:
 
 
 def explain_wait(
-    view: View, rules: Rules, row: Reservation, now: float, has_time: Callable[[], bool] = lambda: True
+    view: View,
+    rules: Rules,
+    row: Reservation,
+    now: float,
+    has_time: Callable[[], bool] = lambda: True,
+    applied: Applied | None = None,
 ) -> dict[str, Any]:
     """Return why a pending reservation waits: the part of the answer of `explain` that concerns pending reservations.
-    `has_time`: a function that returns False when the search for a change has to stop.
+    `has_time`: a function that returns False when the search for a change has to stop. `applied`: the rules from which
+    `rules`, those in force, were made (default: `rules`).
     """
     cache = PlanCache()
     with PausedGC():
@@ -76,20 +102,23 @@ def explain_wait(
             ((at, each) for at, each in enumerate(planned.waiting, 1) if each.reservation == row.id), (None, None)
         )
         queued = Queued(found.code, found.detail, position, len(planned.waiting)) if found else Queued()
-        conditions = list_conditions(view, rules, row, now, planned, queued)
-        search = Search(view, rules, row, now, has_time, cache)
+        wait = examine(view, rules, row, now, planned, queued)
+        search = Search(view, rules, row, now, has_time, cache, applied)
         change = suggest_change(search, KINDS_OF_CHANGE)
     pools = rules.serving_pools(row.request.pool, row.request.system)
+    is_free = change is not None and "release" not in change.kind
     return {
         "waiting": {"code": found.code, "detail": found.detail} if found else None,
+        "headline": wait.headline,
         "position": position,
         "of": len(planned.waiting),
         "served": is_served(planned, row.id),
         "change": None if change is None else describe_change(view, change),
+        "needs": [] if is_free else [*wait.needs],
         "account": _describe_payer(view, rules, row, now),
         "is_complete": not search.is_cut_short,
         "pools": {name: texts for name in pools if (texts := describe_pool(view, rules, name, now))},
-        "conditions": msgspec.to_builtins(conditions),
+        "conditions": msgspec.to_builtins(wait.conditions),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TextIO
 from leasehold.common.visible import escape_json, make_visible
 from scheduler.model.accounts import PAID
 from scheduler.model.view import View
-from scheduler.operations.explain import explain_wait
+from scheduler.operations.explain import explain_wait, find_applied
 from scheduler.simulation.cluster import SimulatedCluster
 from scheduler.simulation.runner import Line, Runner
 from scheduler.simulation.scenario import load_scenario
@@ -50,15 +50,17 @@ def describe_waits(cluster: SimulatedCluster) -> Iterator[str]:
     """Yield a sentence for each of the first MOST_EXPLAINED waiting reservations: the reason, and the smallest change
     that would end the wait.
     """
-    rules, now = cluster.ports.rules(), cluster.event_queue.now
+    now, applied = cluster.event_queue.now, find_applied(cluster.ports)
+    rules = cluster.ports.rules_at(now).rules
     waiting = cluster.store.find_reservations(phases=["pending"], limit=MOST_EXPLAINED + 1)
     if waiting:
         yield ""
     for row in waiting[:MOST_EXPLAINED]:
-        found = explain_wait(View(cluster.store.read_rows()), rules, row, now)
+        found = explain_wait(View(cluster.store.read_rows()), rules, row, now, applied=applied)
         why = found["waiting"]["code"] if found["waiting"] else "nothing: the next tick serves it"
         change = f"; smallest change: {found['change']['text']}" if found["change"] else ""
-        yield f"{row.id} waits: {why}{change}"
+        needs = f"; needs {'; '.join(found['needs'])}" if found["needs"] else ""
+        yield f"{row.id} waits: {why}{change}{needs}"
     if len(waiting) > MOST_EXPLAINED:
         yield "and other reservations wait"
 

@@ -280,18 +280,40 @@ def test_restarts_are_shown_by_component_too(stack: FakeIntake, run: Run) -> Non
     assert "restarts" not in run("get", "r2").out
 
 
-def test_a_wait_is_explained_with_the_smallest_change(stack: FakeIntake, run: Run) -> None:
+def test_an_explanation_ends_with_the_command_to_type(stack: FakeIntake, run: Run) -> None:
+    """What fails comes first, nothing is printed twice, and the command is the last line."""
     stack.publish(a_row("r1"))
-    change = {"kind": "max_slots", "text": "2 would do", "wait_seconds": 0, "actions": [{"rules": {"pools": {}}}]}
+    actions = [{"rules": {"pools": {"linux": {"max_slots": 2}}}}, {"uncordon": "linux-1"}]
+    change = {"kind": "max_slots", "text": "2 would do", "wait_seconds": 0, "actions": actions}
     answer = {"ok": True, "reservation": "r1", "phase": "pending", "position": 1, "of": 3, "change": change}
     answer |= {"waiting": {"code": "at_max_slots", "detail": "full"}, "pools": {"linux": ["EC2 asked us to slow down"]}}
-    stack.handler = lambda verb, _document: answer if verb == "explain" else None
-    assert run("explain", "r1").out.splitlines() == [
+    conditions = [("pool", True, "pools: linux"), ("max_slots", False, "1 of 1"), ("free_capacity", False, "full")]
+    answer["conditions"] = [{"name": name, "met": met, "evidence": text} for name, met, text in conditions]
+    stack.handler = lambda verb, _document: answer | {"headline": "full"} if verb == "explain" else None
+    lines = [" ".join(line.split()) for line in run("explain", "r1").out.splitlines()]
+    assert [line for line in lines if not line.startswith("─")] == [
         "r1 is pending, 1 of 3 in the queue: at_max_slots: full",
         "pool linux: EC2 asked us to slow down",
+        "condition met evidence",
+        "max_slots no 1 of 1",
+        "pool yes pools: linux",
         "smallest change: 2 would do",
+        "leasehold rules set pools.linux.max_slots=2",
+        "leasehold uncordon linux-1",
     ]
-    assert json.loads(run("explain", "r1", "--json").out)["change"] == change
+    assert json.loads(run("explain", "r1", "--json").out)["change"]["actions"] == actions
+
+
+def test_without_a_change_an_explanation_ends_with_what_would_have_to_be_true(stack: FakeIntake, run: Run) -> None:
+    stack.publish(a_row("r1"))
+    answer = {"ok": True, "reservation": "r1", "phase": "pending", "position": 1, "of": 1, "change": None}
+    answer |= {"waiting": {"code": "never_fits", "detail": "none could hold it"}, "needs": ["a pool of large machines"]}
+    answer["headline"] = "main asks 64 cpus; the largest has 4"
+    stack.handler = lambda verb, _document: answer if verb == "explain" else None
+    assert run("explain", "r1").out.splitlines() == [
+        "r1 is pending, 1 of 1 in the queue: never_fits: main asks 64 cpus; the largest has 4",
+        "it would need: a pool of large machines",
+    ]
 
 
 def test_without_a_worker_the_last_tick_explains_a_wait(

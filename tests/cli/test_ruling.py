@@ -148,6 +148,22 @@ def test_a_change_is_never_broken_within_its_values(
     assert [line for line in lines if not line.startswith(begins)] == []
 
 
+def test_single_keys_of_the_rules_are_set_as_a_new_version(database: str, run: Run) -> None:
+    assert run("rules", "set", "pools.linux.max_slots=7", "--dry-run").out.count("pools.linux.max_slots: 2 -> 7") == 1
+    assert run("rules", "set", "pools.linux.max_slots=7", "pools.linux.labels.disk='ssd'").out == "rules version 2\n"
+    pool = json.loads(run("rules", "show", "--json").out)["rules"]["pools"]["linux"]
+    assert (pool["max_slots"], pool["labels"]) == (7, {"disk": "ssd"})
+    source = "leasehold rules set pools.linux.max_slots=7 pools.linux.labels.disk='ssd'"
+    assert json.loads(run("rules", "history", "--json").out)[-1]["source"] == source
+
+
+@pytest.mark.parametrize("text", ["pools.linux.max_slots", "pools.linux.max_slots=", "=5", "pools.linux.max_slotz=5"])
+def test_a_value_that_is_none_changes_nothing(database: str, run: Run, text: str) -> None:
+    found = run("rules", "set", text)
+    assert (found.status, len(found.complaints)) == (2, 1)
+    assert json.loads(run("rules", "show", "--json").out)["version"] == 1
+
+
 @pytest.mark.parametrize("words", [("rules", "show", "--version", "9"), ("rules", "rollback", "9")])
 def test_an_unknown_version_is_one_line(database: str, run: Run, words: tuple[str, ...]) -> None:
     found = run(*words)

@@ -45,6 +45,13 @@ def a_fleet(random: Random) -> Document:
     fleet = a_scenario(*timeline, pools=pools, scheduler=_scheduler(random), slots=slots, cloud=SLOW)
     if "offerings" in linux and random.random() < 0.3:
         fleet["config"]["budgets"] = {"all": {"per_hour": random.choice([0.5, 1, 2, 3.5])}}
+    if larger and "offerings" in linux and random.random() < 0.5:
+        # The larger offerings are those of another pool of the same system.
+        pools["spare"]["system"] = linux["system"]
+        for wish in (*wishes, *later):
+            if wish["system"] == linux["system"]:
+                del wish["system"]
+                wish["pool"] = "linux"
     return fleet
 
 

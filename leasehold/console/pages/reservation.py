@@ -21,6 +21,7 @@ from leasehold.console.page import Page, backend, caller, format_span, needs, re
 from leasehold.console.pages.reservations import read_number
 from leasehold.console.reservation_list import describe_resources, describe_wish, find_span
 from leasehold.errors import NotAnswered, Refused, Unavailable
+from leasehold.texts.change_commands import format_commands, list_undo_commands
 from leasehold.web.caller import Caller
 from leasehold.web.feed import Feed
 from scheduler.model.events import Event
@@ -186,6 +187,7 @@ async def explain_wait(request: Request) -> Response:
         found=found,
         note=note,
         actions=actions,
+        commands=format_commands(found.change.actions) if found.change else [],
         can_press=bool(actions) and all(each.verb is not None for each in actions),
         refusal=_find_refusal(request, found),
         name=name,
@@ -215,6 +217,9 @@ async def press_change(request: Request) -> Response:
         outcomes.append(outcome)
         if not outcome.ok:
             break
+    if outcomes and all(each.ok for each in outcomes) and (undo := list_undo_commands(found)):
+        last = outcomes[-1]
+        outcomes[-1] = Outcome(last.about, last.ok, f"{last.text}; to undo it: {'; '.join(undo)}")
     return render(request, "outcomes.html", outcomes=outcomes, bulk=None)
 
 

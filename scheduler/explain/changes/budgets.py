@@ -40,7 +40,8 @@ def _raise_all(search: Search, rises: dict[str, int]) -> Suggestion | None:
             middle = (low + high) // 2
             low, high = (low, middle) if search.serves(_raise(search, rises | {name: middle})) else (middle, high)
         rises[name] = high
-    return None if search.is_cut_short else _raise(search, {name: cents for name, cents in rises.items() if cents})
+    change = _raise(search, {name: cents for name, cents in rises.items() if cents})
+    return change if search.lasts(change) and not search.is_cut_short else None
 
 
 def _list_limiting(search: Search) -> Iterator[str]:

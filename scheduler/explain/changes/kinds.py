@@ -20,23 +20,8 @@ from scheduler.explain.changes.accounts import (
     raise_limit,
 )
 from scheduler.explain.changes.budgets import raise_budgets
-from scheduler.explain.changes.pools import (
-    add_pool,
-    add_slots,
-    list_larger_machines,
-    list_leases_more,
-    list_new_pools,
-    list_offerings_more,
-    list_relabelled_pools,
-    raise_price_factor,
-)
-from scheduler.explain.changes.slots import (
-    add_hosts,
-    add_hosts_that_fit,
-    enlarge_slot,
-    list_relabelled,
-    list_uncordoned,
-)
+from scheduler.explain.changes.pools import add_slots, list_leases_more, list_offerings_more, raise_price_factor
+from scheduler.explain.changes.slots import list_uncordoned
 from scheduler.explain.conditions import describe_subject
 from scheduler.explain.search import (
     MOST_CANDIDATES,
@@ -133,11 +118,7 @@ OPENERS: Final[tuple[Candidates, ...]] = (
     list_waits,
     list_account_waits,
     list_freed_work,
-    list_new_pools,
-    list_relabelled,
-    list_relabelled_pools,
     list_offerings_more,
-    list_larger_machines,
     list_leases_more,
     list_overtaking,
 )
@@ -154,14 +135,8 @@ SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     _first_of(list_freed_work),
     add_slots,
     raise_budgets,
-    enlarge_slot,
-    _first_of(list_relabelled),
-    _first_of(list_relabelled_pools),
     _first_of(list_offerings_more),
     raise_price_factor,
-    _first_of(list_larger_machines),
-    add_hosts,
-    add_pool,
     _first_of(list_leases_more),
     _first_of(list_overtaking),
     grant_balance,
@@ -173,9 +148,7 @@ nothing come first.
 KINDS_OF_CHANGE: Final[tuple[Kind, ...]] = (
     *SINGLE_KINDS,
     lambda search: combine_two(search, OPENERS, SINGLE_KINDS),
-    add_hosts_that_fit,
-    lambda search: combine_two(search, OPENERS, [add_hosts_that_fit]),
 )
-"""All functions that search for a change, in the order in which they are called: single changes, then pairs of changes.
-New hosts of the size that the reservation needs come last, because all other changes use what exists.
+"""All functions that search for a change, in the order in which they are called: single changes, then pairs of
+changes.
 """

@@ -1,19 +1,17 @@
-"""Changes of pools that may end a reservation's wait: more slots, other offerings, larger machines, more leases per
-slot, other labels, or a new pool.
+"""Changes of pools that may end a reservation's wait: more slots, one more offering that exists, a higher price factor,
+or more leases per slot.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import count
 from math import ceil
 from typing import Any, Final
 
 from scheduler.explain.search import (
+    MOST_CANDIDATES,
     Search,
     Suggestion,
     count_wanted,
-    describe_labels,
-    find_lacking,
     find_second,
     join,
     list_components,
@@ -104,18 +102,55 @@ def _with_more_over_all(path: str, most: int, system: str | None, more: int) -> 
 
 
 def list_offerings_more(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that add one offering (EC2 machine type), which another pool has, to a pool that may serve the
-    reservation. The cheapest offering comes first.
+    """Yield changes that add one offering (EC2 machine type) to a pool that may serve the reservation. The offering is
+    one that another pool of the same system has, or a type of the catalogue. The cheapest offering comes first.
+
+    A pool without offerings launches the type of its template or image, which the first offering would replace: no
+    change adds it.
     """
-    known = [each for pool in search.rules.pools.values() for each in pool.offerings if each.is_for_sale]
-    for offering in sorted(known, key=lambda each: (each.price, each.name)):
-        for name, pool in list_pools(search):
-            if pool.is_elastic and offering not in pool.offerings:
-                yield Suggestion(
-                    kind="offering",
-                    text=f"offering {offering.name} would fit and is not in the pool {name}",
-                    config={"pools": {name: {"offerings": [*_dump((*pool.offerings, offering))]}}},
-                )
+    found = [
+        (offering.price, name, number, offering)
+        for name, pool in list_pools(search)
+        if pool.is_elastic and pool.offerings
+        for number, offering in enumerate(_list_real(search, name, pool))
+        if any(_could_be(search, pool, offering, each) for each in list_components(search.reservation))
+    ]
+    for _, name, _, offering in sorted(found, key=lambda each: each[:3])[:MOST_CANDIDATES]:
+        present = [each.model_dump(exclude_unset=True) for each in search.applied.rules.pools[name].offerings]
+        table = offering.model_dump(exclude_unset=True)
+        if search.rules.pools[name].takes_prices:
+            table.pop("price", None)
+        yield Suggestion(
+            kind="offering",
+            text=f"offering {offering.name} would fit and is not in the pool {name}",
+            config={"pools": {name: {"offerings": [*present, table]}}},
+        )
+
+
+def _list_real(search: Search, name: str, pool: Pool) -> Iterator[Offering]:
+    """Yield offerings that exist and that the pool does not have: those of other pools of its system, whose images have
+    its architecture, then those of the catalogue. Each has its own resources, labels and price.
+    """
+    known = {(each.instance_type, each.market, each.zone) for each in pool.offerings}
+    for other_name, other in search.rules.pools.items():
+        if other_name == name or other.system != pool.system:
+            continue
+        for each in other.offerings:
+            is_there = each.zone is None or not pool.zones or each.zone in pool.zones
+            if each.is_for_sale and is_there and (each.instance_type, each.market, each.zone) not in known:
+                held = each.resources if each.resources is not None else other.resources
+                labels = {**other.labels, **(each.labels or {})}
+                yield _make_own(each, held, {key: text for key, text in labels.items() if pool.labels.get(key) != text})
+    for each in search.applied.list_for_sale(name):
+        if (each.instance_type, each.market, each.zone) not in known:
+            yield each
+
+
+def _make_own(offering: Offering, held: Resources | None, labels: Mapping[str, str]) -> Offering:
+    """Return an offering that does not depend on the pool it comes from. `held`: the resources of its machines."""
+    given = {"resources": held, "labels": dict(labels)}
+    fields = offering.model_dump(exclude_unset=True) | {key: value for key, value in given.items() if value}
+    return Offering(**fields | {"price": offering.price})
 
 
 def raise_price_factor(search: Search) -> Suggestion | None:
@@ -148,61 +183,6 @@ def _could_be(search: Search, pool: Pool, offering: Offering, component: Compone
     return fitting and has_labels(labels, required_labels(search.reservation, component))
 
 
-def list_larger_machines(search: Search) -> Iterator[Suggestion]:
-    """Yield changes after which a pool has machines that are large enough for each component of the reservation: larger
-    `resources` of the pool or, if the pool has offerings, one new offering.
-    """
-    instances = list_instances(search.reservation.request, "essential")
-    for name, pool in list_pools(search):
-        if pool.is_elastic and not pool.counts_leases_only:
-            wanted: dict[str, float] = {}
-            for instance in instances:
-                for key, amount in given_to(instance.component, pool).items():
-                    wanted[key] = max(amount, wanted.get(key, 0))
-            yield _with_larger_machines(name, pool, wanted)
-
-
-def _with_larger_machines(name: str, pool: Pool, wanted: Resources) -> Suggestion:
-    words = ", ".join(f"{amount:g} {key}" for key, amount in sorted(wanted.items()))
-    if not pool.offerings:
-        held = pool.resources or {}
-        larger = {key: max(wanted.get(key, 0), held.get(key, 0)) for key in {**held, **wanted}}
-        table: dict[str, Any] = {"resources": larger}
-        text = f"needs machines with {words} in pool {name}"
-    else:
-        price = max(each.price for each in pool.offerings)
-        table = {
-            "offerings": [*_dump(pool.offerings), {"name": _find_name(pool), "price": price, "resources": dict(wanted)}]
-        }
-        text = f"needs an offering with {words} in pool {name}"
-    return Suggestion(kind="machines", text=text, config={"pools": {name: table}})
-
-
-def _find_name(pool: Pool) -> str:
-    """Return a name for a new offering that is not the name of an offering of the pool."""
-    taken = {each.name for each in pool.offerings}
-    return next(name for number in count(1) if (name := f"larger-{number}") not in taken)
-
-
-def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that add labels to the new slots of a pool: those that the reservation requires and the pool lacks.
-    The change with the fewest labels comes first.
-    """
-    found = [
-        (name, pool, find_lacking(pool.labels, required_labels(search.reservation, component)))
-        for component in list_components(search.reservation)
-        for name, pool in list_pools(search)
-        if pool.is_elastic
-    ]
-    for name, pool, lacking in sorted(found, key=lambda each: len(each[2])):
-        if lacking:
-            yield Suggestion(
-                kind="pool_labels",
-                text=f"needs {describe_labels(lacking)} on new slots of pool {name}",
-                config={"pools": {name: {"labels": {**pool.labels, **lacking}}}},
-            )
-
-
 def list_leases_more(search: Search) -> Iterator[Suggestion]:
     """Yield a change for each pool that may serve the reservation and has a `max_leases_per_slot`: one that raises this
     limit by one.
@@ -214,49 +194,3 @@ def list_leases_more(search: Search) -> Iterator[Suggestion]:
                 text=f"pool {name} takes {int(pool.lease_limit)} leases a slot: {int(pool.lease_limit) + 1} would do",
                 config={"pools": {name: {"max_leases_per_slot": int(pool.lease_limit) + 1}}},
             )
-
-
-def add_pool(search: Search) -> Suggestion | None:
-    """Return a change that adds a pool with as few slots as end the reservation's wait. The new pool is a copy of an
-    existing pool. Return None if no such change ends the wait, or if a pool that may serve the reservation exists
-    already.
-    """
-    if list_pools(search):
-        return None
-    models = (name for name, pool in search.rules.pools.items() if pool.is_elastic)
-    return search.find_least_of((partial(_with_pool_like, search, name) for name in models), count_wanted(search))
-
-
-def list_new_pools(search: Search) -> Iterator[Suggestion]:
-    """Yield changes that add a pool with one slot. Each new pool is a copy of an existing pool. Yield nothing if a pool
-    that may serve the reservation exists already.
-    """
-    if not list_pools(search):
-        for name, pool in search.rules.pools.items():
-            if pool.is_elastic:
-                yield _with_pool_like(search, name, 1)
-
-
-def _with_pool_like(search: Search, model: str, most: int) -> Suggestion:
-    request, pools = search.reservation.request, search.rules.pools
-    name = request.pool or next(each for each in _number(request.system or "pool") if each not in pools)
-    table = pools[model].model_dump(exclude_unset=True) | {"max_slots": most, "min_slots": 0, "target_warm_slots": 0}
-    whose = f"of that name ({name})"
-    if request.pool is None:
-        table["system"], whose = request.system, f"for {request.system}"
-    return Suggestion(
-        kind="pool",
-        text=f"needs a pool {whose}: one like {model} with max_slots {most} would do",
-        rows=tuple(Slot(id=f"{name}-{number}", pool=name) for number in range(1, most + 1)),
-        config={"pools": {name: table}},
-    )
-
-
-def _number(name: str) -> Iterator[str]:
-    """Yield `name`, then `name-2`, `name-3` and so on without end."""
-    yield name
-    yield from (f"{name}-{number}" for number in count(2))
-
-
-def _dump(offerings: Iterable[Offering]) -> list[dict[str, Any]]:
-    return [each.model_dump(exclude_unset=True) for each in offerings if each.is_for_sale]

@@ -120,6 +120,41 @@ def find_price(pool: Pool, offering: Offering, market: StoredMarket) -> Price | 
     return market.find_price(offering.instance_type, offering.market, find_zones(pool, offering))
 
 
+def list_unlisted(pool: Pool, applied: Pool, market: StoredMarket) -> list[Offering]:
+    """Return offerings of the types of the catalogue that the pool could launch beside its own: the processor can run
+    what its image is made for, EC2 offers the type in its zones, and its price in a market of the pool is known.
+    `applied`: the pool before it was resolved.
+    """
+    architectures = _find_architectures(applied, market)
+    zones = set(pool.zones)
+    kinds = [
+        kind
+        for kind in market.types
+        if architectures and architectures <= set(kind.architectures) and not kind.is_bare_metal
+        if not zones or zones & set(kind.zones)
+    ]
+    found = []
+    for name in sorted({each.market for each in pool.offerings}):
+        entry = Offering(name="any", market=name)
+        for kind in (each for each in kinds if name in each.markets):
+            price = find_price(pool, Offering(name=kind.name, market=name), market)
+            if price is not None:
+                made = make_offering(pool, entry, kind, market)
+                held, labels = made.resources, made.labels
+                found.append(Offering(name=kind.name, market=name, price=price.price, resources=held, labels=labels))
+    return found
+
+
+def _find_architectures(applied: Pool, market: StoredMarket) -> set[str]:
+    """Return the architectures for which the image of a pool may be made: those of its requirements, else those that
+    all its types have. Return an empty set if the catalogue has none of its types.
+    """
+    named = {each.require.architecture for each in applied.offerings if each.require is not None}
+    known = [market.type_by_name.get(each.instance_type) for each in applied.offerings if each.require is None]
+    common = [set(kind.architectures) for kind in known if kind is not None]
+    return set(named) or (set.intersection(*common) if common else set())
+
+
 def make_offering(pool: Pool, entry: Offering, kind: InstanceType, market: StoredMarket) -> Offering:
     """Return the offering of the instance type `kind`, which meets the requirements of `entry`. Price, resources and
     labels that `entry` sets by hand have precedence. The name does not depend on other offerings, because slots store

@@ -60,12 +60,13 @@ FORECASTS: dict[str, tuple[Account, list[Row], str]] = {
     "as much runs as it earns": (
         ci(-1, charge_rate=(1.0, 0.0, 0.0, 0.0, 0.0), max_charge_seconds=60),
         [runs("r2", "linux-1", level=0)],
-        "account ci has nothing left at any level; it earns nothing that it could pay with",
+        "account ci has nothing left at any level; its running work costs as much as it earns",
     ),
+    "nothing is earned": (ci(), [], "account ci has nothing left at any level; it earns nothing"),
     "debts alone recharge": (
         ci(-1, charge_rate=RATES),
         [],
-        "account ci has nothing left at any level; it earns nothing that it could pay with",
+        "account ci has nothing left at any level; it earns only below a balance of 0 (max_charge_seconds = 0)",
     ),
     "two levels recover": (
         ci(-10, -1, charge_rate=RATES, max_charge_seconds=60),
@@ -155,12 +156,15 @@ def test_the_smallest_change_is_reported(name: str) -> None:
     found = suggest_change(search, KINDS_OF_CHANGE)
     assert found is not None
     assert search.serves(found)
-    assert describe_change(search.view, found) == {
+    described = describe_change(search.view, found)
+    undo = described.pop("undo")
+    assert described == {
         "kind": found.kind,
         "text": text,
         "wait_seconds": found.wait_seconds,
         "actions": [action] if action else [],
     }
+    assert [each["account"].keys() for each in undo] == ([action["account"].keys()] if action else [])
     assert (found.wait_seconds > 0) is (not action)
 
 

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from scheduler.explain.changes.kinds import KINDS_OF_CHANGE, end_lease
 from scheduler.explain.changes.pools import raise_price_factor
-from scheduler.explain.changes.slots import enlarge_slot
 from scheduler.explain.search import MOST_PLANS, Kind, Search, Suggestion, describe_change, suggest_change
 from scheduler.model.decisions import WAITING_CODES
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
+from scheduler.operations.explain import explain_wait
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.playing import Document
 from tests.rules.smaller import list_smaller
@@ -44,6 +45,76 @@ def a_hold(subject: str) -> Hold:
     return Hold(subject=subject, refused_at=NOW, until=NOW + 40, **fields)
 
 
+NEEDED: dict[str, tuple[dict[str, Any], dict[str, Any], list[Row], list[str]]] = {
+    # the rules of the pool, what is requested, the slots, what would have to be true
+    "a host that is too small": (
+        STATIC,
+        {"resources": {"cpus": 8}},
+        [a_slot("linux-1", resources={"cpus": 4})],
+        ["a host with at least 8 cpus in pool linux"],
+    ),
+    "a host without a label": (
+        {"provider": "static"},
+        {"labels": {"disk": "ssd"}},
+        [a_slot("linux-1")],
+        ["a host with the label disk=ssd in pool linux"],
+    ),
+    "a host, where there is none": (
+        STATIC,
+        {"components": (a_component(count=2, resources={"cpus": 6}),), "labels": {"disk": "ssd", "zone": "b"}},
+        [],
+        ["a host with at least 6 cpus and the labels disk=ssd, zone=b in pool linux"],
+    ),
+    "hosts for parts of a gang that differ": (
+        STATIC,
+        {"components": (a_component("a", resources={"cpus": 6}), a_component("b", resources={"cpus": 2}))},
+        [a_slot("linux-1", resources={"cpus": 4})],
+        ["a host with at least 6 cpus in pool linux"],
+    ),
+    "room on hosts that have too little": (
+        STATIC,
+        {"components": (a_component("node", count=3, resources={"cpus": 4}),)},
+        [a_slot("linux-1", resources={"cpus": 4})],
+        ["3 free places with 4 cpus for node in pool linux: leases there end, or more machines come"],
+    ),
+    "an offering that does not exist": (
+        {"offerings": OFFERINGS},
+        {"resources": {"cpus": 4096}},
+        [Slot(id="linux-1", pool="linux")],
+        ["a pool for x86_64-linux whose machines have at least 4096 cpus"],
+    ),
+    "an offering of a pool of another system, whose image has another architecture": (
+        {"offerings": [{"name": "small", "price": 1, "resources": {"cpus": 2}}]},
+        {"resources": {"cpus": 8}},
+        [Slot(id="linux-1", pool="linux")],
+        ["a pool for x86_64-linux whose machines have at least 8 cpus"],
+    ),
+    "machines of a pool without offerings": (
+        {"resources": {"cpus": 4}},
+        {"resources": {"cpus": 64}, "labels": {"disk": "ssd"}},
+        [Slot(id="linux-1", pool="linux")],
+        ["a pool for x86_64-linux whose machines have at least 64 cpus and the label disk=ssd"],
+    ),
+    "a pool that is named and has small machines": (
+        {"resources": {"cpus": 4}},
+        {"system": None, "pool": "linux", "resources": {"cpus": 64}},
+        [Slot(id="linux-1", pool="linux")],
+        ["the pool linux whose machines have at least 64 cpus"],
+    ),
+    "no pool for its system": ({}, {"system": "aarch64-linux"}, [], ["a pool for aarch64-linux"]),
+    "no pool of that name": (
+        {},
+        {"system": None, "pool": "gone", "resources": {"cpus": 2}},
+        [],
+        ["a pool with the name gone, whose machines have at least 2 cpus"],
+    ),
+    "labels that exclude each other": (
+        {"provider": "static"},
+        {"components": (a_component(labels={"a": "c"}),), "labels": {"a": "b"}},
+        [],
+        ["main requires only one of the labels a=b and a=c"],
+    ),
+}
 CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
     # the rules of the pool, the rows, the text
     "on hold": ({}, [wish(priority=0), a_slot("linux-1")], "a priority above 0 would do"),
@@ -68,179 +139,44 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
         [wish(components=(a_component(count=3, resources={"cpus": 1}),))],
         "pool linux is at its max_slots of 0: 3 would do",
     ),
-    "resources": (
-        STATIC,
-        [wish(resources={"cpus": 4}), a_slot("linux-1", resources={"cpus": 4}), holder("linux-1", 2)],
-        "needs 2 more cpus on one slot (linux-1)",
-    ),
-    "resources, and an earlier reservation that would take them": (
-        STATIC,
-        [wish("r0", resources={"cpus": 3}), wish(resources={"cpus": 4}), a_slot("linux-1", resources={"cpus": 2})],
-        "needs 5 more cpus on one slot (linux-1)",
-    ),
-    "resources for a part of a gang, where another part takes the first slot": (
-        STATIC,
-        [
-            wish(components=(a_component("a", resources={"cpus": 2}), a_component("b", resources={"cpus": 6}))),
-            *THREE,
-        ],
-        "needs 2 more cpus on one slot (linux-2)",
-    ),
-    "resources for a gang with one instance that does not fit": (
-        STATIC,
-        [wish(components=(a_component(count=3, resources={"cpus": 2}),)), a_slot("linux-1", resources={"cpus": 4})],
-        "needs 2 more cpus on one slot (linux-1)",
-    ),
-    "labels for a part of a gang": (
-        STATIC,
-        [wish(components=(a_component("a"), a_component("b", labels={"disk": "ssd"}))), *THREE],
-        "needs disk=ssd on one slot (linux-1)",
-    ),
-    "labels for two parts of a gang": (
-        STATIC,
-        [
-            wish(components=(a_component("a", labels={"zone": "b"}), a_component("b", labels={"disk": "ssd"}))),
-            *THREE,
-        ],
-        "two changes: needs zone=b on one slot (linux-1); needs disk=ssd on one slot (linux-1)",
-    ),
-    "labels": (
-        {"provider": "static"},
-        [wish(labels={"disk": "ssd"}), a_slot("linux-1")],
-        "needs disk=ssd on one slot (linux-1)",
-    ),
     "an offering of another pool": (
         {"offerings": OFFERINGS[:1]},
-        [wish(resources={"cpus": 8}), Slot(id="linux-1", pool="linux")],
+        [wish(resources={"cpus": 8}, system=None, pool="linux"), Slot(id="linux-1", pool="linux")],
         HUGE,
-    ),
-    "an offering that no pool has": (
-        {"offerings": OFFERINGS[:1]},
-        [wish(resources={"cpus": 99}), Slot(id="linux-1", pool="linux")],
-        "needs an offering with 99 cpus in pool linux",
-    ),
-    "an offering that another pool has under a name that is used here": (
-        {"offerings": [{"name": "huge", "price": 1, "resources": {"cpus": 1}}]},
-        [wish(resources={"cpus": 16}), Slot(id="linux-1", pool="linux")],
-        "needs an offering with 16 cpus in pool linux",
-    ),
-    "an offering that no pool has, where the pool's own one has a name": (
-        {"offerings": [{"name": "larger-1", "price": 1, "resources": {"cpus": 2}}]},
-        [wish(resources={"cpus": 99}), Slot(id="linux-1", pool="linux")],
-        "needs an offering with 99 cpus in pool linux",
-    ),
-    "a machine of EC2 that is too small: a larger offering, not a larger machine": (
-        {"offerings": OFFERINGS},
-        [
-            wish(resources={"cpus": 99}),
-            a_slot("linux-1", offering="small", resources={"cpus": 2}),
-            Slot(id="linux-2", pool="linux"),
-        ],
-        "needs an offering with 99 cpus in pool linux",
     ),
     "a machine of EC2 that is full, where the pool is too": (
         {"resources": {"cpus": 4}, "max_slots": 1},
         [wish(resources={"cpus": 4}), a_slot("linux-1", resources={"cpus": 4}), holder("linux-1", 2)],
         "pool linux is at its max_slots of 1: 2 would do",
     ),
-    "a machine of EC2 that is full and too small, where the pool is full too": (
-        {"offerings": OFFERINGS[:1], "max_slots": 1},
-        [wish(resources={"cpus": 99}), a_slot("linux-1", resources={"cpus": 2}), holder("linux-1", 2)],
-        "two changes: needs an offering with 99 cpus in pool linux; pool linux is at its max_slots of 1: 2 would do",
-    ),
-    "a machine of EC2 that lacks a label: the label on new ones, not on it": (
-        {"resources": {"cpus": 4}},
-        [wish(labels={"disk": "ssd"}), a_slot("linux-1", resources={"cpus": 4}), Slot(id="linux-2", pool="linux")],
-        "needs disk=ssd on new slots of pool linux",
-    ),
-    "larger machines": (
-        {"resources": {"cpus": 4}},
-        [wish(resources={"cpus": 64}), Slot(id="linux-1", pool="linux")],
-        "needs machines with 64 cpus in pool linux",
-    ),
-    "hosts": (
-        {"provider": "static"},
-        [
-            wish(components=(a_component(count=3),)),
-            a_slot("linux-1"),
-            a_slot("linux-2"),
-            a_reservation("h", phase="leased", leases=(a_lease(),)),
-        ],
-        "2 more hosts like linux-1 would do",
-    ),
-    "a host, where there is none": (STATIC, [wish(resources={"cpus": 1})], "one more host in pool linux would do"),
-    "hosts of a size that the rules do not contain": (
-        STATIC,
-        [wish(components=(a_component(count=2, resources={"cpus": 6}),), labels={"disk": "ssd"})],
-        "2 more hosts with 6 cpus, disk=ssd in pool linux would do",
-    ),
-    "hosts for parts of a gang that differ": (
-        {"provider": "static"},
-        [wish(components=(a_component("a", resources={"cpus": 6}), a_component("b", resources={"gpus": 2})))],
-        "2 more hosts with 6 cpus, 2 gpus in pool linux would do",
-    ),
-    "a host that counts leases": ({"provider": "static"}, [wish()], "one more host of any size in pool linux would do"),
-    "a label and more on one slot": (
-        STATIC,
-        [wish(resources={"cpus": 6}, labels={"disk": "ssd"}), a_slot("linux-1", resources={"cpus": 4})],
-        "two changes: needs disk=ssd on one slot (linux-1); needs 2 more cpus on one slot (linux-1)",
-    ),
     "an offering and a slot": (
         {"offerings": OFFERINGS[:1], "max_slots": 1},
-        [wish(resources={"cpus": 8}), a_slot("linux-1", offering="small", state="terminating")],
+        [
+            wish(resources={"cpus": 8}, system=None, pool="linux"),
+            a_slot("linux-1", offering="small", state="terminating"),
+        ],
         f"two changes: {HUGE}; pool linux is at its max_slots of 1: 2 would do",
-    ),
-    "a label and an offering": (
-        {"offerings": OFFERINGS[:1]},
-        [wish(resources={"cpus": 8}, labels={"disk": "ssd"}), Slot(id="linux-1", pool="linux")],
-        f"two changes: needs disk=ssd on new slots of pool linux; {HUGE}",
     ),
     "on hold, and no capacity": (
         {"max_slots": 1},
         [wish(priority=0), a_slot("linux-1"), a_reservation("h", phase="leased", leases=(a_lease(),))],
         "two changes: a priority above 0 would do; pool linux is at its max_slots of 1: 2 would do",
     ),
-    "cordoned and too small": (
-        STATIC,
-        [wish(resources={"cpus": 6}), a_slot("linux-1", resources={"cpus": 4}, cordoned=True)],
-        "two changes: slot linux-1 would do and is cordoned; needs 2 more cpus on one slot (linux-1)",
-    ),
-    "labels of new slots": (
-        {"resources": {"cpus": 4}},
-        [wish(labels={"disk": "ssd"}), Slot(id="linux-1", pool="linux")],
-        "needs disk=ssd on new slots of pool linux",
-    ),
-    "larger machines for a gang": (
-        {"resources": {"cpus": 4}, "max_slots": 3},
-        [
-            wish(components=(a_component("a", resources={"gpus": 8}), a_component("b", resources={"gpus": 6}))),
-            *(Slot(id=f"linux-{number}", pool="linux") for number in range(1, 4)),
-        ],
-        "needs machines with 8 gpus in pool linux",
-    ),
-    "no pool for its system": (
-        {},
-        [wish(system="aarch64-linux")],
-        "needs a pool for aarch64-linux: one like linux with max_slots 1 would do",
-    ),
-    "no pool of that name": (
-        {},
-        [wish(system=None, pool="gone")],
-        "needs a pool of that name (gone): one like linux with max_slots 1 would do",
-    ),
+    **{
+        # A machine that does not exist is never offered: what would have to be true is stated instead.
+        f"no change: {title}": (pool, [wish(**wanted), *rows], None)
+        for title, (pool, wanted, rows, _) in NEEDED.items()
+    },
     "served": ({}, [wish(), a_slot("linux-1")], None),
     "in flight": ({}, [wish(), Slot(id="linux-1", pool="linux")], None),
-    "no change of these": (
-        {"provider": "static"},
-        [wish(components=(a_component(labels={"a": "c"}),), labels={"a": "b"})],
-        None,
-    ),
 }
 
 
 def make_search(pool: dict[str, Any], rows: list[Row], **options: Any) -> Search:
-    spare = {"system": "other", "max_slots": 1, "offerings": [{"name": "huge", "price": 9, "resources": {"cpus": 32}}]}
+    huge = {"max_slots": 1, "offerings": [{"name": "huge", "price": 9, "resources": {"cpus": 32}}]}
     view = View(rows)
+    has_spare = any(isinstance(each, Reservation) and each.request.pool == "linux" for each in rows)
+    spare = {**huge, "system": "x86_64-linux" if has_spare else "other"}
     rules = some_rules({"pools": {"linux": pool, "spare": spare}})
     return Search(view, rules, view.reservations["r1"], NOW, **options)
 
@@ -264,8 +200,15 @@ def test_a_search_leaves_the_view_as_it_was(name: str) -> None:
         assert getattr(search.view, kind) == getattr(before, kind)
 
 
+@pytest.mark.parametrize("name", NEEDED)
+def test_without_a_change_it_is_stated_what_would_have_to_be_true(name: str) -> None:
+    search = make_search(*CASES[f"no change: {name}"][:2])
+    found = explain_wait(search.view, search.rules, search.reservation, NOW)
+    assert (found["change"], found["needs"]) == (None, NEEDED[name][3])
+
+
 def test_a_search_ends_when_its_time_is_over() -> None:
-    pool, rows, _ = CASES["resources"]
+    pool, rows, _ = CASES["max_slots"]
     asked: list[None] = []
 
     def has_time() -> bool:
@@ -278,33 +221,8 @@ def test_a_search_ends_when_its_time_is_over() -> None:
     assert len(asked) == 2
 
 
-def test_a_search_looks_at_no_more_slots_when_its_time_is_over() -> None:
-    """It is started for a queue with other reservations: the time for candidates counts as that for plans does."""
-    sizes = [a_slot(f"linux-{number}", resources={"cpus": number}) for number in range(1, 9)]
-    answers = iter([True, True])
-    search = make_search(STATIC, [wish(resources={"cpus": 99}), *sizes], has_time=lambda: next(answers, False))
-    assert enlarge_slot(search) is None
-    assert search.is_cut_short
-
-
-def test_equal_slots_and_requests_are_looked_at_once() -> None:
-    alike = [a_slot(f"linux-{number}", resources={"cpus": 4}) for number in range(1, 100)]
-    others = [wish(f"r{number}", resources={"cpus": 8}) for number in range(2, 100)]
-    asked: list[None] = []
-
-    def has_time() -> bool:
-        asked.append(None)
-        return True
-
-    search = make_search(STATIC, [wish(resources={"cpus": 6}), *others, *alike], has_time=has_time)
-    found = enlarge_slot(search)
-    assert found is not None
-    assert found.text == "needs 2 more cpus on one slot (linux-1)"
-    assert len(asked) == 2, "a slot that stands for all, and a plan"
-
-
 def test_a_search_makes_at_most_the_allowed_number_of_plans() -> None:
-    search = make_search(*CASES["resources"][:2])
+    search = make_search(*CASES["max_slots"][:2])
     nothing = Suggestion(kind="nothing", text="")
     cut_short = []
     for _ in range(MOST_PLANS + 1):
@@ -313,14 +231,14 @@ def test_a_search_makes_at_most_the_allowed_number_of_plans() -> None:
     assert cut_short == [False] * MOST_PLANS + [True]
 
 
-WAITS = frozenset(WAITING_CODES) - {"booting", "no_quota", "account_limit"}
-"""Codes of waits that are searched; nothing can be done about `booting`, and these fleets have no accounts."""
+WAITS = frozenset(WAITING_CODES) - {"booting", "no_quota", "account_limit", "no_pool"}
+"""Codes of waits for which a change is found; nothing can be done about `booting` and `no_pool`, and these fleets have
+no accounts.
+"""
 KINDS = {
-    *("hold", "cordon", "wait", "max_slots", "resources", "labels", "pool_labels", "offering"),
-    *("machines", "hosts", "pool", "max_leases_per_slot", "overtaking", "budget"),
+    *("hold", "cordon", "wait", "max_slots", "offering", "max_leases_per_slot", "overtaking", "budget", "release"),
 }
-"""Kinds of change that are found, alone or as one of two. (A price factor and the end of another lease come after kinds
-that serve nearly always.)
+"""Kinds of change that are found, alone or as one of two. (A price factor comes after kinds that serve nearly always.)
 """
 MOST_OF_A_CODE = 60
 """Searches for reservations that wait with one code, so that the other codes are found too."""
@@ -374,12 +292,25 @@ def test_kinds_of_change_that_are_rarely_found_end_waits_too(kind: Kind, least: 
 def check_change(fleet: Document, look: Look, change: Document, name: str) -> None:
     """The change serves that reservation when it is applied, and less of it does not."""
     assert is_served_after(fleet, change, name), f"{fleet}, {name}: {change}"
-    changed = [each["slot"] for each in change["actions"] if "slot" in each]
-    assert not any(look[1].pools[each["pool"]].is_elastic for each in changed), (
-        "an operator changes hosts, not machines"
-    )
+    assert not any("slot" in each for each in change["actions"]), "a change makes no machine"
     for less in list_smaller(look, change):
-        assert not is_served_after(fleet, less, name), f"{fleet}, {name}: {change}; and so does {less}"
+        is_enough = is_served_after(fleet, less, name) and lasts(look, change, less, name)
+        assert not is_enough, f"{fleet}, {name}: {change}; and so does {less}"
+
+
+def lasts(look: Look, change: Document, less: Document, name: str) -> bool:
+    """Whether a smaller change still serves the reservation when the machines of its tick are ready."""
+    view, rules, now = look
+    rest, [config, *others] = (
+        [each for each in change["actions"] if "rules" not in each],
+        [each["rules"] for each in less["actions"] if "rules" in each] or [{}],
+    )
+    is_of_rules = not others and rest == [each for each in less["actions"] if "rules" not in each]
+    search = Search(view, rules, view.reservations[name], now)
+    whole = suggest_change(search, KINDS_OF_CHANGE)
+    if not is_of_rules or whole is None or describe_change(view, whole)["text"] != change["text"]:
+        return True
+    return search.lasts(msgspec.structs.replace(whole, config=config))
 
 
 def search_in(look: Look, name: str, kinds: Sequence[Kind] = KINDS_OF_CHANGE) -> Document | None:

@@ -1,0 +1,61 @@
+"""The smallest change that would end a wait, and its reverse, as commands to type (docs/reference/protocol.md,
+"explain").
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from leasehold.client.models import Explanation
+from leasehold.texts.toml_text import format_pairs
+
+_OPTIONS: Final = {"max_fanout": "--max-fanout", "balance": "--balance", "charge_rate": "--charge-rate"}
+
+
+def format_commands(actions: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the commands that carry out these actions of a change, in order. Return [] if any has no command."""
+    found = [_format(each) for each in actions]
+    return [] if None in found else [each for each in found if each is not None]
+
+
+def list_undo_commands(found: Explanation) -> list[str]:
+    """Return the commands that reverse the smallest change. Return [] if a part of it cannot be reversed."""
+    change = found.change
+    if change is None or any("release" in each for each in change.actions):
+        return []
+    commands = format_commands(change.undo)
+    if len(commands) < len(change.undo):
+        return []
+    if any("rules" in each for each in change.actions):
+        return [*commands, f"leasehold rules rollback {found.rules_version}"] if found.rules_version else []
+    return commands
+
+
+def _format(action: Mapping[str, Any]) -> str | None:
+    ((name, value),) = action.items()
+    match name:
+        case "rules":
+            words = ["rules", "set", *format_pairs(value)]
+        case "release":
+            words = ["cancel", value]
+        case "priority":
+            words = ["priority", value["reservation"], f"{value['priority']:g}"]
+        case "cordon" | "uncordon":
+            words = [name, value]
+        case "account":
+            words = ["accounts", "set", value["id"], *_list_options(value)]
+        case _:
+            return None
+    return shlex.join(["leasehold", *words])
+
+
+def _list_options(fields: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in fields.items():
+        if name in _OPTIONS:
+            numbers = value if isinstance(value, list | tuple) else [value]
+            yield f"{_OPTIONS[name]}={','.join(f'{each:g}' for each in numbers)}"
+        elif name == "disable_free_tasks":
+            yield "--disable-free-tasks" if value else "--enable-free-tasks"
+        elif name == "per_label_task_limits":
+            for label, most in value.items():
+                yield from ("--limit", f"{label}={most}")

@@ -1,0 +1,16 @@
+"""Advice that is right or none: over generated fleets, each offered change leads to a lease in `simulate`."""
+
+from tests.rules.explain.advice import Count
+
+FLEETS = range(1, 41)
+"""A sample; `python -m tests.rules.explain.advice` plays 2,000."""
+
+
+def test_each_change_that_is_offered_leads_to_a_lease_and_names_only_what_exists() -> None:
+    count = Count()
+    faults = [fault for seed in FLEETS for fault in count.find_faults(seed)]
+    assert faults == []
+    assert count.kinds.total() > 60
+    assert {"max_slots", "hold", "cordon", "offering", "overtaking"} <= {
+        part for kind in count.kinds for part in kind.split(" and ")
+    }
