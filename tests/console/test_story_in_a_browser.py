@@ -52,6 +52,7 @@ def test_an_operator_finds_the_reason_of_a_wait_and_ends_it(stack: Stack, window
         window.click("#rows a[href$='/reservations/second']")
         window.await_text("#why", "max_slots of 1")
         assert window.text("#headline").startswith("waits ")
+        assert window.text("#headline").split(": ", 1)[1] in window.text("#why .lead")
         # What fails is open, what is met is folded.
         assert "not met" in window.text("#why .matrix")
         assert window.run("[...document.querySelectorAll('#why details')].map((each) => each.open)") == [False, False]

@@ -185,6 +185,8 @@ async def explain_wait(request: Request) -> Response:
         request,
         "explanation.html",
         found=found,
+        # The worker knows what does not fit; the tick's sentence, with which the page began, may be more general.
+        headline=await _find_headline(request, found),
         note=note,
         actions=actions,
         commands=format_commands(found.change.actions) if found.change else [],
@@ -192,6 +194,14 @@ async def explain_wait(request: Request) -> Response:
         refusal=_find_refusal(request, found),
         name=name,
     )
+
+
+async def _find_headline(request: Request, found: Explanation) -> str:
+    """Return the headline of the page with the sentence of an explanation; "" if the page keeps the one it has."""
+    if found.phase != "pending" or not found.headline:
+        return ""
+    now = (await backend(request).client(caller(request))).now()
+    return describe_state(await _find(request, found.reservation), (found.code or "", found.headline), now)
 
 
 @needs("cancel")
