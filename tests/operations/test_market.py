@@ -232,6 +232,21 @@ def test_offers_are_listed_in_the_order_of_choice_with_their_prices(harness: Har
     assert list_(harness.store, pools=["other"]) == []
 
 
+def test_offers_name_the_budget_that_stops_them(harness: Harness) -> None:
+    """A budget that only warns stops nothing. A budget of accounts does not stop a launch for others."""
+    dear = {"name": "dear", "market": "on-demand", "type": "m5.large", "price": 1.0}
+    document = some_rules({}, dear, price_factor=100)
+    document["budgets"] = {
+        "day": {"per_hour": 0.5},
+        "low": {"per_hour": 0.01, "action": "warn"},
+        "some": {"per_hour": 0.01, "accounts": ["ci"]},
+    }
+    apply_rules(harness.ports, document)
+    reasons = {each.key: each.reasons for each in list_(harness.store)}
+    assert reasons["m5.large/spot"] == ()
+    assert reasons["dear"] == ("budget day stops it: it allows 0.50 dollars an hour at present, 0.00 run",)
+
+
 def test_offers_name_what_prevents_a_launch(harness: Harness) -> None:
     types = [*TYPES, a_type("c5.large")]
     save_market(harness.store, types=types)

@@ -3,10 +3,12 @@ launch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from scheduler.explain.conditions import show_span
+from scheduler.model.budgets import Budget, Spent, find_allowed
 from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.machines import Offering, UnsoldOffering
 from scheduler.model.market import Price, StoredMarket
@@ -17,7 +19,9 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Market, Slot
 from scheduler.model.transitions import INACTIVE
 from scheduler.operations.market.resolve import find_price, list_types, make_offering, resolve_rules
+from scheduler.operations.spending import add_spending, describe_budgets
 from scheduler.policy.capacity.fits import fits
+from scheduler.policy.scaling.budgets import TINY
 from scheduler.policy.scaling.market_mix import count_mix, describe_turn, find_turn
 from scheduler.policy.scaling.offerings import (
     Choice,
@@ -86,7 +90,15 @@ def list_offers(store: Store, ages: Ages, *, pools: Sequence[str] = (), wanted: 
     slots: dict[str, list[Slot]] = {name: [] for name in rules.pools}
     for slot in store.find_slots():
         slots.setdefault(slot.pool, []).append(slot)
-    listing = _Listing(written, market, holds, ages, now)
+    # A launch for no account. A budget of some accounts stops launches for these accounts only.
+    statuses = describe_budgets(add_spending(store, rules, now), [slot for rows in slots.values() for slot in rows])
+    limits = ((each, rules.budgets[each.budget]) for each in statuses)
+    budgets = [
+        _Room(each.budget, budget, find_allowed(budget, Spent(each.day, each.month)), each.running)
+        for each, budget in limits
+        if budget.is_limit
+    ]
+    listing = _Listing(written, market, holds, ages, now, budgets)
     return [
         offer
         for name, pool in rules.pools.items()
@@ -95,11 +107,31 @@ def list_offers(store: Store, ages: Ages, *, pools: Sequence[str] = (), wanted: 
     ]
 
 
+class _Room(NamedTuple):
+    """What a budget that stops launches leaves, in dollars per hour. `allowed`: the highest sum of the prices of its
+    machines; `running`: the present sum.
+    """
+
+    name: str
+    budget: Budget
+    allowed: float
+    running: float
+
+
 class _Listing:
     """The rows and rules from which all offers of one listing are made."""
 
-    def __init__(self, written: Rules, market: StoredMarket, holds: Mapping[str, Hold], ages: Ages, now: float) -> None:
+    def __init__(
+        self,
+        written: Rules,
+        market: StoredMarket,
+        holds: Mapping[str, Hold],
+        ages: Ages,
+        now: float,
+        budgets: Sequence[_Room],
+    ) -> None:
         self._written, self._market, self._holds, self._ages, self._now = written, market, holds, ages, now
+        self._budgets = budgets
 
     def list_pool(self, name: str, pool: Pool, wanted: Resources, slots: Sequence[Slot]) -> Iterator[Offer]:
         """Yield the offers of one pool in the order of choice. `slots`: the slots of the pool."""
@@ -162,8 +194,19 @@ class _Listing:
             resources=dict(choice.capacity or {}),
             labels=dict(choice.labels),
             holds=holds,
-            reasons=(*reasons, *(self._describe_hold(pool, hold) for hold in holds)),
+            reasons=(
+                *reasons,
+                *(self._describe_budgets(name, choice.price) if is_priced else ()),
+                *(self._describe_hold(pool, hold) for hold in holds),
+            ),
         )
+
+    def _describe_budgets(self, name: str, price: float) -> Iterator[str]:
+        """Yield a text for each budget that does not allow a launch at this price in this pool."""
+        for each in self._budgets:
+            if each.budget.covers(name, "") and price > 0 and each.running + price > each.allowed + TINY:
+                amounts = f"{each.allowed:.2f} dollars an hour at present, {each.running:.2f} run"
+                yield f"budget {each.name} stops it: it allows {amounts}"
 
     def _describe_unsold(self, name: str, pool: Pool, offering: Offering) -> Offer:
         if not isinstance(offering, UnsoldOffering):
