@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from leasehold.console.page import format_amount, format_span
-from leasehold.texts.event_sentences import describe_event
+from leasehold.texts.event_sentences import describe_event, name_source
 from scheduler.model.events import Event
 
 EVENTS: Final = "events"
@@ -22,14 +22,12 @@ _ORDER: Final = ("reason", "waited", "slots", "slot")
 
 @dataclass(frozen=True)
 class EventRow:
-    """One event, with its name and its details in words, and the tick that caused it (`TERM.NUMBER`; "" for another
-    cause).
-    """
+    """One event, with its name and its details in words, and what caused it, such as `tick 3.120` or `request ci`."""
 
     event: Event
     title: str
     text: str
-    tick: str
+    source: str
 
 
 def make_rows(events: Iterable[Event]) -> list[EventRow]:
@@ -38,7 +36,9 @@ def make_rows(events: Iterable[Event]) -> list[EventRow]:
 
 
 def _make_row(event: Event) -> EventRow:
-    tick = f"{event.detail['term']}.{event.detail['tick']}" if "tick" in event.detail else ""
+    source = name_source(event)
+    if "tick" in event.detail:
+        source += f" {event.detail['term']}.{event.detail['tick']}"
     # The events before show from which phase or state an object came.
     rest = {name: value for name, value in event.detail.items() if name not in {"term", "tick", "from"}}
     has_sentence = event.name.endswith("_relevelled") or {"by", "preempted", "refusal"} & {*rest} or "message" in rest
@@ -47,7 +47,7 @@ def _make_row(event: Event) -> EventRow:
     else:
         names = sorted(rest, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
         text = ", ".join(_describe(name, rest[name]) for name in names if rest[name] not in (None, "", [], {}))
-    return EventRow(event, event.name.replace("_", " "), text, tick)
+    return EventRow(event, event.name.replace("_", " "), text, source)
 
 
 def _keep_level(event: Event) -> dict[str, Any]:

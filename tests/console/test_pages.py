@@ -17,7 +17,7 @@ from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
 from scheduler.model.waits import Waits
 from scheduler.ports import StoredPrincipal
-from tests.builders import NOW, a_component, a_lease, a_reservation
+from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot
 from tests.console.conftest import MakeConsole
 from tests.console.served import Browser, Console
 from tests.console.test_gate import basic
@@ -360,6 +360,28 @@ def test_the_page_of_a_reservation_has_its_request_its_life_and_its_events_in_wo
         assert "may use 3.5 cores of linux-7" in browser.get(f"/events?{query}").text
     assert "3.5 cores" not in browser.get("/events/new?after=0").text
     assert "3.5 cores" in browser.get("/events/new?after=0&cores=1").text
+
+
+def test_the_cause_of_an_event_is_in_the_words_of_the_command_line(make_console: MakeConsole) -> None:
+    console = make_console(rows=(a_slot("linux-1"), a_reservation("r1")))
+    with console.store.transaction() as transaction:
+        transaction.append_events(
+            [
+                an_event("submitted", 0, reservation="r1", cause="holder", principal="ci"),
+                an_event("pending", 1, reservation="r1", detail={"tick": 4, "term": 1}),
+                Event(at=NOW, name="slot_cordoned", cause="holder", slot="linux-1"),
+            ]
+        )
+    browser = console.entered()
+    for path, badges in (
+        ("/reservations/r1", ["request ci", "tick 1.4"]),
+        ("/fleet/slot/linux-1", ["request"]),
+        ("/events", ["request", "tick 1.4", "request ci"]),
+        ("/events/new?after=0", ["request", "tick 1.4", "request ci"]),
+    ):
+        text = browser.get(path).text
+        assert "holder</span>" not in text
+        assert re.findall(r'class="badge">((?:request|tick)[^<]*)<', text) == badges
 
 
 def test_a_preemption_is_one_line(console: Console) -> None:
