@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.errors import (
     BadCredentials,
+    CannotBeServed,
     Ended,
     Fault,
     LeaseholdError,
@@ -85,6 +86,7 @@ __all__ = [
     "AsyncWatches",
     "BadCredentials",
     "CallbackFields",
+    "CannotBeServed",
     "Change",
     "Client",
     "Component",

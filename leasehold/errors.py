@@ -44,12 +44,15 @@ class Refused(LeaseholdError):  # noqa: N818 - see the module docstring
 
 
 class NotAnswered(LeaseholdError, TimeoutError):  # noqa: N818 - see the module docstring
-    """Raised if no worker answered within the time limit. A worker may still carry out the request later; sending it
-    again with the same id is safe. `reason`: what is known about the cause; "" if nothing is.
+    """Raised if no worker answered within the time limit, or if a wait for a phase was not over in time. A worker may
+    still carry out the request later; sending it again with the same id is safe.
+
+    `reason`: what is known about the cause; "" if nothing is. `code`: if a reservation waits, its waiting code in the
+    last tick, which `reason` explains; else None.
     """
 
-    def __init__(self, message: str, reason: str = "") -> None:
-        self.reason = reason
+    def __init__(self, message: str, reason: str = "", code: str | None = None) -> None:
+        self.reason, self.code = reason, code
         super().__init__(message)
 
 
@@ -89,12 +92,24 @@ class Unknown(LeaseholdError, LookupError):  # noqa: N818 - see the module docst
 
 class Ended(LeaseholdError):  # noqa: N818 - see the module docstring
     """Raised if a reservation ended in another phase than the one that the caller waited for. `phase`: the phase in
-    which it ended; `reason`: why it ended, None if no reason is known.
+    which it ended; `reason`: why it ended, None if no reason is known. `code`: the waiting code that the wait read
+    last, None if it read none.
     """
 
-    def __init__(self, reservation: str, phase: str, reason: str | None) -> None:
-        self.reservation, self.phase, self.reason = reservation, phase, reason
-        super().__init__(f"{reservation} is {phase}" + (f": {reason}" if reason else ""))
+    def __init__(self, reservation: str, phase: str, reason: str | None, code: str | None = None) -> None:
+        self.reservation, self.phase, self.reason, self.code = reservation, phase, reason, code
+        waited = f" (it waited with {code})" if code else ""
+        super().__init__(f"{reservation} is {phase}" + (f": {reason}" if reason else "") + waited)
+
+
+class CannotBeServed(LeaseholdError):  # noqa: N818 - see the module docstring
+    """Raised if a reservation waits although no slot and no launch can serve it, so that only other rules or hosts
+    would end the wait. `code`: its waiting code (`never_fits` or `no_pool`); `reason`: the sentence of the last tick.
+    """
+
+    def __init__(self, reservation: str, code: str, reason: str) -> None:
+        self.reservation, self.code, self.reason = reservation, code, reason
+        super().__init__(f"{reservation} cannot be served: {code}: {reason}")
 
 
 def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:

@@ -21,7 +21,7 @@ from leasehold.cli.requesting import LiveId, describe_request, describe_reservat
 from leasehold.cli.root import app, example
 from leasehold.cli.sharing import with_options_of
 from leasehold.cli.waiting import show_progress
-from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
+from leasehold.errors import CannotBeServed, Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
 from leasehold.texts.values import show_seconds
 
 if TYPE_CHECKING:
@@ -53,14 +53,21 @@ def run(
         float | None,
         typer.Option(metavar="SECONDS", help="Longest wait for the lease, in seconds; default: no limit.", min=0),
     ] = None,
+    wait_anyway: Annotated[
+        bool,
+        typer.Option(
+            "--wait-anyway", help="Wait although no pool serves the reservation, or no slot could ever hold it."
+        ),
+    ] = False,
     timeout: Timeout = 30,
 ) -> None:
     """Run a command on this machine while holding a lease.
 
     The command submits a reservation, waits for its lease, renews the lease while COMMAND runs, and releases it at the
-    end. The lease is in COMMAND's environment (LEASEHOLD_ADDRESS, LEASEHOLD_TOKEN, ...). The exit status is that of
-    COMMAND; 124: not leased in time, 125: the lease was lost and COMMAND killed, 126: not executable, 127: not found.
-    The default of --ttl is 60 seconds.
+    end. If no slot and no launch could serve the reservation, it is cancelled, unless --wait-anyway is given. The lease
+    is in COMMAND's environment (LEASEHOLD_ADDRESS, LEASEHOLD_TOKEN, ...). The exit status is that of COMMAND; 124: not
+    leased in time, 125: the lease was lost and COMMAND killed, 126: not executable, 127: not found. The default of
+    --ttl is 60 seconds.
     """
     if isinstance(items, list):
         raise CommandError("--file: expected one reservation, got a list", BAD_INPUT)
@@ -80,7 +87,7 @@ def run(
             )
         with Signals(group) as signals:
             try:
-                status = _run(client, fields, command, wait, group, signals)
+                status = _run(client, fields, command, group, signals, wait=wait, wait_anyway=wait_anyway)
             except Stopped as stopped:
                 what = "interrupted" if stopped.number + OF_A_SIGNAL == INTERRUPTED else f"stopped by {stopped}"
                 text = f"{what} before the command was started: {_give_up(client, fields['id'])}"
@@ -90,30 +97,38 @@ def run(
     raise typer.Exit(status)
 
 
-def _run(
-    client: "Client", fields: dict[str, Any], command: list[str], wait: float | None, group: Any, signals: Any
-) -> int:
+def _run(client: "Client", fields: dict[str, Any], command: list[str], group: Any, signals: Any, **waiting: Any) -> int:
     from leasehold.leased_command import LeasedCommand
 
     submit(client, fields)
     with contextlib.ExitStack() as stack:
-        lease = _enter(client, fields, wait, stack)
+        lease = _enter(client, fields, stack, **waiting)
         signals.pass_on()
         return LeasedCommand(client, lease, group, print_error).run(command, inherited())
 
 
-def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: contextlib.ExitStack) -> "Lease":
+def _enter(
+    client: "Client",
+    fields: dict[str, Any],
+    stack: contextlib.ExitStack,
+    *,
+    wait: float | None,
+    wait_anyway: bool,
+) -> "Lease":
     """Submit the reservation in `fields`, wait for its lease and return the lease. The lease is released when `stack`
     closes.
 
-    Raises CommandError if the reservation is not leased within `wait` seconds.
+    Raises CommandError if the reservation is not leased within `wait` seconds, or cannot be served (unless
+    `wait_anyway`).
     """
     from leasehold.leased_command import NOT_IN_TIME
 
     name, began = fields["id"], time.monotonic()
     try:
         with showing_why(client, name):
-            return stack.enter_context(client.lease(wait=wait, **fields))
+            return stack.enter_context(client.lease(wait=wait, wait_anyway=wait_anyway, **fields))
+    except CannotBeServed as error:
+        raise CommandError(f"{error}; {_give_up(client, name)} (--wait-anyway keeps it)") from None
     except (NotAnswered, Unavailable) as error:
         if wait is None or time.monotonic() - began < wait:
             raise

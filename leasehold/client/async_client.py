@@ -15,14 +15,14 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, as
 
 from leasehold.client.async_hosts import AsyncHosts
 from leasehold.client.async_lease import AsyncLease
-from leasehold.client.async_watch import AsyncWatch, AsyncWatches, Rows
+from leasehold.client.async_watch import AsyncWatch, AsyncWatches, Gathered
 from leasehold.client.client import TIMEOUT_SECONDS, Client
 from leasehold.client.display import show_line
 from leasehold.client.models import Reservation, list_phases
 from leasehold.client.ports import Joined
 from leasehold.client.reservation_fields import ReservationFields
 from leasehold.client.submitting import with_id
-from leasehold.client.waiting import Ask, Look, Pause, PhaseWait, Renew, Step
+from leasehold.client.waiting import Ask, Explain, Look, Pause, PhaseWait, Renew, Step
 from leasehold.common.masking import show_url
 from leasehold.errors import LeaseholdError, Unavailable
 
@@ -101,7 +101,8 @@ class AsyncClient:
         self._readers = ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="leasehold-read")
         wire, reader = self._client._wire, self._client._reader
         self._notices = wire.collect_notices()
-        self._rows = Rows(reader, partial(self._run_soon, self._readers))
+        self._rows = Gathered(partial(self._run_soon, self._readers, reader.find_joined))
+        self._waits = Gathered(partial(self._run_soon, self._readers, reader.find_waits))
         host_notices = wire.collect_host_notices()
         self._ends = [self._notices.close, *([] if host_notices is None else [host_notices.close])]
         self._hosts = AsyncHosts(self._client.hosts, host_notices, partial(self._run, self._requests))
@@ -189,11 +190,13 @@ class AsyncClient:
         timeout: float | None = None,  # noqa: ASYNC109 - as in Client, and the error contains the state of the reservation
         *,
         renew: bool = False,
+        wait_anyway: bool = True,
     ) -> Reservation:
         """Wait until a reservation is in one of the phases `phase`, and return the reservation. `timeout` (in seconds),
-        `renew` and the errors are those of `Client.wait`.
+        `renew`, `wait_anyway` and the errors are those of `Client.wait`.
         """
-        waiting = PhaseWait(reservation, list_phases(phase) or frozenset(), timeout, renew=renew, now=self.now)
+        phases = list_phases(phase) or frozenset()
+        waiting = PhaseWait(reservation, phases, timeout, renew=renew, wait_anyway=wait_anyway, now=self.now)
         steps = waiting.steps()
         async with self.watch(reservation) as watch:
             try:
@@ -225,6 +228,7 @@ class AsyncClient:
         self,
         *,
         wait: float | None = None,
+        wait_anyway: bool = False,
         on_revoke: Callable[[AsyncLease], object] | None = None,
         on_lost: Callable[[AsyncLease], object] | None = None,
         **fields: Unpack[ReservationFields],
@@ -234,8 +238,11 @@ class AsyncClient:
         Entering the lease submits a reservation with these `fields` and waits until it is leased, at most `wait`
         seconds (None: no limit). A task renews the lease, and leaving it releases the lease. `on_revoke` and `on_lost`
         are called with the lease when it is being revoked and when it is lost.
+
+        If no slot and no launch could serve the reservation, entering cancels it and raises CannotBeServed, as `wait`
+        does. `wait_anyway`: wait all the same, because rules will change or hosts will join.
         """
-        lease = AsyncLease(self, with_id(fields), wait)
+        lease = AsyncLease(self, with_id(fields), wait, wait_anyway=wait_anyway)
         for callback, add in ((on_revoke, lease.on_revoke), (on_lost, lease.on_lost)):
             if callback is not None:
                 add(callback)
@@ -260,6 +267,8 @@ class AsyncClient:
                 await watch.wait_for_hint(seconds)
                 self._client._check_open()
                 return None
+            case Explain():
+                return await self._waits.read(watch.reservation)
             case _:
                 assert_never(step)
 

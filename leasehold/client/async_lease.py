@@ -13,7 +13,7 @@ from leasehold.client.held_lease import GOODBYE_SECONDS, HeldLease
 from leasehold.client.lease_changes import Change
 from leasehold.client.models import Answer, Reservation
 from leasehold.common.clock import read_monotonic
-from leasehold.errors import LeaseholdError, NotAnswered, Refused, Unavailable
+from leasehold.errors import CannotBeServed, LeaseholdError, NotAnswered, Refused, Unavailable
 
 if TYPE_CHECKING:
     from leasehold.client.async_client import AsyncClient
@@ -48,8 +48,10 @@ class AsyncLease(HeldLease):
     lost: AsyncLost
     _left: asyncio.Event
 
-    def __init__(self, client: "AsyncClient", fields: Mapping[str, Any], wait: float | None = None) -> None:
-        super().__init__(fields, wait, client.now)
+    def __init__(
+        self, client: "AsyncClient", fields: Mapping[str, Any], wait: float | None = None, *, wait_anyway: bool = False
+    ) -> None:
+        super().__init__(fields, wait, client.now, wait_anyway=wait_anyway)
         self._client = client
         self.revoking = asyncio.Event()
         self.lost = AsyncLost(self._is_overdue)
@@ -110,6 +112,9 @@ class AsyncLease(HeldLease):
             raise
         try:
             await self._take()
+        except CannotBeServed as error:
+            await asyncio.shield(asyncio.ensure_future(self._cancel(f"{error.code}: {error.reason}")))
+            raise
         except BaseException:
             await self._end_lease(None)
             raise
@@ -138,7 +143,7 @@ class AsyncLease(HeldLease):
         until = None if self._wait is None else time.monotonic() + self._wait
         while self._row is None:
             left = None if until is None else max(until - time.monotonic(), 0.0)
-            row = await self._client.wait(self.id, "leased", left, renew=True)
+            row = await self._client.wait(self.id, "leased", left, renew=True, wait_anyway=self._wait_anyway)
             try:
                 answer = await self._renew(row)
             except Refused as refused:
@@ -218,9 +223,10 @@ class AsyncLease(HeldLease):
         except (NotAnswered, Unavailable):
             return
 
-    async def _cancel(self) -> None:
+    async def _cancel(self, reason: str | None = None) -> None:
+        """Cancel the reservation. If it was leased in the meantime, this ends the lease."""
         try:
-            await self._client.cancel(self.id, timeout=GOODBYE_SECONDS)
+            await self._client.cancel(self.id, reason=reason, timeout=GOODBYE_SECONDS)
         except LeaseholdError:
             # The reservation has already ended, or no worker answers and it expires after its ttl.
             return

@@ -8,17 +8,18 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection, Coroutine
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self, TypeVar
 
 import redis
 from redis.client import PubSub
 
 from leasehold.client.models import Reservation
-from leasehold.client.ports import Joined, Notices, Reader
+from leasehold.client.ports import Joined, Notices
 from leasehold.client.transport import RequestTransport
 from leasehold.common.redis_primary import count_left
 from leasehold.errors import LeaseholdError
 
+T = TypeVar("T")
 _LOOK_SECONDS: Final = 0.1
 """Interval in seconds after which the thread that receives notices checks for new watches."""
 
@@ -114,20 +115,19 @@ class RedisNotices:
                 event.set()
 
 
-class Rows:
-    """The reader of reservations' rows for one event loop. While one read runs, further requests for rows are
-    collected, and the next read fetches all of their rows together.
+class Gathered(Generic[T]):
+    """Reads of reservations for one event loop. While one read runs, further requests are collected, and the next read
+    answers all of them together. `find`: a coroutine function that returns what was found for each of some ids, in
+    their order.
     """
 
-    def __init__(self, reader: Reader, run: Callable[..., Coroutine[Any, Any, list[Joined]]]) -> None:
-        self._reader, self._run = reader, run
-        self._wanted: dict[str, asyncio.Future[Joined]] = {}
+    def __init__(self, find: Callable[[list[str]], Coroutine[Any, Any, list[T]]]) -> None:
+        self._find = find
+        self._wanted: dict[str, asyncio.Future[T]] = {}
         self._reading: asyncio.Task[None] | None = None
 
-    async def read(self, reservation: str) -> Joined:
-        """Return the present row of a reservation with the machines of its leases. Raise Unavailable if the view is not
-        valid.
-        """
+    async def read(self, reservation: str) -> T:
+        """Return what is found for a reservation now. Raise the errors of the read."""
         found = self._wanted.get(reservation)
         if found is None:
             found = self._wanted[reservation] = asyncio.get_running_loop().create_future()
@@ -139,15 +139,15 @@ class Rows:
         while self._wanted:
             wanted, self._wanted = self._wanted, {}
             try:
-                rows = await self._run(self._reader.find_joined, list(wanted))
+                found = await self._find(list(wanted))
             except LeaseholdError as error:
                 for future in wanted.values():
                     future.set_exception(error)
                     # Retrieve the error: if every reader was cancelled, asyncio would warn that it was never retrieved.
                     future.exception()
             else:
-                for future, row in zip(wanted.values(), rows, strict=True):
-                    future.set_result(row)
+                for future, each in zip(wanted.values(), found, strict=True):
+                    future.set_result(each)
 
 
 class AsyncWatch:
@@ -155,7 +155,7 @@ class AsyncWatch:
     watch:`.
     """
 
-    def __init__(self, notices: Notices, rows: Rows, reservation: str) -> None:
+    def __init__(self, notices: Notices, rows: Gathered[Joined], reservation: str) -> None:
         self._notices, self._rows, self.reservation = notices, rows, reservation
         self._hinted = asyncio.Event()
 
@@ -190,7 +190,7 @@ class AsyncWatch:
 class AsyncWatches:
     """A watch on several reservations, for use in one task: `async with client.watch_many(ids) as watches:`."""
 
-    def __init__(self, notices: Notices, rows: Rows, reservations: Collection[str]) -> None:
+    def __init__(self, notices: Notices, rows: Gathered[Joined], reservations: Collection[str]) -> None:
         self._notices, self._rows, self.reservations = notices, rows, tuple(dict.fromkeys(reservations))
         self._hinted = asyncio.Event()
 

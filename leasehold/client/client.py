@@ -36,7 +36,7 @@ from leasehold.client.reservation_keys import Keys
 from leasehold.client.rules import RuleRequests
 from leasehold.client.stack_access import open_access
 from leasehold.client.submitting import ITEMS_A_REQUEST, read_answers, split_items, with_id
-from leasehold.client.waiting import Ask, Look, Pause, PhaseWait, Renew, Step, carry_out
+from leasehold.client.waiting import Ask, Explain, Look, Pause, PhaseWait, Renew, Step, carry_out
 from leasehold.client.watch import Watch
 from leasehold.common.masking import show_url
 from leasehold.errors import Refused, Unavailable, read_faults
@@ -273,16 +273,21 @@ class Client(Commands, RuleRequests):
         timeout: float | None = None,
         *,
         renew: bool = False,
+        wait_anyway: bool = True,
     ) -> Reservation:
         """Wait until a reservation is in one of the phases `phase`, and return the reservation. `ended` stands for all
         phases in which a reservation has ended. A leased reservation is returned with its machines.
 
         `timeout` is in seconds; None: no limit. `renew`: renew the reservation while it is pending, so that its ttl
         does not end. Raise Ended if the reservation ends in another phase, Unknown if it does not appear in the view,
-        and NotAnswered or Unavailable when `timeout` has passed.
+        and NotAnswered or Unavailable when `timeout` has passed. NotAnswered has the waiting code of a pending
+        reservation.
+
+        `wait_anyway` False: raise CannotBeServed if two ticks, at least 3 s apart, report that no slot and no launch
+        could serve the reservation (`never_fits`, `no_pool`). The reservation stays as it is.
         """
         phases, now = list_phases(phase) or frozenset(), self._wire.clock.now
-        waiting = PhaseWait(reservation, phases, timeout, renew=renew, now=now)
+        waiting = PhaseWait(reservation, phases, timeout, renew=renew, wait_anyway=wait_anyway, now=now)
         with self.watch(reservation) as watch:
             return carry_out(waiting.steps(), partial(self._take_step, watch))
 
@@ -298,6 +303,8 @@ class Client(Commands, RuleRequests):
                 watch.wait_for_hint(seconds)
                 self._check_open()
                 return None
+            case Explain():
+                return self._reader.find_waits([watch.reservation])[0]
             case _:
                 assert_never(step)
 
@@ -311,6 +318,7 @@ class Client(Commands, RuleRequests):
         self,
         *,
         wait: float | None = None,
+        wait_anyway: bool = False,
         on_revoke: Callable[[Lease], object] | None = None,
         on_lost: Callable[[Lease], object] | None = None,
         **fields: Unpack[ReservationFields],
@@ -320,8 +328,11 @@ class Client(Commands, RuleRequests):
         Entering the lease submits a reservation with these `fields` and waits until it is leased, at most `wait`
         seconds (None: no limit). A thread renews the lease in the background, and leaving it releases the lease.
         `on_revoke` and `on_lost` are called with the lease when it is being revoked and when it is lost.
+
+        If no slot and no launch could serve the reservation, entering cancels it and raises CannotBeServed, as `wait`
+        does. `wait_anyway`: wait all the same, because rules will change or hosts will join.
         """
-        lease = Lease(self, with_id(fields), wait)
+        lease = Lease(self, with_id(fields), wait, wait_anyway=wait_anyway)
         for callback, add in ((on_revoke, lease.on_revoke), (on_lost, lease.on_lost)):
             if callback is not None:
                 add(callback)

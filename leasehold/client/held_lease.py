@@ -49,8 +49,11 @@ class HeldLease(ABC):
     lost: Flag
     _left: Flag
 
-    def __init__(self, fields: Mapping[str, Any], wait: float | None, now: Callable[[], float]) -> None:
+    def __init__(
+        self, fields: Mapping[str, Any], wait: float | None, now: Callable[[], float], *, wait_anyway: bool
+    ) -> None:
         self._fields, self._wait, self._now = dict(fields), wait, now
+        self._wait_anyway = wait_anyway
         self.id: str = self._fields["id"]
         self.reason: str | None = None
         """Why the lease is being revoked or was lost; None if it is neither."""

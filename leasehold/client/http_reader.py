@@ -6,7 +6,16 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from leasehold.client.http_channel import HttpChannel
-from leasehold.client.models import Account, Explanation, Reservation, Slot, read_explanation
+from leasehold.client.models import (
+    Account,
+    Explanation,
+    LastWait,
+    Reservation,
+    Slot,
+    Wait,
+    find_waits,
+    read_explanation,
+)
 from leasehold.client.ports import Joined
 from leasehold.common.http_routes import MOST_IDS, quote_id
 from leasehold.errors import NotAnswered, Refused, Unavailable, Unknown
@@ -79,6 +88,17 @@ class HttpReader:
         """
         path = f"/reservations/{quote_id(reservation)}/explanation"
         return read_explanation(self._read(path, {"source": "view"}))
+
+    def find_waits(self, ids: Sequence[str]) -> list[LastWait]:
+        """Return why the reservations with these ids wait, as the last tick reported it, in the given order."""
+        if len(ids) == 1:
+            try:
+                found = self.explain(ids[0])
+            except Unknown:
+                return [LastWait()]
+            why = None if found.code is None else Wait(code=found.code, detail=found.detail or "")
+            return [LastWait(why, found.as_of)]
+        return find_waits(self.read_report(), ids)
 
     def _find_row(self, reservation: str) -> Joined:
         found = self._find(f"/reservations/{quote_id(reservation)}", dict)

@@ -14,7 +14,7 @@ from leasehold.client.lease_changes import Change
 from leasehold.client.models import Answer, Reservation
 from leasehold.client.watch import POLL_SECONDS
 from leasehold.common.clock import read_monotonic
-from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable
+from leasehold.errors import CannotBeServed, Ended, LeaseholdError, NotAnswered, Refused, Unavailable
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client
@@ -48,8 +48,10 @@ class Lease(HeldLease):
     lost: Lost
     _left: threading.Event
 
-    def __init__(self, client: "Client", fields: Mapping[str, Any], wait: float | None = None) -> None:
-        super().__init__(fields, wait, client.now)
+    def __init__(
+        self, client: "Client", fields: Mapping[str, Any], wait: float | None = None, *, wait_anyway: bool = False
+    ) -> None:
+        super().__init__(fields, wait, client.now, wait_anyway=wait_anyway)
         self._client = client
         self.revoking = threading.Event()
         self.lost = Lost(self._is_overdue)
@@ -84,6 +86,9 @@ class Lease(HeldLease):
         self._client.reserve(**self._fields)
         try:
             self._take()
+        except CannotBeServed as error:
+            self._cancel(f"{error.code}: {error.reason}")
+            raise
         except BaseException:
             # This includes Ctrl-C. Otherwise the reservation would be leased without a holder.
             self._end_lease(None)
@@ -115,7 +120,7 @@ class Lease(HeldLease):
         until = None if self._wait is None else time.monotonic() + self._wait
         while self._row is None:
             left = None if until is None else max(until - time.monotonic(), 0.0)
-            row = self._client.wait(self.id, "leased", left, renew=True)
+            row = self._client.wait(self.id, "leased", left, renew=True, wait_anyway=self._wait_anyway)
             # A refusal means that the lease was taken back in between. Wait again until the timeout or the end.
             try:
                 self._begin(row, self._renew(row))
@@ -185,9 +190,10 @@ class Lease(HeldLease):
         except (NotAnswered, Unavailable):
             return
 
-    def _cancel(self) -> None:
+    def _cancel(self, reason: str | None = None) -> None:
+        """Cancel the reservation. If it was leased in the meantime, this ends the lease."""
         try:
-            self._client.cancel(self.id, timeout=GOODBYE_SECONDS)
+            self._client.cancel(self.id, reason=reason, timeout=GOODBYE_SECONDS)
         except (Ended, LeaseholdError):
             # The reservation has already ended, or there was no answer and it expires after its ttl.
             return

@@ -6,7 +6,7 @@ it has not come yet.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,9 @@ from scheduler.model.accounts import Levels, PublicAccount, find_account, level_
 from scheduler.model.reservations import Lease, PublicRequest, PublicReservation, is_over, usable_cores
 from scheduler.model.slots import PublicSlot
 from scheduler.model.transitions import ENDED, Phase
+
+NOT_PLANNED: Final = "no tick has looked at it yet"
+"""Why a reservation waits that is not in the report of the last tick."""
 
 
 class Component(Shown, reservations.Component, frozen=True, kw_only=True):
@@ -92,6 +95,15 @@ class Wait(Shown, frozen=True, kw_only=True):
 
     def _line(self) -> str:
         return str(self)
+
+
+class LastWait(NamedTuple):
+    """What the report of the last tick contains about one reservation. `why`: why the reservation waits; None: it was
+    not among the reservations that wait. `as_of`: the time of that tick in cluster time; None: there was no tick yet.
+    """
+
+    why: Wait | None = None
+    as_of: float | None = None
 
 
 class Note(Shown, frozen=True, kw_only=True):
@@ -354,7 +366,7 @@ class Explanation(Shown, frozen=True, kw_only=True):
         if self.phase != "pending":
             return text
         if self.code is None:
-            return f"{text}: " + ("the next tick serves it" if self.served else "no tick has looked at it yet")
+            return f"{text}: " + ("the next tick serves it" if self.served else NOT_PLANNED)
         return f"{text}, {self.position} of {self.waiting} in the queue: {self.code}: {self.headline or self.detail}"
 
 
@@ -389,6 +401,12 @@ def read_explanation(document: Mapping[str, Any]) -> Explanation:
         "served": document.get("served", False),
     }
     return msgspec.convert(fields, Explanation)
+
+
+def find_waits(report: Mapping[str, Any], ids: Iterable[str]) -> list[LastWait]:
+    """Return why the reservations with these ids wait by `report`, the report of a tick, in the given order."""
+    found, as_of = (report.get("waiting", {}).get(name) for name in ids), report.get("at")
+    return [LastWait(None if each is None else Wait(code=each[0], detail=each[1]), as_of) for each in found]
 
 
 def read_answer(document: Mapping[str, Any]) -> Answer:

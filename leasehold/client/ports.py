@@ -5,7 +5,7 @@ One implementation uses Redis and the broker, the other the HTTP API.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from leasehold.client.models import Account, Explanation, Reservation, Slot
+from leasehold.client.models import Account, Explanation, LastWait, Reservation, Slot
 from leasehold.errors import Fault
 
 if TYPE_CHECKING:
@@ -173,6 +173,9 @@ class Reader(Protocol):
         """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise Unknown if
         the view does not have the reservation.
         """
+
+    def find_waits(self, ids: Sequence[str]) -> list[LastWait]:
+        """Return why the reservations with these ids wait, as the last tick reported it, in the given order."""
 
 
 def is_run_unknown(faults: Iterable[Fault]) -> bool:

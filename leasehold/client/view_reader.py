@@ -13,14 +13,14 @@ import msgspec
 import redis
 
 from leasehold.client.cluster_time import ClientClock
-from leasehold.client.models import Account, Explanation, Reservation, Slot
+from leasehold.client.models import Account, Explanation, LastWait, Reservation, Slot, find_waits
 from leasehold.client.ports import Joined
 from leasehold.client.redis_connection import ask_redis, explain_redis
 from leasehold.common.faults import describe_unknown
 from leasehold.common.masking import show_url
 from leasehold.common.names import RedisNames
 from leasehold.common.redis_primary import note_view
-from leasehold.common.report import read_report
+from leasehold.common.report import KnownReport, read_report
 from leasehold.errors import Unavailable, Unknown
 from scheduler.model.slots import PublicSlot, has_machine_of
 
@@ -40,6 +40,7 @@ class ViewReader:
     def __init__(self, client: redis.Redis, prefix: str, url: str, clock: ClientClock | None = None) -> None:
         self._redis, self._url, self._clock = client, url, clock
         self._names = RedisNames(prefix)
+        self._report = KnownReport()
 
     def find_joined(self, ids: Sequence[str], expected: Collection[str] = ()) -> list[Joined]:
         """Return the reservations with these ids and their machines, in the given order. Each result names the slots of
@@ -112,6 +113,10 @@ class ViewReader:
         except redis.RedisError as error:
             raise explain_redis(error, self._url, "read the view") from error
 
+    def find_waits(self, ids: Sequence[str]) -> list[LastWait]:
+        """Return why the reservations with these ids wait, as the last tick reported it, in the given order."""
+        return find_waits(self._read_known(), ids)
+
     def explain(self, reservation: str) -> Explanation:
         """Return the state of a reservation and the reason why it waits, as the last tick reported it. Raise Unknown if
         the view does not have the reservation.
@@ -119,7 +124,7 @@ class ViewReader:
         row = self.find_joined([reservation])[0].row
         if row is None:
             raise Unknown(describe_unknown("reservation", reservation))
-        report = self.read_report()
+        report = self._read_known()
         waiting: dict[str, Any] = report.get("waiting", {})
         found = waiting.get(reservation) if row.phase == "pending" else None
         code, detail = found or (None, None)
@@ -133,6 +138,12 @@ class ViewReader:
             waiting=len(waiting),
             as_of=report.get("at"),
         )
+
+    def _read_known(self) -> Mapping[str, Any]:
+        try:
+            return self._report.read(self._redis, self._names)
+        except redis.RedisError as error:
+            raise explain_redis(error, self._url, "read the view") from error
 
     def check(self) -> None:
         """Raise Unavailable unless Redis answers and has a valid view."""

@@ -12,10 +12,11 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from leasehold.client import watch
-from leasehold.client.models import Answer, Placement, Reservation
+from leasehold.client.models import NOT_PLANNED, Answer, LastWait, Placement, Reservation, Wait
 from leasehold.client.ports import Joined
 from leasehold.common.faults import describe_unknown
-from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
+from leasehold.errors import CannotBeServed, Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
+from scheduler.model.waits import UNSERVABLE
 
 UNKNOWN_SECONDS: Final = 10.0
 """Seconds for which a valid view may lack the row of a reservation before the reservation counts as unknown. This is
@@ -26,6 +27,17 @@ RENEWALS_A_TTL: Final = 3
 RENEWAL_SECONDS: Final = 5.0
 """Seconds to wait for the answer to a renewal, or to a question to a worker about a machine."""
 SHORTEST_PAUSE_SECONDS: Final = 0.02
+FIRST_CODE_SECONDS: Final = 1.0
+"""Seconds after which a wait reads the waiting code of its reservation for the first time: most waits are over by then.
+"""
+LONGEST_CODE_SECONDS: Final = 30.0
+"""The longest time between two reads of the waiting code. While no slot and no launch could serve the reservation, it
+is read as often as the row.
+"""
+STANDS_SECONDS: Final = 3.0
+"""Cluster time between two ticks that must both report that no slot and no launch could serve a reservation, before its
+wait ends for that reason. In between, rules that were just applied and hosts that just started come into force.
+"""
 _MACHINE_PAUSE_SECONDS: Final = 0.2
 """Seconds between two reads of a leased row while one of its slots is missing in the view."""
 
@@ -62,7 +74,14 @@ class Pause:
     seconds: float
 
 
-Step = Look | Renew | Ask | Pause
+@dataclass(frozen=True)
+class Explain:
+    """An action of a wait: read from the report of the last tick why the reservation waits. The client sends a LastWait
+    into the generator, or throws LeaseholdError into it if the read fails.
+    """
+
+
+Step = Look | Renew | Ask | Pause | Explain
 Steps = Generator[Step, Any, Reservation]
 
 
@@ -113,11 +132,40 @@ class Keepalive:
         return max(self._ttl / RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS) if self._ttl else 0.0
 
 
+class CodeWatch:
+    """Computes when a wait must read the waiting code of its reservation, and whether the wait is in vain."""
+
+    def __init__(self) -> None:
+        self._due = time.monotonic() + FIRST_CODE_SECONDS
+        self._pause = FIRST_CODE_SECONDS
+        self._since: float | None = None
+        """Time of the first tick since which all ticks that were read found the reservation unservable; None: the
+        newest one did not.
+        """
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the waiting code must be read again."""
+        return max(self._due - time.monotonic(), 0.0)
+
+    def is_in_vain(self, last: LastWait) -> bool:
+        """Return whether this report of the last tick and an earlier one, which is at least STANDS_SECONDS older, both
+        contain that no slot and no launch could serve the reservation. Schedule the next read.
+        """
+        if last.as_of is None or last.why is None or last.why.code not in UNSERVABLE:
+            self._since = None
+            self._pause = min(2 * self._pause, LONGEST_CODE_SECONDS)
+        else:
+            self._since = last.as_of if self._since is None else min(self._since, last.as_of)
+            self._pause = watch.POLL_SECONDS
+        self._due = time.monotonic() + self._pause
+        return self._since is not None and last.as_of is not None and last.as_of - self._since >= STANDS_SECONDS
+
+
 class PhaseWait:
     """One wait until the reservation `name` is in one of the phases `phases`.
 
-    `timeout` is in seconds; None: no limit. `renew`: renew the reservation while it is pending. `now` returns cluster
-    time.
+    `timeout` is in seconds; None: no limit. `renew`: renew the reservation while it is pending. `wait_anyway`: go on
+    while no slot and no launch could serve the reservation. `now` returns cluster time.
     """
 
     def __init__(
@@ -127,10 +175,14 @@ class PhaseWait:
         timeout: float | None,
         *,
         renew: bool,
+        wait_anyway: bool,
         now: Callable[[], float],
     ) -> None:
         self._name, self._phases, self._timeout = name, phases, timeout
         self._keepalive = Keepalive(now) if renew else None
+        self._code_watch = None if wait_anyway else CodeWatch()
+        self._last: LastWait | None = None
+        """What the report of the last tick contained when it was read last; None: it was not read."""
         self._started = time.monotonic()
         self._trouble: Unavailable | None = None
         self._seen = Joined(None)
@@ -146,7 +198,8 @@ class PhaseWait:
         leased row has the machines of its essential components.
 
         Raise Ended if the reservation ends in another phase, and Unknown if it does not appear in the view. When the
-        time is over, raise Unavailable if Redis does not answer or a machine is missing, else NotAnswered.
+        time is over, raise Unavailable if Redis does not answer or a machine is missing, else NotAnswered. Raise
+        CannotBeServed, unless `wait_anyway`, if no slot and no launch could serve the reservation.
         """
         while True:
             yield from self._look()
@@ -158,9 +211,11 @@ class PhaseWait:
                 if found is not None:
                     return found
             elif row is not None and row.is_over:
-                raise Ended(row.id, row.phase, row.reason)
+                raise Ended(row.id, row.phase, row.reason, self._why.code if self._why else None)
             if self._is_over():
-                self._give_up()
+                yield from self._give_up()
+            if self._code_watch is not None:
+                yield from self._check_code(self._code_watch)
             if self._keepalive is not None:
                 yield from self._renew(self._keepalive)
             yield Pause(self._pause())
@@ -209,6 +264,25 @@ class PhaseWait:
         else:
             keepalive.answered(answer, sent)
 
+    def _check_code(self, code_watch: CodeWatch) -> Generator[Step, Any, None]:
+        row = self._seen.row
+        if row is None or row.phase != "pending" or code_watch.seconds_left() > 0:
+            return
+        yield from self._read_code()
+        if code_watch.is_in_vain(self._last or LastWait()) and self._why is not None:
+            raise CannotBeServed(row.id, self._why.code, self._why.detail)
+
+    def _read_code(self) -> Generator[Step, Any, None]:
+        try:
+            self._last = yield Explain()
+        except LeaseholdError:
+            # Without a report the reason is not known. The wait goes on, or ends without one.
+            self._last = None
+
+    @property
+    def _why(self) -> Wait | None:
+        return None if self._last is None else self._last.why
+
     def _left(self, most: float) -> float:
         """Return the seconds until the timeout of the wait, but at most `most`."""
         if self._timeout is None:
@@ -216,15 +290,18 @@ class PhaseWait:
         return min(most, self._timeout - (time.monotonic() - self._started))
 
     def _pause(self) -> float:
-        longest = _MACHINE_PAUSE_SECONDS if self._missing() else watch.POLL_SECONDS
-        due = self._keepalive.seconds_left() if self._keepalive is not None else None
-        return max(self._left(longest if due is None else min(longest, due)), 0.0)
+        pauses = [_MACHINE_PAUSE_SECONDS if self._missing() else watch.POLL_SECONDS]
+        if self._keepalive is not None and (due := self._keepalive.seconds_left()) is not None:
+            pauses.append(due)
+        if self._code_watch is not None and self._seen.row is not None and self._seen.row.phase == "pending":
+            pauses.append(self._code_watch.seconds_left())
+        return max(self._left(min(pauses)), 0.0)
 
     def _is_over(self) -> bool:
         missed = self._first_missed
         return self._left(1.0) <= 0 or (missed is not None and time.monotonic() - missed >= UNKNOWN_SECONDS)
 
-    def _give_up(self) -> NoReturn:
+    def _give_up(self) -> Generator[Step, Any, NoReturn]:
         if self._trouble is not None:
             raise self._trouble
         row, seconds = self._seen.row, time.monotonic() - self._started
@@ -236,7 +313,15 @@ class PhaseWait:
                 f"{self._name} is {row.phase} on {slots}, but after {seconds:.1f} s its machine is neither in the view"
                 " nor known to a worker"
             )
-        raise NotAnswered(f"{self._name} is still {row.phase} after {seconds:.1f} s")
+        text = f"{self._name} is still {row.phase} after {seconds:.1f} s"
+        if row.phase != "pending":
+            raise NotAnswered(text)
+        yield from self._read_code()
+        if self._last is None:
+            raise NotAnswered(text)
+        if self._why is None:
+            raise NotAnswered(f"{text}: {NOT_PLANNED}", NOT_PLANNED)
+        raise NotAnswered(f"{text}: {self._why}", self._why.detail, self._why.code)
 
 
 def find_missing(seen: Joined) -> frozenset[str]:

@@ -13,7 +13,7 @@ the head no longer lists. So a tick over a long queue sends only the changed par
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from leasehold.common.names import RedisNames
@@ -68,3 +68,23 @@ def read_report(client: Reads, names: RedisNames) -> dict[str, Any]:
             waited, reasons, numbers = json.loads(each)
             waiting.update(zip(waited, (reasons[number] for number in numbers or [0] * len(waited)), strict=True))
     return {**report, "waiting": waiting}
+
+
+class KnownReport:
+    """The report of the last tick, kept by a process that looks up many reservations in it. The whole report is read
+    only after another tick.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[bytes, dict[str, Any]] | None = None
+
+    def read(self, client: Reads, names: RedisNames) -> Mapping[str, Any]:
+        """Return the whole report of the last tick, like `read_report`."""
+        body: bytes | None = client.get(names.report)
+        if body is None:
+            return {}
+        known = self._known
+        if known is None or known[0] != body:
+            # If another tick came in between, the next call finds another head and reads the report again.
+            known = self._known = (body, read_report(client, names))
+        return known[1]

@@ -10,6 +10,10 @@ import msgspec
 
 Reason = tuple[str, str]
 """The reason why a reservation waits: a waiting code and a sentence for people."""
+UNSERVABLE: Final = frozenset({"never_fits", "no_pool"})
+"""The waiting codes of reservations that neither the end of other leases nor a launch will serve: rules or hosts must
+change first.
+"""
 MOST_NAMES: Final = 128
 """The largest number of reservations in one `WaitBlock`, which is a part of the queue of waiting reservations."""
 MOST_MISSES: Final = 32

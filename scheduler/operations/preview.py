@@ -3,7 +3,7 @@ and balances would be lost.
 """
 
 from collections.abc import Container, Iterable, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -26,6 +26,7 @@ from scheduler.model.rules import Rules, read_rules, with_images
 from scheduler.model.rules_in_force import find_rules_in_force
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
+from scheduler.model.waits import UNSERVABLE
 from scheduler.operations.apply import fit_accounts, fit_slots
 from scheduler.operations.market.resolve import check_requirements, load_resolved
 from scheduler.operations.paused_gc import PausedGC
@@ -33,8 +34,6 @@ from scheduler.operations.spending import add_spending
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.plan import plan
 from scheduler.ports import Store, StoredRules, Transaction
-
-_HOPELESS: Final = frozenset({"never_fits", "no_pool"})
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,7 +262,7 @@ def _hopeless_of(planned: Plan) -> dict[str, Unservable]:
     return {
         each.reservation: Unservable(reservation=each.reservation, code=each.code, detail=each.detail)
         for each in planned.waiting
-        if each.code in _HOPELESS
+        if each.code in UNSERVABLE
     }
 
 

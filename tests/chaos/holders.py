@@ -126,7 +126,7 @@ class Holders:
     def _hold(self, name: str) -> None:
         request = self._requests[name]
         try:
-            with self._client.lease(wait=WAIT_SECONDS, **request["document"]) as lease:
+            with self._client.lease(wait=WAIT_SECONDS, wait_anyway=True, **request["document"]) as lease:
                 self._use(lease, request)
         except LeaseholdError as error:
             self._log.write("failed", reservation=name, at=read_host_time(), error=str(error))

@@ -17,18 +17,19 @@ from tests.cli.conftest import Run
 from tests.cli.started import LEASEHOLD, Start, Started, leased, start
 from tests.cli.test_plain_install import ABSENT, BLOCK
 from tests.client.intake import Document, FakeIntake, a_row
-from tests.client.test_lease import FakeReservation
+from tests.client.test_lease import FakeReservation, in_vain
 from tests.guarding import Guarded
 from tests.system.processes import wait_for
 from workers.settings import Settings
 
 SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('LEASEHOLD_')}))"
 DEAF = "trap '' TERM; sleep 600 & echo $! $$; wait"
+IN_VAIN = "never_fits: no slot has 64 cpus"
 NOT_STARTED = "the command {} cannot be started"
 BEFORE = "before the command was started"
 """A shell with a child, both of which ignore SIGTERM."""
 
-__all__ = ["start"]
+__all__ = ["in_vain", "start"]
 
 
 @pytest.fixture
@@ -165,6 +166,24 @@ def test_a_reservation_that_is_not_leased_in_time_is_cancelled(stack: FakeIntake
     assert found.await_status() == 124
     assert [line.partition(" after ")[0] for line in found.complaints()] == ["leasehold: r1 is still pending"]
     assert found.complaints()[0].endswith(": r1 is cancelled")
+    assert stack.verbs()[-1] == "cancel"
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.usefixtures("in_vain")
+@pytest.mark.parametrize(
+    ("words", "status", "complaint"),
+    [
+        ((), 1, f"r1 cannot be served: {IN_VAIN}; r1 is cancelled (--wait-anyway keeps it)"),
+        (("--wait-anyway", "--wait", "1"), 124, f" s: {IN_VAIN}; the wait for the lease is over: r1 is cancelled"),
+    ],
+)
+def test_a_reservation_that_cannot_be_served_runs_no_command(
+    words: tuple[str, ...], status: int, complaint: str, stack: FakeIntake, run: Run, tmp_path: Path
+) -> None:
+    found = run("run", "--id", "r1", "--system", "s", *words, "--", "touch", str(tmp_path / "ran"))
+    assert (found.status, len(found.complaints)) == (status, 1)
+    assert found.complaints[0].endswith(complaint)
     assert stack.verbs()[-1] == "cancel"
     assert not (tmp_path / "ran").exists()
 

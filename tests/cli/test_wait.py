@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.model.waits import Waits
 from tests.builders import a_slot
 from tests.cli.conftest import Run
 from tests.cli.started import Start, leased, start
@@ -32,7 +33,7 @@ def test_wait_returns_when_it_is_leased(stack: FakeIntake, start: Start) -> None
         (("--for", "released"), "released", 0, "r1 released\n", ""),
         ((), "released", 1, "", "leasehold: r1 is released"),
         (("--for", "failed"), "released", 1, "", "leasehold: r1 is released"),
-        (("--timeout", "0.2"), "pending", 1, "", "leasehold: r1 is still pending after 0."),
+        (("--timeout", "0.2"), "pending", 1, "", " s: at_quota: 10 of 10 cpus"),
         (("--for", "gone"), "pending", 2, "", "expected one of pending, leased, revoking,"),
         (("--for", "pending", "--timeout", "9"), "pending", 0, "r1 pending\n", ""),
     ],
@@ -41,6 +42,7 @@ def test_wait_is_for_a_phase_and_for_a_time(
     words: tuple[str, ...], phase: Any, status: int, out: str, complaint: str, stack: FakeIntake, run: Run
 ) -> None:
     stack.publish(a_row("r1", phase=phase))
+    stack.view_cache.write_report({"at": 5.0}, Waits(["r1"], [("at_quota", "10 of 10 cpus")]))
     found = run("wait", "r1", *words)
     assert (found.status, found.out) == (status, out)
     assert complaint in found.err

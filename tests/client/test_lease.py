@@ -2,12 +2,15 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 
-from leasehold import Client, Ended, NotAnswered
+from leasehold import CannotBeServed, Client, Ended, NotAnswered
 from leasehold.client.lease import Lease
+from scheduler.model.waits import Waits
 from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
@@ -215,6 +218,57 @@ def test_a_reservation_that_is_not_leased_in_time_is_released(intake: FakeIntake
     with pytest.raises(NotAnswered, match="still pending"), client.lease(id="r1", system="s", wait=0.2):
         pass
     assert intake.verbs() == ["submit", "release"]
+
+
+@pytest.fixture
+def in_vain(
+    intake: FakeIntake,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[None]:
+    """Ticks, 5 s of cluster time apart, that find that r1 fits on no slot."""
+    for name in ("waiting.FIRST_CODE_SECONDS", "watch.POLL_SECONDS"):
+        monkeypatch.setattr(f"leasehold.client.{name}", 0.05)
+    intake.publish(a_row("r1"))
+    is_over = threading.Event()
+
+    def tick() -> None:
+        for number in count():
+            intake.view_cache.write_report({"at": 5.0 * number}, Waits(["r1"], [("never_fits", "no slot has 64 cpus")]))
+            if is_over.wait(0.05):
+                return
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    yield
+    is_over.set()
+    thread.join()
+
+
+@pytest.mark.usefixtures("in_vain")
+def test_a_reservation_that_cannot_be_served_is_cancelled_with_the_reason(intake: FakeIntake, client: Client) -> None:
+    why = "never_fits: no slot has 64 cpus"
+    with (
+        pytest.raises(CannotBeServed, match=f"^r1 cannot be served: {why}$") as caught,
+        client.lease(id="r1", system="s"),
+    ):
+        pass
+    assert (caught.value.code, caught.value.reason) == ("never_fits", "no slot has 64 cpus")
+    # A busy machine may make the client send a message twice.
+    assert list(dict.fromkeys(intake.verbs())) == ["submit", "cancel"]
+    # Without a token, so that a lease that was granted in between ends, too.
+    cancel = intake.seen[-1][1]
+    assert (cancel["reservation"], cancel["reason"], cancel.get("token")) == ("r1", why, None)
+
+
+@pytest.mark.usefixtures("in_vain")
+def test_a_lease_may_wait_although_it_cannot_be_served(intake: FakeIntake, client: Client) -> None:
+    with (
+        pytest.raises(NotAnswered, match="s: never_fits: no slot has 64 cpus"),
+        client.lease(id="r1", system="s", wait=0.4, wait_anyway=True),
+    ):
+        pass
+    assert list(dict.fromkeys(intake.verbs())) == ["submit", "release"]
 
 
 def test_a_reservation_that_ends_before_it_is_leased_raises_ended(intake: FakeIntake, client: Client) -> None:

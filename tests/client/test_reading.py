@@ -263,8 +263,19 @@ def test_a_failed_reservation_that_restarts_has_not_ended(intake: FakeIntake, cl
 
 def test_a_timeout_of_a_wait_names_the_phase(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_row("r1"))
-    with pytest.raises(NotAnswered, match="r1 is still pending after"):
+    with pytest.raises(NotAnswered, match="r1 is still pending after") as caught:
         client.wait("r1", timeout=0.2)
+    assert (caught.value.code, caught.value.reason) == (None, "no tick has looked at it yet")
+
+
+def test_a_timeout_of_a_wait_has_the_waiting_code_and_its_reason(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_row("r1"), a_row("r2"))
+    why = ("never_fits", "no slot of linux could hold main"), ("at_quota", "10 of 10 cpus")
+    intake.view_cache.write_report({"at": 5.0}, Waits(["r1", "r2"], why))
+    for name, (code, reason) in zip(["r1", "r2"], why, strict=True):
+        with pytest.raises(NotAnswered, match=rf"^{name} is still pending after 0\.\d s: {code}: {reason}$") as caught:
+            client.wait(name, timeout=0.1)
+        assert (caught.value.code, caught.value.reason) == (code, reason)
 
 
 def test_a_wait_for_an_unknown_reservation_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,3 +59,11 @@ def test_without_its_process_a_lease_ends_with_its_ttl(stack: Stack, start: Star
     stack.await_phase(["run-killed"], "leased")
     process.kill()
     stack.await_phase(["run-killed"], "expired")
+
+
+def test_a_reservation_that_cannot_be_served_is_cancelled(stack: Stack, start: Start) -> None:
+    process = start("run-in-vain", "--pool", "linux", "--label", "disk=none", "--", "true")
+    assert process.await_end() == 1
+    assert "run-in-vain cannot be served: never_fits: no slot" in process.read_log()
+    [row] = stack.await_phase(["run-in-vain"], "cancelled")
+    assert (row.reason or "").startswith("never_fits: no slot")
