@@ -55,7 +55,9 @@ def test_a_slot_is_cordoned_and_uncordoned_with_the_keyboard(stack: Stack) -> No
         window.await_text("#panel", "Life")
         window.click("#panel button[hx-post$='/cordon']")
         assert "Cordon" in window.find("dialog p").text
-        window.click("dialog button[value=no]")
+        window.driver.switch_to.active_element.send_keys("\ue00c")  # escape
+        wait_for(lambda: not window.find_all("dialog"), "the question to close")
+        assert window.run("document.activeElement.getAttribute('hx-post')").endswith("/cordon"), "the focus is back"
         assert "cordoned" not in window.text("#panel")
         window.click("#panel button[hx-post$='/cordon']")
         window.click("dialog button[value=yes]")
@@ -69,6 +71,7 @@ def test_a_slot_is_cordoned_and_uncordoned_with_the_keyboard(stack: Stack) -> No
         window.await_text("#panel", f"{chosen} takes new leases again.")
         window.driver.switch_to.active_element.send_keys("\ue00c")  # escape
         wait_for(lambda: not window.find_all("#panel"), "the panel to close")
+        assert window.run("document.activeElement.dataset.slot") == chosen, "the focus is where the panel was opened"
         assert window.errors() == []
     log = (stack.folder.logs / "console.log").read_text()
     assert "action=console.change" in log

@@ -638,8 +638,11 @@
     return fleet.dataset.chosen;
   }
 
+  let opener = null; // what had the focus when the panel was opened; it gets the focus back
   function choose(id) {
-    const before = chosen();
+    const before = chosen(), focused = document.activeElement;
+    const isInside = focused === document.body || panel.contains(focused);
+    if (id && !isInside) opener = focused;
     fleet.dataset.chosen = id;
     fleet.classList.toggle("open", Boolean(id));
     const address = new URL(location.href);
@@ -650,6 +653,10 @@
     else panel.replaceChildren();
     resize();
     [before, id].forEach((each) => each && drawSlot(each));
+    if (id || !before || !isInside) return;
+    // A table that was loaded again has another link to the slot.
+    (opener?.isConnected ? opener : document.querySelector(`a[data-slot="${CSS.escape(before)}"]`))?.focus();
+    opener = null;
   }
 
   function refreshPanel() {
