@@ -27,7 +27,7 @@ from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Rules, SchedulerKeys, merge_rules, read_rules
-from scheduler.model.slots import Slot
+from scheduler.model.slots import Slot, without_machine
 from scheduler.model.transitions import IN_FLIGHT
 from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import KINDS, Change, Gone, Row, View
@@ -131,8 +131,7 @@ class Search:
         """
         if not self.may_go_on():
             return False
-        # The rows of machines that are not there yet may contradict each other: such a change is not offered.
-        with suppress(InvalidInputError, AssertionError), self.assuming(change):
+        with suppress(InvalidInputError), self.assuming(change):
             outcome, name = self._plan(self.rules), self.reservation.id
             if not is_booting(outcome, name):
                 return is_served(outcome, name)
@@ -268,9 +267,6 @@ def _find_longest_start(search: Search) -> float:
     return max(times, default=0.0)
 
 
-_OF_MACHINES: Final = ("offering", "market", "price", "resources", "labels")
-
-
 def list_started(
     view: View, rules: Rules, outcome: Plan, now: float, state: Literal["booting", "ready"]
 ) -> Iterator[Slot]:
@@ -282,36 +278,24 @@ def list_started(
             yield msgspec.structs.replace(slot, **fields, idle_since=now if state == "ready" else None)
     for each in outcome.decisions:
         if isinstance(each, Launch | Start) and (known := view.slots.get(each.slot)) is not None:
-            choices = list_choices(rules.pools[each.pool])
-            choice = next((one for one in choices if one.key == each.offering), None)
-            if choice is not None and (isinstance(each, Launch) or each.offering != known.offering):
+            pool, is_launch = rules.pools[each.pool], isinstance(each, Launch)
+            # A started machine keeps its epoch and its uses.
+            own: dict[str, Any] = {"launch_reason": each.reason, "launched_for": each.account}
+            if is_launch:
+                own |= {"epoch": known.epoch + 1, "launched_at": now, "launch_digest": pool.launch_digest}
+            choice = next((one for one in list_choices(pool) if one.key == each.offering), None)
+            if choice is not None and (is_launch or each.offering != known.offering):
                 held = None if choice.capacity is None else dict(choice.capacity)
-                fields |= {"offering": choice.key, "market": choice.market or None, "price": choice.price}
-                fields |= {"resources": held, "labels": dict(choice.labels)}
-            else:
-                fields |= {
-                    name: getattr(known, name) for name in ("offering", "market", "price", "resources", "labels")
-                }
-            yield msgspec.structs.replace(
-                known,
-                **fields,
-                epoch=known.epoch + 1,
-                idle_since=now if state == "ready" else None,
-                launch_reason=each.reason,
-                launched_for=each.account,
-                launched_at=now,
-                launch_digest=rules.pools[each.pool].launch_digest,
-                uses=0,
-            )
+                own |= {"offering": choice.key, "market": choice.market or None, "price": choice.price}
+                own |= {"resources": held, "labels": dict(choice.labels)}
+            yield msgspec.structs.replace(known, **fields, **own, idle_since=now if state == "ready" else None)
 
 
 def _list_left(view: View) -> Iterator[Slot]:
     """Yield the slots whose machines end, as they are when these machines are gone."""
     for slot in list(view.slots.values()):
         if slot.state == "terminating":
-            yield msgspec.structs.replace(
-                slot, state="empty", drain_reason=None, interrupted_at=None, interrupted_by=None, offering=None
-            )
+            yield msgspec.structs.replace(slot, state="empty", **without_machine(slot))
 
 
 def _advance_guards(rules: Rules, seconds: float) -> Iterator[Rules]:

@@ -207,6 +207,20 @@ def test_without_a_change_it_is_stated_what_would_have_to_be_true(name: str) -> 
     assert (found["change"], found["needs"]) == (None, NEEDED[name][3])
 
 
+def test_a_slot_whose_machine_ends_has_all_uses_of_its_next_machine() -> None:
+    rows: list[Row] = [
+        wish(system=None, pool="linux"),
+        a_reservation("earlier", sequence=0, system=None, pool="spare"),
+        a_slot("spare-1", state="terminating", uses=1),
+    ]
+    spare = {"system": "other", "max_slots": 1, "max_uses": 1}
+    rules = some_rules({"pools": {"linux": {"max_slots": 0}, "spare": spare}})
+    view = View(rows)
+    found = suggest_change(Search(view, rules, view.reservations["r1"], NOW), KINDS_OF_CHANGE)
+    assert found is not None
+    assert found.text == "pool linux is at its max_slots of 0: 1 would do"
+
+
 def test_a_search_ends_when_its_time_is_over() -> None:
     pool, rows, _ = CASES["max_slots"]
     asked: list[None] = []
