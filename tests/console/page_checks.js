@@ -110,5 +110,12 @@
     return [`${scrollWidth} px in ${clientWidth} px`, ...wide.slice(0, 4).map(name)];
   };
 
-  window.pageChecks = { structure, ids, labels, unreachable, stops, mark, missed, contrasts, width };
+  // In a narrow window each row is a card, and each of its texts has a label.
+  const cards = () =>
+    shown("main table:not(.u-legend)").flatMap((table) => [
+      ...(getComputedStyle(table).display === "block" ? [] : [`no cards: ${name(table)}`]),
+      ...[...table.querySelectorAll("tbody td:not([colspan], .pick)")].filter((each) => isShown(each) && each.textContent.trim() && !each.dataset.label).map(name),
+    ]);
+
+  window.pageChecks = { cards, structure, ids, labels, unreachable, stops, mark, missed, contrasts, width };
 })();

@@ -123,7 +123,7 @@ def test_texts_have_contrast_and_no_page_is_wider_than_its_window(window: Window
     found = {}
     for path in PAGES:
         show(window, path, width=400, dark=dark)
-        found[path] = check(window, "contrasts", "width")
+        found[path] = check(window, "contrasts", "width", "cards")
     assert {path: faults for path, faults in found.items() if faults} == {}
     expected = [line for line in window.errors() if "/no-such-page" not in line]
     assert expected == []
@@ -144,6 +144,16 @@ def test_tab_reaches_every_control_and_shows_where_it_is(window: Window, path: s
     assert [each for each in visited if each.startswith("not visible")] == []
     assert check(window, "missed") == {}
     assert len(visited) >= window.run("window.pageChecks.stops()")
+
+
+def test_a_row_of_the_list_is_one_line_and_a_text_that_is_cut_is_whole_with_the_focus(window: Window) -> None:
+    show(window, "/reservations")
+    heights = window.run("[...document.querySelectorAll('.lines tbody tr')].map((each) => each.clientHeight)")
+    assert max(heights) < 1.5 * min(heights)
+    chip = "document.querySelector('.lines a.badge')"
+    assert window.run(f"{chip}.parentElement.scrollWidth > {chip}.parentElement.clientWidth")
+    window.run(f"({chip}.focus({{focusVisible: true}}), 1)")
+    assert window.run(f"{chip}.parentElement.scrollWidth <= {chip}.parentElement.clientWidth")
 
 
 def test_parts_that_a_person_opens_keep_the_rules_of_pages(window: Window) -> None:
