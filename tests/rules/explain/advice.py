@@ -28,7 +28,7 @@ from tests.rules.waits import a_fleet
 QUICK: Final = {"launch": 1, "boot": 3, "bind": 0, "terminate": 2}
 LATER: Final = (0, 1, 2, 3, 5, 8, 12, 20, 30, 45, 61, 70, 90, 125, 140, 200, 260, 400, 700, 1300, 2600)
 """Seconds after the change at which ticks follow. Launch back-offs and cool-downs of the fleets end within them."""
-LASTS: Final = {"ttl", "runtime", "restart_policy", "size", "confirm_timeout", "max_unconfirmed"}
+LASTS: Final = {"ttl", "runtime", "restart_policy", "size", "confirm_timeout", "max_unconfirmed", "reservation_ttl"}
 """Keys that end a reservation by themselves, perhaps before its lease: they are left out."""
 CATALOGUE: Final = ((1, 2), (2, 2), (4, 4), (8, 2), (16, 8), (32, 2), (64, 4))
 """Cpus of each type of the catalogue, and its GiB of memory for each cpu."""
@@ -43,7 +43,8 @@ def make_fleet(seed: int) -> Document:
     end = fleet["timeline"][-1]["at"]
     scheduler = fleet["config"]["scheduler"]
     wishes = [wish for item in fleet["timeline"] for wish in item.get("submit", ())]
-    for table in (*wishes, *fleet.get("reservations", ()), scheduler, *scheduler.get("system", {}).values()):
+    rules = (scheduler, *scheduler.get("system", {}).values(), *fleet["config"]["pools"].values())
+    for table in (*wishes, *fleet.get("reservations", ()), *rules):
         for key in LASTS & table.keys():
             del table[key]
     for item in fleet["timeline"]:
@@ -133,9 +134,13 @@ class Advised:
                     yield f"an offering that does not exist: {offering}"
 
     def _is_real(self, offering: Document) -> bool:
-        known = [each for pool in self.rules.pools.values() for each in pool.offerings]
-        if any(_facts(offering, each.resources) == _facts(each.model_dump(), each.resources) for each in known):
-            return True
+        # An offering without resources of its own has those of its pool.
+        for pool in self.rules.pools.values():
+            for each in pool.offerings:
+                own = each.model_dump()
+                held = own["resources"] if own["resources"] is not None else pool.resources
+                if _facts(offering, held) == _facts(own | {"resources": held}, held):
+                    return True
         kind = self.market.type_by_name.get(offering.get("type") or offering["name"])
         if kind is None or offering["resources"] != kind.resources:
             return False
