@@ -12,6 +12,7 @@ import pytest
 from scheduler.explain.changes.kinds import KINDS_OF_CHANGE, end_lease
 from scheduler.explain.changes.pools import raise_price_factor
 from scheduler.explain.search import MOST_PLANS, Kind, Search, Suggestion, describe_change, suggest_change
+from scheduler.model.budgets import Spent
 from scheduler.model.decisions import WAITING_CODES
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.reservations import Reservation
@@ -219,6 +220,18 @@ def test_a_slot_whose_machine_ends_has_all_uses_of_its_next_machine() -> None:
     found = suggest_change(Search(view, rules, view.reservations["r1"], NOW), KINDS_OF_CHANGE)
     assert found is not None
     assert found.text == "pool linux is at its max_slots of 0: 1 would do"
+
+
+def test_where_a_budget_is_used_up_the_first_unmet_condition_and_the_change_are_about_the_budget() -> None:
+    full = a_slot("linux-1", offering="small", price=1.0, resources={"cpus": 2})
+    rows: list[Row] = [wish(resources={"cpus": 16}), full, Slot(id="linux-2", pool="linux")]
+    rules = some_rules({"pools": {"linux": {"offerings": OFFERINGS}}, "budgets": {"b": {"per_day": 5}}})
+    view = View(rows)
+    found = explain_wait(view, rules.with_spending({"b": Spent(5, 5)}), view.reservations["r1"], NOW)
+    unmet = [each["name"] for each in found["conditions"] if each["met"] is False]
+    assert (found["waiting"]["code"], unmet[0], found["change"]["kind"]) == ("over_budget", "budget", "budget")
+    # The machine that runs costs 1 dollar an hour, and the only offering that fits costs 9.
+    assert found["change"]["text"] == "budget b allows 0.00 dollars an hour at present: 10.00 would do"
 
 
 def test_a_search_ends_when_its_time_is_over() -> None:
