@@ -1,6 +1,7 @@
 "use strict";
 // The curves of a page, drawn by uPlot from the data in it: {at, series: [{name, values}], stepped, stacked, digits}.
-// Stacked curves are areas that lie on each other: the topmost line is the sum.
+// Stacked curves are areas that lie on each other: the topmost line is the sum, so
+// their axis begins at 0.
 (() => {
   const place = document.getElementById("curve");
   const source = document.getElementById("curve-data");
@@ -32,7 +33,7 @@
     height: 260,
     padding: [12, 34, 0, 0],
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
-    scales: { x: { time: true } },
+    scales: { x: { time: true }, y: data.stacked ? { range: (plot, least, most) => [0, (most || 1) * 1.05] } : {} },
     axes: [{ ...axis, values: times, space: 76 }, { ...axis, size: 64 }],
     series: [{ label: "UTC", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }, ...drawn.map((each) => ({ label: each.name, stroke: each.stroke, dash: each.dash, width: 2, fill: data.stacked ? mix(each.stroke) : undefined, value: (plot, _, __, index) => (index === null ? "–" : (each.values[index]?.toFixed(data.digits ?? 2) ?? "–")), spanGaps: false, paths: data.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined, points: { show: !data.stepped && data.at.length < 40, fill: surface } }))],
   };
