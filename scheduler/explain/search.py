@@ -41,6 +41,10 @@ MOST_PLANS: Final = 150
 """The greatest number of plans that one search for a change makes."""
 
 
+MOST_STAGES: Final = 3
+"""The most plans that are made for machines that boot, before they are ready."""
+
+
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """A change of rows and rules that would end a reservation's wait. `text`: describes the change to people."""
 
@@ -136,16 +140,17 @@ class Search:
             if not is_booting(outcome, name):
                 return is_served(outcome, name)
             with ExitStack() as stages:
-                if left := [*_list_left(self.view)]:
-                    # Slots whose machines end first may be launched for earlier reservations.
+                left = [*_list_left(self.view)]
+                for _ in range(MOST_STAGES):
+                    # While machines boot, slots whose machines end, and more of the others, are launched for earlier
+                    # reservations, which then take machines that were launched for this one.
+                    if not left and not any(isinstance(each, Launch | Start) for each in outcome.decisions):
+                        break
                     rows = [*list_started(self.view, self.rules, outcome, self.now, "booting"), *left]
                     stages.enter_context(_changed(self.view, rows))
-                    outcome = self._plan(self.rules)
-                    rows = [*list_started(self.view, self.rules, outcome, self.now, "booting")]
-                    stages.enter_context(_changed(self.view, rows))
-                    outcome = self._plan(self.rules)
-                    if not is_served(outcome, name):
-                        return False
+                    outcome, left = self._plan(self.rules), []
+                if not is_served(outcome, name):
+                    return False
                 rows = [*list_started(self.view, self.rules, outcome, self.now, "ready")]
                 stages.enter_context(_changed(self.view, rows))
                 later = [self.rules, *_advance_guards(self.rules, _find_longest_start(self))]
