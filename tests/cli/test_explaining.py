@@ -18,8 +18,8 @@ def test_the_conditions_of_a_wait_are_a_table_below_the_sentence(stack: FakeInta
     stack.handler = lambda verb, _document: answer if verb == "explain" else None
     lines = [" ".join(line.split()) for line in run("explain", "r1").out.splitlines()]
     assert [line.upper() for line in lines[1:2]] == ["CONDITION MET EVIDENCE"]
-    assert lines[3] == "not_on_hold yes its priority is 1"
-    assert lines[4].startswith("free_capacity no cpus 1 is free")
-    assert "\x1b" not in lines[4]
+    assert lines[3].startswith("free_capacity no cpus 1 is free")  # what is not met stands first
+    assert "\x1b" not in lines[3]
+    assert lines[4] == "not_on_hold yes its priority is 1"
     assert len(lines) == 5
     assert json.loads(run("explain", "r1", "--json").out)["conditions"] == conditions
