@@ -36,7 +36,7 @@ COMPLETED: Final = ("account", "pool", "system", "slot", "why", *_PAIRS)
 GROUPS: Final = ("why", "account")
 """What a list is grouped by. Another group is `tag:KEY`"""
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
-_UNITS: Final = {"memory": "MiB memory"}
+_UNITS: Final = {"memory_mib": "MiB memory"}
 
 Wait = tuple[str, str]
 """The waiting code and the sentence of a reservation."""
@@ -114,7 +114,7 @@ def _weigh(request: PublicRequest) -> tuple[float, float, int]:
     cpus, memory, count = (0.0, 0.0, 0)
     for each in request.components:
         cpus += each.count * each.resources.get("cpus", 0.0)
-        memory += each.count * each.resources.get("memory", 0.0)
+        memory += each.count * each.resources.get("memory_mib", 0.0)
         count += each.count
     return cpus, memory, count
 

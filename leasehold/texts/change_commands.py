@@ -39,7 +39,7 @@ def _format(action: Mapping[str, Any]) -> str | None:
         case "release":
             words = ["cancel", value]
         case "priority":
-            words = ["priority", value["reservation"], f"{value['priority']:g}"]
+            words = ["priority", value["reservation"], _show(value["priority"])]
         case "cordon" | "uncordon":
             words = [name, value]
         case "account":
@@ -53,9 +53,14 @@ def _list_options(fields: Mapping[str, Any]) -> Iterator[str]:
     for name, value in fields.items():
         if name in _OPTIONS:
             numbers = value if isinstance(value, list | tuple) else [value]
-            yield f"{_OPTIONS[name]}={','.join(f'{each:g}' for each in numbers)}"
+            yield f"{_OPTIONS[name]}={','.join(map(_show, numbers))}"
         elif name == "disable_free_tasks":
             yield "--disable-free-tasks" if value else "--enable-free-tasks"
         elif name == "per_label_task_limits":
             for label, most in value.items():
                 yield from ("--limit", f"{label}={most}")
+
+
+def _show(number: float) -> str:
+    """Return a number with all its digits: a command must restore exactly the former value."""
+    return f"{number:.15g}"

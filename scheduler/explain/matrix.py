@@ -270,7 +270,7 @@ class Findings:
         largest = {key: max(each.get(key, 0) for each in held if each is not None) for key in asked}
         short = {key: amount for key, amount in asked.items() if amount > largest[key] + SLACK}
         if short:
-            has = ", ".join(f"{largest[key]:g}" + (f" {key}" if len(short) > 1 else "") for key in sorted(short))
+            has = ", ".join(f"{largest[key]:.12g}" + (f" {key}" if len(short) > 1 else "") for key in sorted(short))
             return f"{name} asks {describe_amounts(short)}; {title} has {has}"
         return f"{name} asks {describe_amounts(asked)}; {title} amounts: {describe_amounts(largest) or 'none'}"
 

@@ -511,4 +511,4 @@ def describe_labels(labels: Labels) -> str:
 
 def describe_amounts(amounts: Resources) -> str:
     """Return amounts of resources as a text: `4 cpus, 8192 memory_mib`, sorted by name, without those that are 0."""
-    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(amounts.items()) if amount)
+    return ", ".join(f"{amount:.12g} {name}" for name, amount in sorted(amounts.items()) if amount)
