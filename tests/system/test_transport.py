@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
-from kombu import Connection
+from kombu import Connection, pools
 from kombu.exceptions import OperationalError
 
 from leasehold.client.transport import RequestTransport
@@ -56,13 +57,25 @@ def proxy(server: RedisServer) -> Iterator[Proxy]:
         yield opened
 
 
+@contextmanager
+def open_app(port: int) -> Iterator[Celery]:
+    """The Celery app of a broker on this port, configured as in a worker."""
+    made = make_app(read_settings({"broker": {"url": f"redis://127.0.0.1:{port}/0"}}))
+    made.conf.broker_transport = "tasks.transport:Transport"
+    try:
+        yield made
+    finally:
+        made.pool.force_close_all()  # type: ignore[attr-defined] # the stubs declare another type of pool
+        # kombu keeps the pools of a process by address, and the system may give this port to the proxy of a later test.
+        for group in (pools.producers, pools.connections):
+            with suppress(KeyError):
+                del group[made.connection_for_write()]
+
+
 @pytest.fixture
 def app(proxy: Proxy) -> Iterator[Celery]:
-    """The Celery app, configured as in a worker."""
-    made = make_app(read_settings({"broker": {"url": f"redis://127.0.0.1:{proxy.port}/0"}}))
-    made.conf.broker_transport = "tasks.transport:Transport"
-    yield made
-    made.pool.force_close_all()  # type: ignore[attr-defined] # the stubs declare another type of pool
+    with open_app(proxy.port) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -105,6 +118,14 @@ def test_a_pooled_connection_whose_channel_was_closed_takes_messages(app: Celery
         producer.channel.close()
     a_dispatcher(app).send_tick()
     assert broker.llen(TICKS) == 1
+
+
+def test_an_application_at_the_address_of_an_earlier_one_sends_its_messages(server: RedisServer) -> None:
+    for _ in range(2):
+        with open_app(server.port) as app:
+            a_dispatcher(app).send_tick()
+    with make_redis(server.url) as client:
+        assert client.llen(TICKS) == 2
 
 
 @pytest.mark.parametrize("lost", [{1}, {2}, {1, 2}, {2, 3}, {1, 3}])
