@@ -26,7 +26,7 @@ from scheduler.model.machines import Offering
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.resources import Labels, Resources
-from scheduler.model.rules import Rules, SchedulerKeys, merge_rules, read_rules
+from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.slots import Slot, without_machine
 from scheduler.model.transitions import IN_FLIGHT
 from scheduler.model.validation import InvalidInputError
@@ -35,8 +35,6 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.scaling.offerings import list_choices
 
-_A_MOMENT: Final = 0.001
-"""The shortest guard in seconds. 0 would switch it off."""
 MOST_PLANS: Final = 150
 """The greatest number of plans that one search for a change makes."""
 
@@ -130,8 +128,8 @@ class Search:
 
     def lasts(self, change: Suggestion) -> bool:
         """Return whether `change` serves the reservation, and still does when the machines are ready that boot or are
-        launched for it. In this time other reservations may wait for so long that the starvation guard keeps slots for
-        them.
+        launched for it. In this time the ages of all reservations grow: the starvation guard may keep slots for other
+        reservations, and the queue `dynsize` may put them first.
         """
         if not self.may_go_on():
             return False
@@ -153,8 +151,11 @@ class Search:
                     return False
                 rows = [*list_started(self.view, self.rules, outcome, self.now, "ready")]
                 stages.enter_context(_changed(self.view, rows))
-                later = [self.rules, *_advance_guards(self.rules, _find_longest_start(self))]
-                return all(is_served(self._plan(each), name) for each in later)
+                if not is_served(self._plan(self.rules), name):
+                    return False
+                aged = _list_aged(self, _find_longest_start(self))
+                stages.enter_context(_changed(self.view, aged))
+                return not aged or is_served(self._plan(self.rules), name)
         return False
 
     def _plan(self, rules: Rules) -> Plan:
@@ -303,21 +304,17 @@ def _list_left(view: View) -> Iterator[Slot]:
             yield msgspec.structs.replace(slot, state="empty", **without_machine(slot))
 
 
-def _advance_guards(rules: Rules, seconds: float) -> Iterator[Rules]:
-    """Yield rules whose starvation guards protect the reservations that they will protect in `seconds`. Yield nothing
-    if no guard is on.
+def _list_aged(search: Search, seconds: float) -> list[Reservation]:
+    """Return the pending reservations as they are when all of them have waited for `seconds` more. Return [] if their
+    age changes nothing.
     """
-    scheduler = rules.scheduler
-
-    def advance(keys: SchedulerKeys) -> dict[str, float]:
-        guard = keys.starvation_guard
-        return {"starvation_guard": max(_A_MOMENT, guard - seconds)} if guard else {}
-
-    if any(each.starvation_guard for each in (scheduler, *scheduler.system.values())):
-        own = {name: each for name, each in scheduler.system.items() if "starvation_guard" in each.model_fields_set}
-        systems = {**scheduler.system, **{name: each.model_copy(update=advance(each)) for name, each in own.items()}}
-        changed = scheduler.model_copy(update={"system": systems, **advance(scheduler)})
-        yield rules.model_copy(update={"scheduler": changed}).with_spending(rules.spending)
+    scheduler, rows = search.rules.scheduler, search.view.by_phase["pending"].values()
+    if not any(
+        each.starvation_guard or (each.queue == "dynsize" and each.dynsize_decay)
+        for each in (scheduler, *scheduler.system.values())
+    ):
+        return []
+    return [msgspec.structs.replace(each, created_at=each.created_at - seconds) for each in rows]
 
 
 def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:

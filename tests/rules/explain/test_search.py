@@ -30,6 +30,7 @@ OFFERINGS = [
 ]
 HUGE = "offering huge would fit and is not in the pool linux"
 STATIC = {"provider": "static", "resources": {"cpus": 4}}
+ONE_LEASE = {"resources": {"cpus": 4, "memory_mib": 100}, "max_leases_per_slot": 1}
 THREE = [a_slot(f"linux-{number}", resources={"cpus": 4}) for number in range(1, 4)]
 
 
@@ -220,6 +221,22 @@ def test_a_slot_whose_machine_ends_has_all_uses_of_its_next_machine() -> None:
     found = suggest_change(Search(view, rules, view.reservations["r1"], NOW), KINDS_OF_CHANGE)
     assert found is not None
     assert found.text == "pool linux is at its max_slots of 0: 1 would do"
+
+
+def test_a_change_leaves_room_for_a_reservation_that_overtakes_while_machines_boot() -> None:
+    """The size of the first one falls to 0 in less time than a machine needs, and it is older than the second one."""
+    large, small = {"cpus": 4, "memory_mib": 100}, {"cpus": 1, "memory_mib": 100}
+    rows: list[Row] = [
+        wish("large", resources=large, created_at=NOW - 10),
+        wish("r1", resources=small, created_at=NOW),
+    ]
+    rules = some_rules(
+        {"scheduler": {"queue": "dynsize", "dynsize_decay": 10}, "pools": {"linux": {"max_slots": 0, **ONE_LEASE}}}
+    )
+    view = View(rows)
+    found = suggest_change(Search(view, rules, view.reservations["r1"], NOW), KINDS_OF_CHANGE)
+    assert found is not None
+    assert found.text == "pool linux is at its max_slots of 0: 2 would do"
 
 
 def test_where_a_budget_is_used_up_the_first_unmet_condition_and_the_change_are_about_the_budget() -> None:
