@@ -239,6 +239,24 @@ def test_a_change_leaves_room_for_a_reservation_that_overtakes_while_machines_bo
     assert found.text == "pool linux is at its max_slots of 0: 2 would do"
 
 
+def test_a_change_leaves_room_for_earlier_gangs_that_spread_over_machines_while_they_boot() -> None:
+    """With six slots the present plan launches a machine for `r1`. While it boots, the gangs, which shared machines to
+    launch, spread over all of them, and the sixth machine is theirs.
+    """
+    gang = (a_component(count=3, resources={"cpus": 1}),)
+    rows: list[Row] = [
+        wish("gang-1", components=gang, created_at=NOW - 2),
+        wish("gang-2", components=gang, created_at=NOW - 1),
+        wish("r1", resources={"cpus": 2}, created_at=NOW),
+    ]
+    pool = {"max_slots": 0, "resources": {"cpus": 2}, "max_leases_per_slot": 2}
+    rules = some_rules({"scheduler": {"profile": "spread"}, "pools": {"linux": pool}})
+    view = View(rows)
+    found = suggest_change(Search(view, rules, view.reservations["r1"], NOW), KINDS_OF_CHANGE)
+    assert found is not None
+    assert found.text == "pool linux is at its max_slots of 0: 7 would do"
+
+
 def test_where_a_budget_is_used_up_the_first_unmet_condition_and_the_change_are_about_the_budget() -> None:
     full = a_slot("linux-1", offering="small", price=1.0, resources={"cpus": 2})
     rows: list[Row] = [wish(resources={"cpus": 16}), full, Slot(id="linux-2", pool="linux")]
