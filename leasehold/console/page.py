@@ -172,7 +172,7 @@ def format_time(seconds: float | None) -> Markup:
         return Markup()
     at = datetime.fromtimestamp(seconds, UTC)
     return Markup('<time datetime="{}" title="{} UTC" data-ago>{}</time>').format(
-        at.isoformat(timespec="milliseconds"), at.strftime("%Y-%m-%d %H:%M:%S"), format_ago(seconds, time.time())
+        at.isoformat(timespec="milliseconds"), format_second(seconds), format_ago(seconds, time.time())
     )
 
 
@@ -183,9 +183,12 @@ def format_utc(seconds: float | None) -> Markup:
     if seconds is None:
         return Markup()
     at = datetime.fromtimestamp(seconds, UTC)
-    return Markup('<time datetime="{}">{}</time>').format(
-        at.isoformat(timespec="milliseconds"), at.strftime("%Y-%m-%d %H:%M:%S")
-    )
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(timespec="milliseconds"), format_second(seconds))
+
+
+def format_second(seconds: float) -> str:
+    """Return an absolute time in UTC as text, to the second: `2026-01-31 12:00:00`."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def format_ago(at: float, now: float) -> str:
@@ -233,6 +236,7 @@ def embed_json(text: str) -> Markup:
 _ENVIRONMENT.filters |= {
     "time": format_time,
     "utc": format_utc,
+    "second": format_second,
     "span": format_span,
     "amount": format_amount,
     "dollars": format_dollars,

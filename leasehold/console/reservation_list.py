@@ -380,11 +380,6 @@ def _list_values(view: FollowedView, waits: Mapping[str, Wait], name: str) -> It
     return {each.system for each in requests if each.system}
 
 
-def list_tag_keys(view: FollowedView) -> list[str]:
-    """Return the keys of the tags of all reservations. The view must not change meanwhile."""
-    return sorted({key for row in view.reservations.values() for key in row.request.tags})
-
-
 def _read_pair(text: str) -> dict[str, str]:
     key, _, value = text.partition("=")
     return {key: value} if text else {}

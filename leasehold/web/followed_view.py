@@ -16,7 +16,8 @@ class FollowedView(View):
     """A view that one thread writes and other threads read while they hold the lock `guard`.
 
     `changed`: kind of row -> ids of the rows that changed since the last call of `take_changed`. `ended`: the
-    reservations that have ended within the last `kept_seconds`, by id, oldest first.
+    reservations that have ended within the last `kept_seconds`, by id, oldest first. `tag_keys`: the keys of the tags
+    of all reservations that the view has had.
     """
 
     def __init__(self, kept_seconds: float) -> None:
@@ -24,6 +25,7 @@ class FollowedView(View):
         self.guard = threading.RLock()
         self.changed: dict[Kind, set[str]] = {}
         self.ended: dict[str, Reservation] = {}
+        self.tag_keys: set[str] = set()
         super().__init__()
 
     def apply_all(self, changes: Sequence[Change]) -> None:
@@ -39,6 +41,8 @@ class FollowedView(View):
             super().apply(change)
             self.changed.setdefault(kind, set()).add(change.id)
             if kind == "reservations":
+                if isinstance(change, Reservation):
+                    self.tag_keys.update(change.request.tags)
                 self._keep_ended(change)
                 # The boxes of slots show their leases.
                 self.changed.setdefault("slots", set()).update(touched, self._find_slots(change))

@@ -9,9 +9,8 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine
 from scheduler.ports import BatchAnswer, BatchOrder, CloudError
 from tests.ec2.conftest import IMAGE, Emulator, some_rules
-from workers.ec2.fleet import Ec2Fleet, read_batch
+from workers.ec2.fleet import Ec2Fleet, make_template, read_batch
 from workers.ec2.requests import freeze_batch_request
-from workers.ec2.templates import make_template
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

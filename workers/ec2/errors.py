@@ -6,14 +6,16 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from botocore import exceptions as aws
-from botocore.client import BaseClient
 from botocore.parsers import ResponseParserError
 
 from leasehold.common.visible import make_visible
 from scheduler.ports import MOST_MESSAGE, UNCLEAR, UNHEARD, Category, CloudError, Scope
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient  # a quarter of a second, and commands that check rules make no client
 
 Where = Literal["call", "power", "fleet", "machine"]
 """Where a code is found. call: the error of a call. power: the error of a call that stops, starts, resizes or ends
@@ -284,7 +286,7 @@ def was_unclear(answer: Mapping[str, Any]) -> bool:
     return bool(answer.get("ResponseMetadata", {}).get(_UNCLEAR))
 
 
-def remember_unclear_attempts(client: BaseClient) -> None:
+def remember_unclear_attempts(client: "BaseClient") -> None:
     """Mark an answer to this boto3 client if an earlier attempt of the same call was unclear. An attempt is unclear if
     EC2 may or may not have carried the call out.
 
@@ -310,7 +312,7 @@ def _mark_unclear(
     context[_UNCLEAR] = context.get(_UNCLEAR) or exception is not None or category in UNCLEAR
 
 
-def refuse_foreign_answers(client: BaseClient) -> None:
+def refuse_foreign_answers(client: "BaseClient") -> None:
     """Let a call of this EC2 client fail with ResponseParserError if the answer is a page of HTML, or an error without
     a code. Such an answer is not EC2's. botocore would read it as an answer without content, or fail with a TypeError.
     """

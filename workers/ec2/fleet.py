@@ -43,7 +43,7 @@ from workers.ec2.requests import (
     freeze_batch_request,
     freeze_request,
 )
-from workers.ec2.templates import NOT_FOUND, make_template
+from workers.ec2.templates import EXISTS, NOT_FOUND
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -527,3 +527,15 @@ def _read_number(text: str) -> int:
 
 def _market(lifecycle: str | None) -> Market:
     return "spot" if lifecycle == "spot" else "on-demand"
+
+
+def make_template(client: "EC2Client", template: dict[str, Any]) -> None:
+    """Create a launch template that `describe_template` returned. If the template exists already, because another
+    process has created it, do nothing. Raises CloudError if EC2 refuses the call.
+    """
+    try:
+        with cloud_errors():
+            client.create_launch_template(**template)
+    except CloudError as error:
+        if error.code != EXISTS:
+            raise

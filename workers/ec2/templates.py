@@ -6,14 +6,9 @@ other content makes another template, and a request that was stored earlier stil
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from scheduler.model.pools import Pool
-from scheduler.ports import CloudError
-from workers.ec2.errors import cloud_errors
-
-if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
 
 NOT_FOUND: Final = "InvalidLaunchTemplateName.NotFoundException"
 EXISTS: Final = "InvalidLaunchTemplateName.AlreadyExistsException"
@@ -42,15 +37,3 @@ def describe_template(pool: Pool, cluster: str, common: dict[str, Any], tags: di
             }
         ],
     }
-
-
-def make_template(client: "EC2Client", template: dict[str, Any]) -> None:
-    """Create a launch template that `describe_template` returned. If the template exists already, because another
-    process has created it, do nothing. Raises CloudError if EC2 refuses the call.
-    """
-    try:
-        with cloud_errors():
-            client.create_launch_template(**template)
-    except CloudError as error:
-        if error.code != EXISTS:
-            raise

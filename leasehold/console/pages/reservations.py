@@ -33,7 +33,6 @@ from leasehold.console.reservation_list import (
     describe_wish,
     find_span,
     list_page,
-    list_tag_keys,
     read_filter,
 )
 from leasehold.web.feed import Changed, Encode, Feed
@@ -83,7 +82,7 @@ async def show_reservations(request: Request) -> Response:
     page = await services.run_plain(_list, feed, wanted, listing)
     is_part = request.headers.get("hx-target") == "rows"
     with feed.lock:
-        counts, tags = count_phases(feed.view), [] if is_part else list_tag_keys(feed.view)
+        counts, tags = count_phases(feed.view), [] if is_part else sorted(feed.view.tag_keys)
     answer = render(
         request,
         "reservations_reload.html" if is_part else "reservations.html",
