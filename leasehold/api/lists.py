@@ -78,9 +78,11 @@ class ReservationFilter:
 
     def __init__(self, query: Query) -> None:
         self.phases = list_phases(query.take_choices("phase", {*PHASES, "ended"}))
+        self.names = {name: value for name in ("account", "pool", "system") if (value := query.take(name)) is not None}
+        self.slot = query.take("slot")
         self._match = ReservationMatch(
-            fields={name: value for name in ("account", "pool", "system") if (value := query.take(name)) is not None},
-            slot=query.take("slot"),
+            fields=self.names,
+            slot=self.slot,
             tags=query.take_labels("tag"),
             labels=query.take_labels("label"),
         )
@@ -129,7 +131,7 @@ class SlotFilter:
     """The conditions of one list of slots, from the query of its address. A slot must match all."""
 
     def __init__(self, query: Query) -> None:
-        self._pool = query.take("pool")
+        self.pool = query.take("pool")
         self._states = query.take_choices("state", SLOT_STATES)
         self._cordoned = query.take("cordoned")
         self._labels = query.take_labels("label")
@@ -140,7 +142,7 @@ class SlotFilter:
     def matches(self, row: Slot) -> bool:
         """Return whether the slot matches."""
         return (
-            self._pool in {None, row.pool}
+            self.pool in {None, row.pool}
             and (self._states is None or row.state in self._states)
             and self._cordoned in {None, "true" if row.cordoned else "false"}
             and self._labels.items() <= row.labels.items()

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from leasehold.common.http_routes import LONGEST_WAIT_SECONDS
 from scheduler.model.documents import MOST_FAULTS
-from scheduler.model.faults import Fault, InvalidInputError, show, suggest
+from scheduler.model.faults import Fault, InvalidInputError, one_of, show, suggest
 
 MOST_ITEMS: Final = 1000
 """The most items of one page."""
@@ -58,15 +58,19 @@ class Query:
         values = [each for text in self.take_all(name) for each in text.split(",", MOST_VALUES)]
         for each in values:
             if each not in choices and not self._has_enough():
-                self._refuse(name, f"one of {', '.join(sorted(choices))}{suggest(each, choices)}", each)
+                self._refuse(name, one_of(each, sorted(choices)), each)
         return frozenset(values) if values else None
 
     def take_choice(self, name: str, choices: Collection[str], usual: str) -> str:
         """Return the only value of a parameter, which must be one of `choices`; `usual` if the parameter is missing."""
         value = self.take(name)
         if value is not None and value not in choices:
-            self._refuse(name, f"one of {', '.join(choices)}{suggest(value, choices)}", value)
+            self._refuse(name, one_of(value, choices), value)
         return usual if value is None else value
+
+    def take_name(self, name: str, known: Collection[str]) -> str | None:
+        """Return the only value of a parameter, which must be one of `known`; None if the parameter is missing."""
+        return self.take_choice(name, known, "") or None
 
     def take_labels(self, prefix: str) -> dict[str, str]:
         """Return the values of all parameters named `prefix.KEY`, by KEY."""

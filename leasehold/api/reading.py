@@ -94,10 +94,15 @@ class Reading:
             return await self._find_reservations(request, ids)
         wanted = ReservationFilter(query)
         feed = self._service.backend.feed
-        await self._service.open_client(request)
+        client = await self._service.open_client(request)
         await feed.refresh()
         self._service.check_view()
-        return respond(await run_in_threadpool(self._list_reservations, wanted))
+        page = await run_in_threadpool(self._list_reservations, wanted)
+        if not page["items"] and page["next"] is None and wanted.after < 0:
+            if wanted.slot is not None and wanted.slot not in feed.view.slots:
+                raise Unknown(describe_unknown("slot", wanted.slot))
+            await client.check_names(**wanted.names)
+        return respond(page)
 
     async def explanation(self, request: Request) -> Response:
         """Respond with the reason why a reservation waits: from a worker, with the smallest change that would end the
@@ -119,11 +124,14 @@ class Reading:
         """Respond with one page of slots."""
         check_right(request, "query")
         wanted = SlotFilter(Query(request))
-        await self._service.open_client(request)
+        client = await self._service.open_client(request)
         feed = self._service.backend.feed
         await feed.refresh()
         self._service.check_view()
-        return respond(await run_in_threadpool(self._list_slots, wanted))
+        page = await run_in_threadpool(self._list_slots, wanted)
+        if not page["items"] and wanted.after is None:
+            await client.check_names(pool=wanted.pool)
+        return respond(page)
 
     async def slot(self, request: Request) -> Response:
         """Respond with one slot."""

@@ -14,7 +14,7 @@ from leasehold.common.http_routes import STREAM_TYPE
 from leasehold.web.event_tail import write_event
 from leasehold.web.feed import Changed, Feed
 from leasehold.web.server_sent import EventStream, encode_event
-from scheduler.model.events import Event
+from scheduler.model.events import EVENT_NAMES, Event
 from scheduler.model.faults import Fault, InvalidInputError, show
 from scheduler.ports import EventFilter
 
@@ -44,7 +44,7 @@ class Streams:
             after=after,
             reservation=query.take("reservation"),
             slot=query.take("slot"),
-            name=query.take("name"),
+            name=query.take_name("name", EVENT_NAMES),
             newest=query.take_flag("newest"),
             limit=query.take_limit(),
         )

@@ -13,10 +13,10 @@ from leasehold.cli.completing import (
     complete_pools,
     complete_states,
     complete_systems,
-    list_systems,
     starting,
 )
 from leasehold.cli.connecting import connect
+from leasehold.cli.failures import explaining_refusals
 from leasehold.cli.formats import Output, choose_format, print_csv, print_document
 from leasehold.cli.output import (
     AsJson,
@@ -147,8 +147,6 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
         def show() -> None:
             now = client.now()
             found = client.list(phase or None, account=account, pool=pool, system=system, tags=tags)
-            if not found:
-                _check_names(client, pool=pool, system=system, account=account)
             rows = [row for row in found if least <= now - row.created_at <= most and _requires(row, labels)]
             hides_ended = chosen in {"table", "wide"} and not (phase or ended)
             shown = [row for row in rows if row.phase in _LIVE] if hides_ended else rows
@@ -164,7 +162,8 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
             if hidden and chosen != "csv":
                 print_thing(f"not shown: {hidden} ended (--all)")
 
-        repeat(show, watch)
+        with explaining_refusals():
+            repeat(show, watch)
 
 
 def _requires(row: "Reservation", labels: Mapping[str, str]) -> bool:
@@ -239,8 +238,6 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
             holders = _find_holders(client)
             conditions = _read_conditions(client, pool)
             slots_ = client.slots(pool=pool, state=state)
-            if not slots_:
-                _check_names(client, pool=pool)
             found = [SeenSlot(each, holders.get(each.id, ()), conditions) for each in slots_]
             seen = [
                 each
@@ -257,12 +254,13 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
                 )
             ]
             if not seen:
-                _check_names(client, account=account)
+                client.check_names(account=account)
             hides_empty = not (empty or state or seen) and any(each.slot.state == "empty" for each in found)
             nothing = "no slots in use (--all shows empty ones)" if hides_empty else "no slots"
             _print_slots(_sort(seen, key), conditions, chosen, limit, nothing)
 
-        repeat(show, watch)
+        with explaining_refusals():
+            repeat(show, watch)
 
 
 def _print_slots(
@@ -283,29 +281,6 @@ def _print_slots(
             print_thing(f"not shown: {len(found) - len(seen)} more (--limit {limit})")
         for name, texts in conditions.pools.items():
             print_thing(*(f"pool {name}: {text}" for text in texts))
-
-
-def _check_names(
-    client: "Client", *, pool: str | None = None, system: str | None = None, account: str | None = None
-) -> None:
-    """Raise typer.BadParameter, which lists the known names, for the pool, system or account of a filter that does not
-    exist. This is called only if the filter selects nothing, since a worker must be asked for the pools and systems:
-    the view has only those of its rows. If none answers, no error is raised.
-    """
-    if account is not None:
-        choose("--account", account, [each.id for each in client.accounts() if not each.forgotten])
-    if pool is None and system is None:
-        return
-    from leasehold.errors import LeaseholdError
-
-    try:
-        rules = client.rules(timeout=WORKER_SECONDS)
-    except LeaseholdError:
-        return
-    if pool is not None:
-        choose("--pool", pool, sorted(rules.document.get("pools", ())))
-    if system is not None:
-        choose("--system", system, list_systems(rules))
 
 
 def _find_holders(client: "Client") -> "dict[str, list[tuple[Reservation, Any]]]":

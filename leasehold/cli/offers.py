@@ -11,7 +11,6 @@ from leasehold.cli.output import (
     CPUS_HELP,
     MEMORY_HELP,
     AsJson,
-    choose,
     clock,
     parse_resources,
     print_json,
@@ -62,8 +61,6 @@ def offers(
         stored = store.load_rules()
         if not stored.version:
             raise CommandError(NO_RULES)
-        if pool is not None:
-            choose("--pool", pool, list(stored.rules.pools))
         clock.now = store.now
         ages = Ages(spot=settings.stale_after, on_demand=settings.stale_list_after)
         found = list_offers(store, ages, pools=[] if pool is None else [pool], wanted=wanted)

@@ -25,8 +25,10 @@ from leasehold.cli.output import (
     show_amounts,
     show_instant,
     show_texts,
+    wrap,
 )
 from leasehold.cli.root import app, example
+from leasehold.cli.tables import find_width
 from leasehold.common.faults import describe_unknown
 from leasehold.common.visible import make_visible
 from leasehold.errors import NotAnswered, Unknown
@@ -88,6 +90,9 @@ def _describe(row: "Reservation") -> list[tuple[str, str]]:
         ("to be given back", f"{show_instant(row.revoke_by)}: {row.revoke_reason}" if row.revoke_by else ""),
         ("ended", show_instant(row.finished_at)),
         ("restarts", _describe_restarts(row)),
+        ("wanted", ", ".join(f"at most {most} x {name}" for name, most in sorted(row.want.items()))),
+        ("given back", ", ".join(row.declined) if row.phase != "pending" else ""),
+        ("declined slots", ", ".join(row.declined) if row.phase == "pending" else ""),
         ("token", str(row.token) if row.token else ""),
     ]
     lines += [(f"lease {lease.component}", _describe_lease(lease)) for lease in row.leases]
@@ -275,4 +280,4 @@ def _print_event(event: "Event", as_json: bool) -> None:
         return
     about = " ".join(filter(None, (event.reservation, event.slot)))
     line = f"{show_time(event.at)}  {event.name:<24} {about}  {describe_event(event)} [{name_source(event)}]"
-    sys.stdout.write(f"{make_visible(line)}\n")
+    sys.stdout.write(f"{wrap(make_visible(line), find_width(), indent='    ')}\n")

@@ -37,6 +37,7 @@ from leasehold.cli.output import (
 from leasehold.cli.root import app, example
 from leasehold.cli.sharing import with_options_of
 from leasehold.client.reservation_fields import FIELDS
+from leasehold.common.faults import describe_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -396,4 +397,6 @@ def priority(
 
 def _show(answer: "Answer", as_json: bool) -> None:
     _print_notes(answer.notes)
-    print_result(answer, f"{answer.reservation} {answer.phase or 'unknown'}", as_json=as_json)
+    name = answer.reservation or ""
+    text = f"{name} {answer.phase}" if answer.phase else describe_unknown("reservation", name)
+    print_result(answer, text, as_json=as_json)

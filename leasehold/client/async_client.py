@@ -182,6 +182,7 @@ class AsyncClient:
     report = _reads(Client.report)
     explain = _reads(Client.explain)
     list = _reads(Client.list)
+    check_names = _reads(Client.check_names)
 
     async def wait(
         self,

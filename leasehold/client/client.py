@@ -39,12 +39,15 @@ from leasehold.client.submitting import ITEMS_A_REQUEST, read_answers, split_ite
 from leasehold.client.waiting import Ask, Explain, Look, Pause, PhaseWait, Renew, Step, carry_out
 from leasehold.client.watch import Watch
 from leasehold.common.masking import show_url
-from leasehold.errors import Refused, Unavailable, read_faults
+from leasehold.errors import Fault, LeaseholdError, Refused, Unavailable, read_faults
+from scheduler.model.faults import one_of, show
 
 if TYPE_CHECKING:
     from leasehold.canaries import Probe
 
 TIMEOUT_SECONDS: Final = 30.0
+NAMES_SECONDS: Final = 5.0
+"""Seconds to wait for a worker's answer with the pools of the rules."""
 
 
 class Client(Commands, RuleRequests):
@@ -228,9 +231,12 @@ class Client(Commands, RuleRequests):
 
     def slots(self, *, pool: str | None = None, state: str | None = None) -> Table[Slot]:
         """Return the slots of the view, sorted by name. `pool`: only slots of this pool. `state`: only slots in this
-        state. None: any.
+        state. None: any. Raise Refused, with the known names, for a pool that does not exist.
         """
-        return Table(self._reader.list_slots(pool, state))
+        rows = self._reader.list_slots(pool, state)
+        if not rows:
+            self.check_names(pool=pool)
+        return Table(rows)
 
     def slot(self, slot: str) -> Slot | None:
         """Return the slot with this id, or None if the view does not have it."""
@@ -348,10 +354,55 @@ class Client(Commands, RuleRequests):
         tags: Mapping[str, str] | None = None,
     ) -> Table[Reservation]:
         """Return the reservations of the view that match all given filters, in order of submission. Without a filter,
-        return all.
+        return all. Raise Refused, with the known names, if none matches and a filter names an account, pool or system
+        that does not exist.
         """
         wanted = {"account": account, "pool": pool, "system": system}
-        return Table(self._reader.list_reservations(list_phases(phase), wanted, tags or {}))
+        rows = self._reader.list_reservations(list_phases(phase), wanted, tags or {})
+        if not rows:
+            self.check_names(**wanted)
+        return Table(rows)
+
+    def check_names(self, *, account: str | None = None, pool: str | None = None, system: str | None = None) -> None:
+        """Raise Refused, with the known names, for an account, pool or system that does not exist. Lists check the
+        names of their filters only if they are empty. A name that a reservation or slot of the view has is no fault.
+
+        Pools and systems are in the report of the last tick. A worker is asked for those that the report lacks, because
+        the rules may be newer; if none answers, the name is accepted.
+        """
+        wanted = {"account": account, "pool": pool, "system": system}
+        if self._reader.checks_names or not any(wanted.values()):
+            return
+        known: dict[str, list[str]] = {}
+        if account is not None:
+            known["account"] = [each.id for each in self._reader.list_accounts()]
+        if pool is not None or system is not None:
+            pools = self._reader.read_report().get("pools", {})
+            if pool not in {None, *pools} or system not in {None, *pools.values()}:
+                try:
+                    document = self.rules(timeout=min(self.timeout, NAMES_SECONDS)).document
+                except LeaseholdError:
+                    pool = system = None
+                else:
+                    pools = {name: each.get("system") for name, each in document.get("pools", {}).items()}
+            known |= {} if pool is None else {"pool": sorted(pools)}
+            known |= {} if system is None else {"system": sorted({each for each in pools.values() if each})}
+        faults = [
+            Fault(0, name, one_of(value, names), show(value))
+            for name, names in known.items()
+            if (value := wanted[name]) is not None and value not in names and not self._is_used(name, value)
+        ]
+        if faults:
+            raise Refused(faults)
+
+    def _is_used(self, name: str, value: str) -> bool:
+        """Return whether a reservation or slot of the view has this value of a filter, although nothing else knows it:
+        an account that was never made, or a pool that was removed.
+        """
+        return bool(
+            self._reader.list_reservations(None, {name: value}, {})
+            or (name == "pool" and self._reader.list_slots(value, None))
+        )
 
     def _timeout(self, given: float | None) -> float:
         return self.timeout if given is None else given

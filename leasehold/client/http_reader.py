@@ -29,6 +29,8 @@ class HttpReader:
     not answer or has no valid view.
     """
 
+    checks_names = True
+
     def __init__(self, channel: HttpChannel) -> None:
         self._channel = channel
 
@@ -113,16 +115,21 @@ class HttpReader:
     def _pages(self, path: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         asked: dict[str, Any] = {**query, "limit": ROWS_A_PAGE}
         while True:
-            page = self._read(path, asked)
+            page = self._read(path, asked, is_filtered=True)
             yield from page["items"]
             if page.get("next") is None:
                 return
             asked["cursor"] = page["next"]
 
-    def _read(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
+    def _read(self, path: str, query: Mapping[str, Any] | None = None, *, is_filtered: bool = False) -> Any:
+        """Return the JSON table of a resource. `is_filtered`: whether the query has values of the caller; then raise
+        Refused if the server refuses them.
+        """
         try:
             found = self._channel.read(path, query)
         except (NotAnswered, Refused) as error:
+            if is_filtered and isinstance(error, Refused) and all(each.code is None for each in error.errors):
+                raise
             raise Unavailable(str(error)) from error
         if not isinstance(found, dict):
             raise Unavailable(f"{self._channel.url} is no HTTP API of Leasehold: its response is no JSON")

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from leasehold.client.display import Shown, join_words
 from leasehold.errors import Fault
 from scheduler.model import reservations
 from scheduler.model.accounts import Levels, PublicAccount, find_account, level_of
-from scheduler.model.reservations import Lease, PublicRequest, PublicReservation, is_over, usable_cores
+from scheduler.model.reservations import Lease, PublicRequest, PublicReservation, is_over, split_declined, usable_cores
 from scheduler.model.slots import PublicSlot
 from scheduler.model.transitions import ENDED, Phase
 
@@ -126,6 +127,14 @@ class Reservation(Shown, PublicReservation, frozen=True, kw_only=True):
     request: Request = Request()
     created_at: float = 0.0
     leases: tuple[Placement, ...] = ()
+    declined: tuple[str, ...] = ()
+    """What the holder declined. While the reservation is pending: slots that its next lease must not be on. While it is
+    leased: elastic instances that the holder gave back and that are not granted again.
+    """
+    want: dict[str, int] = {}
+    """Elastic component -> most instances that the holder wants from now on (`surrender` with `want`). A component that
+    is missing may have all its instances.
+    """
     waiting: Wait | None = None
     """Why no slot or offering could hold the reservation when it was submitted; None if one could. The reservation was
     accepted, and waits until pools change.
@@ -136,6 +145,14 @@ class Reservation(Shown, PublicReservation, frozen=True, kw_only=True):
     """The fields of the request that have no effect. Only `Client.reserve` sets it; empty in rows that
     are read later.
     """
+
+    def __post_init__(self) -> None:
+        # A stored row has `NAME=N` among what was declined (scheduler/policy/elastic/wanted.py).
+        if self.declined:
+            declined, want = split_declined(self.phase, self.declined)
+            if want:
+                force_setattr(self, "declined", declined)
+                force_setattr(self, "want", want)
 
     @property
     def is_over(self) -> bool:

@@ -141,6 +141,9 @@ class Reader(Protocol):
     no valid view.
     """
 
+    checks_names: bool
+    """Whether lists raise Refused for a filter by an account, pool or system that does not exist."""
+
     def check(self) -> None:
         """Raise Unavailable unless the stack answers and has a valid view."""
 

@@ -37,6 +37,8 @@ class ViewReader:
     `clock`: the clock with which the caller compares the times in rows. Each read also corrects this clock.
     """
 
+    checks_names = False
+
     def __init__(self, client: redis.Redis, prefix: str, url: str, clock: ClientClock | None = None) -> None:
         self._redis, self._url, self._clock = client, url, clock
         self._names = RedisNames(prefix)

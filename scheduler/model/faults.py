@@ -13,6 +13,9 @@ from leasehold.common.masking import mask_urls
 from leasehold.common.visible import make_visible
 
 _SHOWN = 60
+_MOST_CHOICES = 60
+_LIKENESS_OF_NAMES = 0.6
+"""Names are few and short: `linux` is meant by `lunix`."""
 _MOST_WORD = 200
 """Number of characters of an unknown key that are compared with the known keys to find a similar one."""
 
@@ -108,7 +111,18 @@ def format_path(location: Iterable[str | int], prefix: str = "") -> str:
     return path or "."
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
+def one_of(word: str, known: Iterable[str]) -> str:
+    """Return what is expected in place of `word`, a name that does not exist: `one of a, b` with the known names, at
+    most _MOST_CHOICES of them, and the one that is similar to `word`.
+    """
+    names = list(known)
+    if not names:
+        return "no name, because there is none yet"
+    more = f", … and {len(names) - _MOST_CHOICES} more" if len(names) > _MOST_CHOICES else ""
+    return f"one of {', '.join(names[:_MOST_CHOICES])}{more}{suggest(word, names, _LIKENESS_OF_NAMES)}"
+
+
+def suggest(word: str, known: Iterable[str], likeness: float = 0.7) -> str:
     """Return ` (did you mean "NAME"?)` with the known name that is most similar to `word`, or "" if none is similar."""
-    near = difflib.get_close_matches(word[:_MOST_WORD], list(known), n=1, cutoff=0.7)
+    near = difflib.get_close_matches(word[:_MOST_WORD], list(known), n=1, cutoff=likeness)
     return f' (did you mean "{near[0]}"?)' if near else ""

@@ -248,6 +248,23 @@ class Reservation(PublicReservation, frozen=True, kw_only=True, gc=False):
     """
 
 
+def list_wants(declined: Sequence[str]) -> dict[str, int]:
+    """Return the most instances that the holder of a leased reservation wants of its elastic components, by component.
+    A component that is missing may have all its instances. `declined`: the field of the reservation.
+    """
+    entries = (entry.partition("=") for entry in declined)
+    return {name: int(digits) for name, is_number, digits in entries if is_number}
+
+
+def split_declined(phase: Phase, declined: Sequence[str]) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return the field `declined` of a reservation in two parts, as clients read it: the slots or elastic instances,
+    and what `list_wants` returns.
+    """
+    if not declined or phase not in {"leased", "revoking"}:
+        return tuple(declined), {}
+    return tuple(entry for entry in declined if "=" not in entry), list_wants(declined)
+
+
 def list_instances(request: Request, kind: ComponentKind) -> Instances:
     """Return the instances of all components of one kind, in the order in which they are placed."""
     return Instances(component for component in request.components if component.kind == kind)

@@ -14,6 +14,7 @@ from scheduler.explain.changes.kinds import KINDS_OF_CHANGE
 from scheduler.explain.conditions import describe_account, describe_pool, describe_schedules, describe_slot, forecast
 from scheduler.explain.matrix import Queued, examine
 from scheduler.explain.search import Applied, Search, describe_change, is_served, suggest_change
+from scheduler.model.faults import fault, one_of
 from scheduler.model.machines import Offering
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
@@ -131,7 +132,8 @@ def _describe_payer(view: View, rules: Rules, row: Reservation, now: float) -> s
 
 def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]:
     """Return the conditions of slots and pools as sentences: for example that a slot is cordoned, or that launches are
-    paused. `pool`: return only this pool and its slots; None: all.
+    paused. `pool`: return only this pool and its slots; None: all. Raises InvalidInputError for a pool that does not
+    exist.
 
     The result has the keys `slots` and `pools`, each a dict of id -> sentences. Slots and pools without a condition are
     missing.
@@ -139,6 +141,8 @@ def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]
     now = ports.store.now()
     rules = ports.rules_at(now).rules
     view = View(each for each in ports.store.read_rows() if not isinstance(each, Reservation))
+    if pool is not None and pool not in rules.pools and all(each.pool != pool for each in view.slots.values()):
+        raise fault("pool", one_of(pool, rules.pools), pool)
     slots = (each for each in view.slots.values() if pool in {None, each.pool})
     names = [name for name in rules.pools if pool in {None, name}]
     return {

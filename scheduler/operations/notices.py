@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from scheduler.model.events import Event
-from scheduler.model.reservations import Lease, Reservation, usable_cores
+from scheduler.model.reservations import Lease, Reservation, split_declined, usable_cores
 from scheduler.model.slots import Slot, has_machine_of
 
 
@@ -31,12 +31,14 @@ def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, 
 
 
 def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """Return a reservation as JSON values, without the hash of its key. Each lease also has the instance id, address,
+    """Return a reservation as JSON values, without the hash of its key; `want` has the most instances that the holder
+    wants of its elastic components. Each lease also has the instance id, address,
     type and zone of its machine, if the slot still has this machine.
     """
     row: dict[str, Any] = msgspec.to_builtins(reservation)
     del row["key_hash"]
     del row["sender"]
+    row["declined"], row["want"] = split_declined(reservation.phase, reservation.declined)
     for lease in row["leases"]:
         slot = slots.get(lease["slot"])
         if slot is not None and has_machine_of(slot, lease["epoch"]):

@@ -139,6 +139,13 @@ def _show_bill(line: dict[str, Any]) -> tuple[str, str]:
 
 
 def _describe_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Yield the lines of a table. A column without any value is left out."""
+    shown = [column for column in range(len(heads)) if not rows or any(row[column] not in {"", "-"} for row in rows)]
+    heads, rows = _take(heads, shown), [_take(row, shown) for row in rows]
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
     for row in [heads, *rows]:
         yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _take(row: tuple[str, ...], columns: Sequence[int]) -> tuple[str, ...]:
+    return tuple(row[column] for column in columns)

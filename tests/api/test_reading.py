@@ -38,7 +38,13 @@ def test_a_lease_whose_machine_is_unknown_lacks_its_fields(api: Caller, intake: 
 
 
 def test_an_unknown_id_is_not_found(api: Caller) -> None:
-    for path in ("/reservations/r1", "/slots/linux-1", "/accounts/ci", "/reservations/r1/explanation?source=view"):
+    for path in (
+        "/reservations/r1",
+        "/slots/linux-1",
+        "/accounts/ci",
+        "/reservations/r1/explanation?source=view",
+        "/reservations?slot=linux-1",
+    ):
         reply = api.get(path)
         assert (reply.status, reply.content["type"]) == (404, "urn:problem-type:leasehold:unknown"), path
 
@@ -95,6 +101,11 @@ BROKEN = [
     ("/slots?state=redy", "state", 'did you mean "ready"?'),
     ("/events?after=-1", "after", "a whole number from 0"),
     ("/events?newest=yes", "newest", "true or false"),
+    ("/events?name=slot_reddy", "name", 'did you mean "slot_ready"?'),
+    ("/slots?pool=lunix", "pool", 'one of arm, empty, linux (did you mean "linux"?)'),
+    ("/reservations?pool=lunix&phase=pending", "pool", 'one of arm, empty, linux (did you mean "linux"?)'),
+    ("/reservations?account=ci", "account", "no name, because there is none yet"),
+    ("/offers?pool=linux", "pool", "no name, because there is none yet"),
     ("/reservations/r1?after=1&wait=31", "wait", "a number from 0 to 30"),
 ]
 

@@ -270,13 +270,15 @@ def test_a_reservation_is_shown_with_what_its_leases_pay(
 
 def test_notices_are_dated(stack: FakeIntake, run: Run) -> None:
     stack.publish(a_row("r6", phase="leased", token=7, sequence=6, leases=(a_lease("linux-3", token=7),)))
+    phases = {"r6": "leased"}
     stack.handler = lambda _verb, document: (
         {"ok": True, "slot": document["slot"], "state": "ready", "cordoned": False}
         if "reservation" not in document
-        else {"ok": True, "reservation": document["reservation"], "phase": "leased"}
+        else {"ok": True, "reservation": document["reservation"], "phase": phases.get(document["reservation"])}
     )
     assert run("confirm", "r6", "--slot", "linux-3", "--as-of", "1970-01-01T00:01:40+00:00").out == "r6 leased\n"
-    assert run("absent", "unknown", "--as-of", "100.5").status == 0
+    absent = run("absent", "unknown", "--as-of", "100.5")
+    assert (absent.status, absent.out) == (0, "there is no reservation unknown\n")
     assert run("idle", "linux-3", "--label", "image=web", "--as-of", "1970-01-01T00:01:40").out == "linux-3 ready\n"
     assert stated(stack) == [
         ("confirm", {"reservation": "r6", "token": 7, "slot": "linux-3", "as_of": 100.0}),

@@ -17,7 +17,7 @@ from scheduler.model.waits import Waits
 from scheduler.store.opening import open_store
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
-from tests.cli.terminal import run_on_terminal
+from tests.cli.terminal import run_on_terminal, strip_colours
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
 
@@ -187,6 +187,21 @@ def test_the_source_of_an_event_is_a_request_and_no_holder(database: str, run: R
     assert (unsigned.endswith(" [request]"), signed.endswith(" [request ci]")) == (True, True)
 
 
+def test_events_are_wrapped_at_the_width_of_the_terminal(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    detail: dict[str, Any] = {
+        "reason": "the machine is retired",
+        "slot": "linux-1",
+        "pool": "linux",
+        "offering": "m7g.large/spot",
+    }
+    with closing(open_store(database)) as store, store.transaction() as transaction:
+        transaction.append_events([Event(at=0, name="slot_maintenance", slot="linux-1", cause="cloud", detail=detail)])
+    first, *more = strip_colours(run_on_terminal(monkeypatch, 80, "events")).splitlines()
+    assert more
+    assert max(map(len, (first, *more))) <= 80
+    assert all(each.startswith("    ") for each in more)
+
+
 def test_parts_of_a_request_without_effect_are_notes_on_standard_error(
     stack: FakeIntake, run: Run, tmp_path: Path
 ) -> None:
@@ -248,6 +263,10 @@ def test_a_component_is_surrendered_by_its_name(stack: FakeIntake, run: Run) -> 
     assert (verb, stated["component"], stated["token"]) == ("surrender", "more.0", 7)
     assert run("surrender", "r1", "--component", "more", "--want", "0").status == 0
     assert (stack.seen[-1][1]["component"], stack.seen[-1][1]["want"]) == ("more", 0)
+    stack.publish(a_row("r1", version=2, phase="leased", token=7, leases=parts[:1], declined=("more=0", "tail.2")))
+    shown = " ".join(run("get", "r1").out.split())
+    assert "wanted at most 0 x more given back tail.2" in shown
+    assert json.loads(run("get", "r1", "--json").out)["want"] == {"more": 0}
 
 
 def test_a_stale_token_is_one_line_and_status_1(stack: FakeIntake, run: Run) -> None:

@@ -171,11 +171,11 @@ def test_an_impossible_filter_is_refused(words: str, complaint: str, stack: Fake
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("list --pool lunix", "--pool: expected one of empty, linux, got 'lunix' (did you mean linux?)"),
-        ("list --system sparc", "--system: expected one of x86_64-linux, got 'sparc'"),
-        ("list --account shop", "--account: expected no name, because there is none yet, got 'shop'"),
-        ("slots --pool lunix", "--pool: expected one of empty, linux, got 'lunix' (did you mean linux?)"),
-        ("slots --account shop", "--account: expected no name, because there is none yet, got 'shop'"),
+        ("list --pool lunix", 'pool: expected one of empty, linux (did you mean "linux"?), got "lunix"'),
+        ("list --system sparc", 'system: expected one of x86_64-linux, got "sparc"'),
+        ("list --account shop", 'account: expected no name, because there is none yet, got "shop"'),
+        ("slots --pool lunix", 'pool: expected one of empty, linux (did you mean "linux"?), got "lunix"'),
+        ("slots --account shop", 'account: expected no name, because there is none yet, got "shop"'),
         ("events --name slot_reddy", "slot_ready, slot_draining"),
     ],
 )

@@ -29,12 +29,18 @@ Handler = Callable[[str, Document], Document | None]
 """(verb, document) -> answer; None: the message is lost and gets no answer."""
 
 
+RULED_POOLS = {name: {"system": f"{name}-system"} for name in ("linux", "arm", "empty")}
+"""The pools of the rules in force."""
+
+
 def accept(verb: str, document: Document) -> Document:
     """Return the answer to an accepted request: each reservation is pending."""
     if "items" in document:
         return {"ok": True, "results": [accept(verb, item) for item in document["items"]]}
     if verb == "query":
         return {"ok": True, "reservations": []}
+    if verb == "rules":
+        return {"ok": True, "version": 1, "document": {"pools": RULED_POOLS}}
     name = document.get("id") or document.get("reservation")
     return {"ok": True, "reservation": name, "phase": "pending", "expires_at": None, "token": None}
 

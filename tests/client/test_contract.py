@@ -54,7 +54,7 @@ def test_the_environment_variables_are_those_that_the_settings_read(monkeypatch:
 
 
 def test_clients_read_no_internal_field_of_a_row() -> None:
-    internal = {"key_hash", "launch_request", "on_lease", "on_end", "due", "declined", "heartbeat", "run"}
+    internal = {"key_hash", "launch_request", "on_lease", "on_end", "due", "heartbeat", "run"}
     rows = (models.Reservation, models.Request, models.Placement, models.Slot, models.Account)
     assert [name for row in rows for name in row.__struct_fields__ if name in internal] == []
 
@@ -63,7 +63,7 @@ def test_a_client_reads_every_row_that_a_worker_writes() -> None:
     lease = a_lease(level=1, cost=(3.0, 0.5, 0.0, 0.0, 0.0), charged_at=10.0, weight=0.25)
     row = a_reservation(sequence=7, account="ci", phase="leased", leases=(lease,))
     ours = msgspec.json.decode(msgspec.json.encode(row), type=models.Reservation)
-    shared = [name for name in ours.__struct_fields__ if name not in {"request", "leases", "waiting", "notes"}]
+    shared = [name for name in ours.__struct_fields__ if name not in {"request", "leases", "waiting", "notes", "want"}]
     assert [getattr(ours, name) for name in shared] == [getattr(row, name) for name in shared]
     assert cost_until(ours.leases[0], 14.0) == settle(lease, 14.0).cost
     assert models.Account(id="ci", forgotten_upto=6).owns(ours)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import redis
 
-from leasehold import Client, Ended, NotAnswered, Unavailable, Unknown
+from leasehold import Client, Ended, NotAnswered, Refused, Unavailable, Unknown
 from leasehold.client.redis_connection import make_redis
 from leasehold.client.transport import MOST_SUBSCRIBERS, RequestTransport
 from scheduler.model.accounts import Account
 from scheduler.model.transitions import SlotState
 from scheduler.model.waits import Waits
-from scheduler.operations.notices import describe_row
+from scheduler.operations.notices import describe_row as describe_stored
 from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
 from tests.system.processes import wait_for
@@ -50,6 +50,18 @@ def test_a_row_contains_the_machines_of_its_leases(intake: FakeIntake, client: C
         "m7g.large",
         "us-east-1a",
     )
+
+
+def test_a_holder_reads_what_it_wants_and_gave_back(intake: FakeIntake, client: Client) -> None:
+    row = a_leased_row(declined=("helper=4", "tail.2"))
+    intake.publish(a_slot("linux-1", version=1), row, a_row("r2", declined=("host=1",)))
+    found, waiting = client.get("r1"), client.get("r2")
+    assert found is not None
+    assert waiting is not None
+    assert (found.want, found.declined, waiting.want, waiting.declined) == ({"helper": 4}, ("tail.2",), {}, ("host=1",))
+    intake.handler = lambda _verb, _document: {"ok": True, "reservations": [describe_stored(row, {})]}
+    (recalled,) = client.recall("r1")
+    assert (recalled.want, recalled.declined) == ({"helper": 4}, ("tail.2",))
 
 
 def test_a_machine_of_a_later_epoch_does_not_belong_to_the_lease(intake: FakeIntake, client: Client) -> None:
@@ -104,7 +116,27 @@ def test_the_list_is_in_order_of_submission_and_can_be_narrowed(intake: FakeInta
     assert [row.id for row in client.list(["leased", "ended"])] == ["r3", "r4"]
     assert [row.id for row in client.list(account="ci")] == ["r2"]
     assert [row.id for row in client.list(tags={"run": "7"})] == ["r2"]
-    assert client.list(pool="other") == ()
+    assert client.list(pool="arm") == ()
+
+
+def test_a_filter_by_a_name_that_does_not_exist_is_refused_with_those_that_do(
+    intake: FakeIntake, client: Client
+) -> None:
+    intake.publish(Account(id="ci", version=1))
+    intake.view_cache.write_report({"at": 5.0, "pools": {"empty": "empty-system", "old": "old-system"}}, Waits([], []))
+    # The report of the last tick has these names, so that no worker is asked.
+    assert (client.slots(pool="old"), client.list(pool="empty", system="old-system", account="ci")) == ((), ())
+    assert intake.verbs() == []
+    expected = 'pool: expected one of arm, empty, linux (did you mean "linux"?), got "lunix"'
+    for refused in (lambda: client.slots(pool="lunix"), lambda: client.list("pending", pool="lunix")):
+        with pytest.raises(Refused) as found:
+            refused()
+        assert str(found.value) == expected
+    with pytest.raises(Refused, match=r"^account: expected one of ci, got \"cy\"; system: expected one of arm-system"):
+        client.list(account="cy", system="sparc")
+    # The rules have a pool that the last tick did not know, and a reservation has an account that does not exist yet.
+    intake.publish(a_row("r1", account="new"))
+    assert (client.slots(pool="linux"), [each.id for each in client.list(account="new")]) == ((), ["r1"])
 
 
 def test_slots_are_ordered_by_name_and_number(intake: FakeIntake, client: Client) -> None:
@@ -320,7 +352,7 @@ def test_a_machine_that_the_view_lacks_is_queried_from_a_worker(intake: FakeInta
     row = a_leased_row("r1")
     intake.publish(row)
     slots = {"linux-1": a_slot("linux-1", instance_type="m7g.large")}
-    intake.handler = lambda _verb, _document: {"ok": True, "reservations": [describe_row(row, slots)]}
+    intake.handler = lambda _verb, _document: {"ok": True, "reservations": [describe_stored(row, slots)]}
     (lease,) = client.wait("r1", timeout=30).leases
     assert (lease.instance_id, lease.address, lease.type) == ("i-linux-1", "10.0.0.1", "m7g.large")
     assert set(intake.verbs()) == {"query"}
@@ -333,7 +365,7 @@ def test_a_wait_does_not_end_with_a_lease_whose_machine_is_gone(intake: FakeInta
     intake.publish(row, gone)
     intake.handler = lambda _verb, _document: {
         "ok": True,
-        "reservations": [describe_row(row, {"linux-1": next(slots, a_slot("linux-1"))})],
+        "reservations": [describe_stored(row, {"linux-1": next(slots, a_slot("linux-1"))})],
     }
     assert client.wait("r1", timeout=30).leases[0].instance_id == "i-linux-1"
 

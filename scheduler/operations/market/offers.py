@@ -9,6 +9,7 @@ import msgspec
 
 from scheduler.explain.conditions import show_span
 from scheduler.model.budgets import Budget, Spent, find_allowed
+from scheduler.model.faults import fault, one_of
 from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.machines import Offering, UnsoldOffering
 from scheduler.model.market import Price, StoredMarket
@@ -81,10 +82,13 @@ def list_offers(store: Store, ages: Ages, *, pools: Sequence[str] = (), wanted: 
     empty: of all pools that launch machines. In each pool, the offers that may be chosen come first, then the offers
     that cost too much or are too small, then the offers without a price.
 
-    `ages`: the ages from which prices are stale. `wanted`: the resources that one component requires, without the
-    pool's defaults.
+    Raises InvalidInputError for a pool that does not exist. `ages`: the ages from which prices are stale. `wanted`: the
+    resources that one component requires, without the pool's defaults.
     """
     now, market, written = store.now(), store.load_market(), store.load_rules().rules
+    for name in pools:
+        if name not in written.pools:
+            raise fault("pool", one_of(name, written.pools), name)
     rules = resolve_rules(written, market)
     holds = {hold.id: hold for hold in store.find_holds()}
     slots: dict[str, list[Slot]] = {name: [] for name in rules.pools}

@@ -364,8 +364,8 @@ def report(ports: Ports, leader: Leader, ticked: Ticked) -> None:
     """Store the report of a tick in Redis: the reservations that wait, with their waiting codes; when the next tick is
     due; and how long the steps of this tick took.
 
-    In the report, `view_lag` is the age in seconds of the oldest committed change that the view lacked when it was last
-    compared with SQL.
+    In the report, `pools` has the system of each pool of the rules. `view_lag` is the age in seconds of the oldest
+    committed change that the view lacked when it was last compared with SQL.
     """
     ports.view_cache.write_report(
         {
@@ -377,6 +377,7 @@ def report(ports: Ports, leader: Leader, ticked: Ticked) -> None:
             "decisions": len(ticked.plan.decisions),
             "skipped": len(ticked.skipped),
             "view_lag": leader.lag,
+            "pools": {name: pool.system for name, pool in ticked.rules.pools.items()},
             "budgets": [msgspec.to_builtins(each) for each in leader.spending.status],
             **leader.wait_figures.describe(ticked.plan, ticked.view, ticked.rules, ticked.now),
         },

@@ -8,7 +8,7 @@ there, and is not granted again. `NAME=N` is the number of instances of the comp
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scheduler.model.reservations import Component, Reservation
+from scheduler.model.reservations import Component, Reservation, list_wants
 
 
 class Wanted(NamedTuple):
@@ -24,14 +24,9 @@ def find_wanted(component: Component, declined: Sequence[str]) -> Wanted:
     """Return what a holder wants of a component. `declined`: the field of its leased reservation."""
     if not declined:
         return Wanted(component.count)
-    most, returned = component.count, set[int]()
-    for entry in declined:
-        name, is_number, digits = entry.partition("=")
-        if is_number:
-            most = int(digits) if name == component.name else most
-        elif (number := find_number(component, name)) is not None:
-            returned.add(number)
-    return Wanted(most, frozenset(returned))
+    returned = (find_number(component, entry) for entry in declined)
+    most = list_wants(declined).get(component.name, component.count)
+    return Wanted(most, frozenset(number for number in returned if number is not None))
 
 
 def list_unwanted(current: Reservation, names: Sequence[str]) -> set[str]:
