@@ -108,7 +108,7 @@ EXPLAINED: Final[Changes] = {
                 "self._left[group.account.id] < self._least",
             ),
         ],
-        "_list_targets": [
+        "_find_targets": [
             Change("a list of one entry is sorted already", "len(runs) > 1", "len(runs) >= 1"),
         ],
     },

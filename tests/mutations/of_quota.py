@@ -27,7 +27,7 @@ OF_QUOTA: Final[Changes] = {
         "_find_preemptors": [
             Change("an account with worse work running preempts nothing", "not has_worse(payer, level)", "True"),
         ],
-        "_list_targets": [
+        "_find_targets": [
             Change(
                 "only worse levels are preempted",
                 "quota_run.running.list_worse(level)",

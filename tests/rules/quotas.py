@@ -3,7 +3,7 @@
 from typing import Any
 
 from scheduler.model.accounts import NOTHING, Account, Levels
-from scheduler.model.decisions import Assign, Preempt, Relevel, Requeue
+from scheduler.model.decisions import Assign, Claim, Preempt, Relevel, Requeue
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Slot
@@ -90,6 +90,9 @@ def _word(decision: object) -> str:
             grace = "" if decision.revoke_by is None else f" by {decision.revoke_by - NOW:g}"
             taken = "+".join(decision.victims)
             return f"{decision.reservation} takes {decision.slot.removeprefix('hosts-')} of {taken}{grace}"
+        case Claim():
+            slots = "+".join(lease.slot.removeprefix("hosts-") for lease in decision.leases)
+            return f"{decision.reservation} claims {slots} at {decision.level}"
         case Relevel():
             return f"{decision.reservation} from {decision.source} to {decision.to}"
         case Requeue():

@@ -6,20 +6,22 @@ also all preferred labels), and then the next one, until the slot is full. No id
 reservation. A reservation with several instances is tried on the slot where its first instance would be placed. Its
 other instances take the first slots in slot order on which they fit and that no limit of the account refuses. The
 reservation is placed if all instances fit. If not, this slot takes the next reservation in order, and the reservation
-that was not placed is tried again on the slots after this slot. Source: qscheduler.
+that was not placed is tried again on the slots after this slot. Slots that a preemption frees are matched in the same
+way. Source: qscheduler.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from copy import copy
+from functools import cached_property, partial
 
-from scheduler.model.resources import Resources, has_labels, shape_of, subtract
+from scheduler.model.resources import Resources, has_labels, shape_of, subtract, total
 from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.quota.account_limits import TrialLeases
 from scheduler.policy.quota.group_table import Candidates
 from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
-from scheduler.policy.quota.run import QuotaRun
+from scheduler.policy.quota.run import QuotaRun, describe_claim, serves_quota, sort_slots
 
 
 def match_idle(quota_run: QuotaRun, candidates: Candidates, level: int, *, preferring: bool) -> None:
@@ -29,19 +31,94 @@ def match_idle(quota_run: QuotaRun, candidates: Candidates, level: int, *, prefe
     """
     if not candidates.payers or not quota_run.idle:
         return
-    matching = _Matching(quota_run, candidates, level, preferring=preferring)
-    for slot_info in quota_run.idle:
+    matching = _Matching(quota_run, candidates, level, lambda: quota_run.idle, preferring=preferring)
+    _match(quota_run, quota_run.idle, matching, lambda group, slot_infos: quota_run.assign(group, slot_infos, level))
+    quota_run.drop_full()
+
+
+def offer(
+    quota_run: QuotaRun, candidates: Candidates, level: int, freed: Iterable[SlotInfo], givers: str | None
+) -> None:
+    """Match slots on which preempted leases end to pending groups, as idle slots are matched. Preferred labels do not
+    matter.
+
+    `givers` None: the leases have ended, and the slots are assigned. Else the leases are revoking, and the slots are
+    claimed; `givers` are the ids of the preempted reservations.
+    """
+    in_service = sort_slots(each for each in freed if serves_quota(quota_run.cycle, each))
+    if givers is None:
+        matching = _Matching(quota_run, candidates, level, lambda: quota_run.idle, preferring=False)
+        _match(quota_run, in_service, matching, lambda group, slot_infos: quota_run.assign(group, slot_infos, level))
+    else:
+        later = _LaterSlots(quota_run, in_service, givers)
+        matching = _Matching(quota_run, candidates, level, lambda: later.idle, preferring=False)
+        _match(quota_run, later.freed, matching, lambda group, slot_infos: later.claim(group, slot_infos, level))
+    quota_run.drop_full()
+
+
+class _LaterSlots:
+    """Copies of slots as they will be when the revoking leases on them have ended. Reservations are matched to the
+    copies, and claim the slots.
+    """
+
+    def __init__(self, quota_run: QuotaRun, freed: Iterable[SlotInfo], givers: str) -> None:
+        self._run, self._givers = quota_run, givers
+        self.freed = [self._copy(each) for each in freed]
+
+    @cached_property
+    def idle(self) -> list[SlotInfo]:
+        """The freed slots and all idle slots, in slot order. Speed: they are copied only if a gang is tried."""
+        orders = {each.order for each in self.freed}
+        others = (self._copy(each) for each in self._run.idle if each.order not in orders)
+        return sort_slots((*self.freed, *others))
+
+    def _copy(self, slot_info: SlotInfo) -> SlotInfo:
+        later = copy(slot_info)
+        later.leases = {key: lease for key, lease in slot_info.leases.items() if lease.state != "revoking"}
+        later.count_free()
+        if later.free is not None and slot_info in self._run.given:
+            later.free = subtract(later.free, total(self._run.given[slot_info]))
+        return later
+
+    def claim(self, group: PendingGroup, slot_infos: Sequence[SlotInfo], level: int) -> None:
+        """Let the first unplaced reservation of a group claim the slots of these copies, one for each instance."""
+        for slot_info, need in zip(slot_infos, group.demand.needs, strict=True):
+            slot_info.given += 1
+            if slot_info.free is not None:
+                slot_info.free = subtract(slot_info.free, need.given[slot_info.slot.pool])
+        claimed = [self._run.cycle.slot_infos[each.slot.id] for each in slot_infos]
+        self._run.claim(group, claimed, level, describe_claim(self._givers, claimed))
+
+
+def _match(
+    quota_run: QuotaRun,
+    slot_infos: Iterable[SlotInfo],
+    matching: "_Matching",
+    place: Callable[[PendingGroup, list[SlotInfo]], object],
+) -> None:
+    """Let each of these slots take the first group in order that can be placed there, until the slot is full. `place`:
+    places the first unplaced reservation of a group on slots.
+    """
+    for slot_info in slot_infos:
         while slot_info.has_place and (met := quota_run.requirements_index.list_met(slot_info, slot_info.free)):
             found = matching.find(met, slot_info)
             if found is None:
                 break
-            quota_run.assign(*found, level)
-    quota_run.drop_full()
+            place(*found)
 
 
 class _Matching:
-    def __init__(self, quota_run: QuotaRun, candidates: Candidates, level: int, *, preferring: bool) -> None:
-        self._run, self._level, self._preferring = quota_run, level, preferring
+    def __init__(
+        self,
+        quota_run: QuotaRun,
+        candidates: Candidates,
+        level: int,
+        list_idle: Callable[[], Sequence[SlotInfo]],
+        *,
+        preferring: bool,
+    ) -> None:
+        """`list_idle`: returns the slots for the instances of gangs after the first one, in slot order."""
+        self._run, self._level, self._list_idle, self._preferring = quota_run, level, list_idle, preferring
         self._pending: PendingIndex[list[SlotInfo]] = PendingIndex(
             partial(candidates.list_meeting, preferring=preferring), self._is_out
         )
@@ -95,7 +172,7 @@ class _Matching:
         mark = (need.likeness, shape_of(need.prefers) if self._preferring else ())
         able = self._able.get(mark)
         if able is None:
-            able = self._able[mark] = _AbleSlots(self._run.idle, need, preferring=self._preferring)
+            able = self._able[mark] = _AbleSlots(self._list_idle(), need, preferring=self._preferring)
         return able
 
 

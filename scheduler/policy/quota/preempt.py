@@ -8,12 +8,15 @@ that gets the slot) pays this cost, and the `cost` of the newcomer's lease start
 balances stays the same. For example, B preempts A, which has cost 10: A's account gets 10 back, B's account pays 10,
 and B's lease starts at 10. If C preempts B later, B's account gets back these 10 and what B's lease has cost since.
 
-The victims on a slot are the fewest and cheapest reservations that free enough capacity. Source: qscheduler, where a
-slot has one lease.
+The victims on a slot are the fewest and cheapest reservations that free enough capacity, and of these the ones with the
+fewest leases. The other slots of the victims are offered to pending reservations of the same level at once. So no
+further work ends for a reservation that fits there. Source: qscheduler, where a slot has one lease and a reservation
+one slot.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from heapq import heappop, heappush
 from itertools import combinations
 from math import comb
 from typing import Any, Final
@@ -26,8 +29,9 @@ from scheduler.model.resources import Resources, has_labels
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState, name_placements
 from scheduler.policy.quota.group_table import Candidates
+from scheduler.policy.quota.match_idle import offer
 from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
-from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases, serves_quota
+from scheduler.policy.quota.run import QuotaRun, describe_claim, fits_beside, make_leases, serves_quota
 from scheduler.policy.quota.running import RunningIndex, RunningWork
 
 OVERDRAWN: Final = -600.0
@@ -116,9 +120,10 @@ def choose_victims(
     """Return the running work to end on a slot so that instances with the amounts `wanted` fit there. Return None if
     they do not fit even if all work in `runs` ends.
 
-    The set with the fewest pieces of work is chosen; of such sets the one with the least total cost, then the first in
-    the order of `runs` (cheapest first). `given`: the amounts that this cycle has assigned on the slot. `at_once`: the
-    new leases begin now; if False there is a grace period, and they begin when the revoking leases have ended.
+    The set with the fewest pieces of work is chosen; of such sets the one with the least total cost, then the one with
+    which the fewest leases end, on all slots, then the first in the order of `runs` (cheapest first). `given`: the
+    amounts that this cycle has assigned on the slot. `at_once`: the new leases begin now; if False there is a grace
+    period, and they begin when the revoking leases have ended.
     """
 
     def makes_room(victims: Iterable[RunningWork]) -> bool:
@@ -136,7 +141,7 @@ def choose_victims(
             return chosen
         sets = [list(each) for each in combinations(runs, size) if makes_room(each)]
         if sets:
-            return min(sets, key=sum_costs)
+            return min(sets, key=lambda each: (sum_costs(each), sum(len(run.leases) for run in each)))
     return list(runs)
 
 
@@ -152,7 +157,7 @@ def sum_costs(runs: Sequence[RunningWork]) -> Levels:
 
 def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
     """Preempt work at worse levels for pending groups of one paid level. Slots are tried in order of their cheapest
-    work, then in slot order.
+    work; of equal cost, the work with the fewest leases is first, then slot order decides.
 
     A slot goes to the first reservation in order that meets four conditions:
 
@@ -163,30 +168,33 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
 
     An account with a lease at a worse level at the beginning of the step preempts nothing. Each slot has at most one
     preemption in a cycle.
+
+    After each preemption, the other slots on which leases of the victims end are offered to all reservations in
+    `candidates` that could be matched to an idle slot, in order. They pay nothing. The step looks for further victims
+    only for reservations that are left.
     """
     if next(quota_run.running.list_worse(level), None) is None:
         return
     preemptors = _find_preemptors(quota_run, candidates, level)
     if all(group.is_served for group in preemptors):
         return
-    step, targets = _Preemption(quota_run, preemptors, level), _list_targets(quota_run, level)
+    targets = _Targets(_find_targets(quota_run, level))
+    step = _Preemption(quota_run, candidates, preemptors, level, targets)
     for victims, slot_info in targets:
         if not step.take(slot_info, victims):
             break
     if not quota_run.cycle.decisions:
-        _note_contests(quota_run, preemptors, targets)
+        _note_contests(quota_run, preemptors, targets.by_slot)
 
 
-def _note_contests(
-    quota_run: QuotaRun, preemptors: Candidates, targets: Iterable[tuple[list[RunningWork], SlotInfo]]
-) -> None:
+def _note_contests(quota_run: QuotaRun, preemptors: Candidates, targets: Mapping[SlotInfo, list[RunningWork]]) -> None:
     """Record for each account, in `quota_run.contests`, the cost of the cheapest work that its reservations could
     preempt. A reservation could preempt work on a slot whose labels and capacity meet its requirements.
 
-    `targets`: (possible victims, their slot), cheapest victim first.
+    `targets`: slot -> possible victims there, cheapest first.
     """
     payers: dict[Requirements, set[str]] = {}
-    for runs, slot_info in targets:
+    for slot_info, runs in targets.items():
         for requirements in quota_run.requirements_index.list_met(slot_info, slot_info.capacity):
             if requirements not in payers:
                 found = preemptors.list_meeting(requirements, preferring=False)
@@ -207,9 +215,9 @@ def _find_preemptors(quota_run: QuotaRun, candidates: Candidates, level: int) ->
     )
 
 
-def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWork], SlotInfo]]:
-    """Return the slots on which work at levels worse than `level` may be preempted, as (possible victims, their slot).
-    The slot with the cheapest victim comes first.
+def _find_targets(quota_run: QuotaRun, level: int) -> dict[SlotInfo, list[RunningWork]]:
+    """Return the slots on which work at levels worse than `level` may be preempted, each with the possible victims. Of
+    the victims on a slot, the cheapest comes first; of equal ones, the one with the fewest leases.
 
     Work may be preempted when all its leases are at least `min_run_time` seconds old (0: at any time). For younger work
     a cycle is scheduled.
@@ -229,10 +237,8 @@ def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWor
                 found.setdefault(slot_info, []).append(run)
     for runs in found.values():
         if len(runs) > 1:  # speed: most slots have one lease, or few
-            runs.sort(key=lambda run: run.rank)
-    return sorted(
-        ((runs, slot_info) for slot_info, runs in found.items()), key=lambda each: (each[0][0].cost, each[1].order)
-    )
+            runs.sort(key=lambda run: (run.cost, len(run.leases), *run.rank[1:]))
+    return found
 
 
 def _may_be_taken(quota_run: QuotaRun, slot_info: SlotInfo) -> bool:
@@ -244,9 +250,71 @@ def _may_be_taken(quota_run: QuotaRun, slot_info: SlotInfo) -> bool:
     return serves_quota(quota_run.cycle, slot_info)
 
 
+_TargetKey = tuple[Levels, int, int]
+"""The sort key of a slot: (cost of its cheapest possible victim, number of leases of this victim, slot order)."""
+
+
+class _Targets:
+    """The slots on which work may be preempted, in the order in which they are tried. Each slot is tried once.
+
+    A victim with leases on several slots ends on all of them, so the key of a slot may change before the slot is tried.
+    """
+
+    def __init__(self, by_slot: dict[SlotInfo, list[RunningWork]]) -> None:
+        """`by_slot`: slot -> possible victims there, cheapest first."""
+        self.by_slot = by_slot
+        self._tried: set[SlotInfo] = set()
+        self._keys: dict[SlotInfo, _TargetKey] = {}
+        """The slots whose possible victims changed, each with its present key. The heap `_again` contains the keys."""
+        self._changed: dict[int, SlotInfo] = {}
+        """Position in slot order -> slot, for the slots in `_keys`."""
+        self._again: list[_TargetKey] = []
+
+    def __iter__(self) -> Iterator[tuple[list[RunningWork], SlotInfo]]:
+        """Yield (possible victims, their slot)."""
+        for slot_info in sorted(self.by_slot, key=self._find_key):
+            if self._again and self._is_as_sorted(slot_info):
+                yield from self._take_again(self._find_key(slot_info))
+            if self._is_as_sorted(slot_info):
+                self._tried.add(slot_info)
+                yield self.by_slot[slot_info], slot_info
+        yield from self._take_again(None)
+
+    def _find_key(self, slot_info: SlotInfo) -> _TargetKey:
+        first = self.by_slot[slot_info][0]
+        return first.cost, len(first.leases), slot_info.order
+
+    def _is_as_sorted(self, slot_info: SlotInfo) -> bool:
+        return slot_info in self.by_slot and slot_info not in self._keys
+
+    def _take_again(self, end: _TargetKey | None) -> Iterator[tuple[list[RunningWork], SlotInfo]]:
+        """Yield the slots whose keys changed, up to the key `end` (None: all of them)."""
+        while self._again and (end is None or self._again[0] < end):
+            key = heappop(self._again)
+            slot_info = self._changed[key[-1]]
+            if slot_info not in self._tried and self._keys.get(slot_info) == key:
+                self._tried.add(slot_info)
+                yield self.by_slot[slot_info], slot_info
+
+    def update(self, slot_infos: Iterable[SlotInfo], running: RunningIndex) -> None:
+        """Remove work that has ended, or is revoking, from the possible victims on these slots."""
+        for slot_info in slot_infos:
+            if slot_info in self._tried or slot_info not in self.by_slot:
+                continue
+            left = list(filter(running.goes_on, self.by_slot[slot_info]))
+            if left:
+                self.by_slot[slot_info], self._changed[slot_info.order] = left, slot_info
+                self._keys[slot_info] = self._find_key(slot_info)
+                heappush(self._again, self._keys[slot_info])
+            else:
+                del self.by_slot[slot_info]
+
+
 class _Preemption:
-    def __init__(self, quota_run: QuotaRun, preemptors: Candidates, level: int) -> None:
-        self._run, self._level = quota_run, level
+    def __init__(
+        self, quota_run: QuotaRun, candidates: Candidates, preemptors: Candidates, level: int, targets: _Targets
+    ) -> None:
+        self._run, self._candidates, self._level, self._targets = quota_run, candidates, level, targets
         self._left = quota_run.cycle.balances.left
         self._pending: PendingIndex[list[RunningWork]] = PendingIndex(
             partial(preemptors.list_meeting, preferring=False), self._is_out
@@ -255,7 +323,7 @@ class _Preemption:
         self._least: Levels | None = None
         """The cost of the cheapest victim on the present slot.
 
-        On later slots victims cost at least as much, and no balance grows in between.
+        On later slots victims cost at least as much, and no balance of these payers grows in between.
         """
 
     def take(self, slot_info: SlotInfo, runs: list[RunningWork]) -> bool:
@@ -269,15 +337,24 @@ class _Preemption:
                 break
         else:
             return False
-        # Work on several slots that was preempted on another slot has ended, or has revoking leases on this one now.
-        runs = list(filter(self._run.running.goes_on, runs))
-        met = self._run.requirements_index.list_met(slot_info, slot_info.capacity)
-        if runs and met:
+        if met := self._run.requirements_index.list_met(slot_info, slot_info.capacity):
             found = self._pending.find(met, lambda group: self._find_victims(group, slot_info, runs))
             if found is not None:
                 group, victims = found
-                _carry_out(self._run, group, slot_info, victims, self._level)
+                revoke_by = _carry_out(self._run, group, slot_info, victims, self._level)
+                self._pass_on(slot_info, victims, revoke_by)
         return True
+
+    def _pass_on(self, slot_info: SlotInfo, victims: Sequence[RunningWork], revoke_by: float | None) -> None:
+        """Offer the other slots of the victims, which were preempted on this slot, to pending reservations."""
+        freed = self._run.list_slot_infos(lease for victim in victims for lease in victim.leases)
+        if revoke_by is None:
+            self._run.reopen(freed)
+        if len(freed) > 1:  # speed: most victims have one lease
+            others = [each for each in freed if each is not slot_info]
+            self._targets.update(others, self._run.running)
+            givers = ", ".join(victim.reservation.id for victim in victims)
+            offer(self._run, self._candidates, self._level, others, None if revoke_by is None else givers)
 
     def _is_out(self, group: PendingGroup) -> bool:
         if group.account is None or self._least is None:
@@ -305,11 +382,11 @@ class _Preemption:
 
 def _carry_out(
     quota_run: QuotaRun, group: PendingGroup, slot_info: SlotInfo, victims: list[RunningWork], level: int
-) -> None:
+) -> float | None:
     """Decide a preemption for the first unplaced reservation of the group, and charge the cost of the victims to the
     group's account. With a grace period the reservation claims the slot; without one it is leased at once. The commit
     adds the cost of the victims to its lease. No later step of this cycle reads this cost, because only work at worse
-    levels is preempted.
+    levels is preempted. Return the end of the grace period; None: there is none.
     """
     cycle = quota_run.cycle
     revoke_by = cycle.find_revoke_by(group.demand.settings)
@@ -337,10 +414,10 @@ def _carry_out(
         claims = tuple(msgspec.structs.replace(lease, state="claimed") for lease in leases)
         quota_run.hold(reservation, claims)
         names = ", ".join(decision.victims)
-        detail = f"takes the place of {names} on {slot_info.slot.id}, at the end of the grace at the latest"
-        cycle.wait(reservation.id, "no_capacity", detail)
+        cycle.wait(reservation.id, "no_capacity", describe_claim(names, [slot_info]))
     else:
         for victim in victims:
             quota_run.end(victim)
         quota_run.hold(reservation, leases)
         cycle.place(reservation, decision.leases, level)
+    return revoke_by

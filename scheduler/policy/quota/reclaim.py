@@ -18,13 +18,12 @@ from operator import attrgetter
 import msgspec
 
 from scheduler.model.accounts import FREE
-from scheduler.model.decisions import Claim
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.resources import Resources, subtract, total
 from scheduler.policy.capacity.fits import measure
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.cycle.state import make_revoke, name_placements
+from scheduler.policy.cycle.state import make_revoke
 from scheduler.policy.elastic.assignment import MORE, weigh_use
 from scheduler.policy.elastic.instances import RECLAIMS, is_reclaimable
 from scheduler.policy.elastic.rated_slots import RatedSlots
@@ -33,7 +32,7 @@ from scheduler.policy.elastic.step import RECLAIMING
 from scheduler.policy.queueing.order import sort_queue
 from scheduler.policy.quota.account_limits import TrialLeases
 from scheduler.policy.quota.pending_groups import PendingGroup
-from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases
+from scheduler.policy.quota.run import QuotaRun, fits_beside
 
 
 @dataclass(slots=True, eq=False)
@@ -375,10 +374,5 @@ def _carry_out(
         reclaimable.reopen(gone)
         reclaimable.note(slot_infos, gone)
         return
-    quota_run.serve(group)
-    quota_run.limits.note(group, slot_infos)
-    claims = make_leases(cycle, group.demand, slot_infos, level)
-    cycle.decide(Claim(reservation=newcomer.id, leases=name_placements(claims), level=level))
-    quota_run.hold(newcomer, tuple(msgspec.structs.replace(each, state="claimed") for each in claims))
-    cycle.wait(newcomer.id, "no_capacity", RECLAIMING)
+    quota_run.claim(group, slot_infos, level, RECLAIMING)
     reclaimable.note(slot_infos, gone)

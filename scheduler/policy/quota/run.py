@@ -6,11 +6,16 @@ and the limits of accounts. The running work, the idle slots and facts about pen
 cycle computes them again only for slots and requests that changed.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from operator import attrgetter
+from typing import Final
+
+import msgspec
 
 from scheduler.model.accounts import FREE, PAID, Levels
+from scheduler.model.decisions import Claim
 from scheduler.model.reservations import Lease, Reservation, Shape
 from scheduler.model.resources import Resources, subtract, total
 from scheduler.model.rules import Rules
@@ -18,7 +23,7 @@ from scheduler.policy.capacity.fits import Usage, find_obstacle, measure
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
-from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.state import CycleState, name_placements
 from scheduler.policy.plan_cache import list_touched
 from scheduler.policy.quota.account_limits import AccountLimits
 from scheduler.policy.quota.accounting import weigh
@@ -26,15 +31,17 @@ from scheduler.policy.quota.group_table import Candidates, GroupTable, KnownRequ
 from scheduler.policy.quota.pending_groups import PendingGroup
 from scheduler.policy.quota.running import RunningIndex, RunningWork
 
+_ORDER: Final = attrgetter("order")
+
 
 def serves_quota(cycle: CycleState, slot_info: SlotInfo) -> bool:
     """Return whether a slot is in service (takes leases), and the queue of its pool is `quota`."""
     return slot_info.takes_leases and cycle.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
 
 
-def _sort_slots(slot_infos: Iterable[SlotInfo]) -> list[SlotInfo]:
+def sort_slots(slot_infos: Iterable[SlotInfo]) -> list[SlotInfo]:
     """Return slots in slot order."""
-    return sorted(slot_infos, key=attrgetter("order"))
+    return sorted(slot_infos, key=_ORDER)
 
 
 class _IdleSlots:
@@ -60,7 +67,7 @@ class _IdleSlots:
         # Other slots are as they were before the cycle, or have become silent: those take no lease.
         restless = {each.slot.id for each in cycle.list_restless()}
         found = (cycle.slot_infos[name] for name in self._names | restless if name in cycle.slot_infos)
-        return _sort_slots(each for each in found if each.has_place and serves_quota(cycle, each))
+        return sort_slots(each for each in found if each.has_place and serves_quota(cycle, each))
 
 
 class _QuotaMemory:
@@ -162,6 +169,17 @@ class QuotaRun:
         self.running.begin_work(reservation, leases)
         self.cycle.assign(reservation, leases, level)
 
+    def claim(self, group: PendingGroup, slot_infos: Sequence[SlotInfo], level: int, detail: str) -> None:
+        """Promise these slots to the first unplaced reservation of a group, one slot for each instance, until the
+        revoking leases there have ended. `level`: the quota level of its leases. `detail`: the sentence for its wait.
+        """
+        reservation = self.serve(group)
+        self.limits.note(group, slot_infos)
+        leases = make_leases(self.cycle, group.demand, slot_infos, level)
+        self.cycle.decide(Claim(reservation=reservation.id, leases=name_placements(leases), level=level))
+        self.hold(reservation, tuple(msgspec.structs.replace(lease, state="claimed") for lease in leases))
+        self.cycle.wait(reservation.id, "no_capacity", detail)
+
     def serve(self, group: PendingGroup) -> Reservation:
         """Record that the first unplaced reservation of a group got leases or a claim, and return it."""
         reservation = group.first
@@ -173,7 +191,7 @@ class QuotaRun:
         """Place leases or claims of a reservation on their slots in the scratch copy, and record them in the running
         work. `leases`: as they are now (held, revoking or claimed).
         """
-        for slot_info in self._list_slot_infos(leases):
+        for slot_info in self.list_slot_infos(leases):
             name = slot_info.slot.id
             own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == name}
             slot_info.redeemed += [lease.state for lease in own.values()].count("held")
@@ -196,11 +214,12 @@ class QuotaRun:
         self.cycle.end(run.reservation)
         self.cycle.preempted.append(run.reservation)
         self.running.end(run.reservation.id)
-        for slot_info in self._list_slot_infos(run.leases):
+        for slot_info in self.list_slot_infos(run.leases):
             if slot_info in self.given:  # the end of its leases has set its free amounts without these
                 self.recount(slot_info)
 
-    def _list_slot_infos(self, leases: Iterable[Lease]) -> list[SlotInfo]:
+    def list_slot_infos(self, leases: Iterable[Lease]) -> list[SlotInfo]:
+        """Return the slots of these leases, each once, without slots that no pool has any more."""
         found = [self.cycle.slot_infos[each.slot] for each in leases if each.slot in self.cycle.slot_infos]
         return list(dict.fromkeys(found)) if len(found) > 1 else found
 
@@ -219,8 +238,11 @@ class QuotaRun:
 
     def reopen(self, slot_infos: Iterable[SlotInfo]) -> None:
         """Add these slots to the idle slots of this pass if they can take a lease again."""
-        known = {*self.idle, *(slot_info for slot_info in slot_infos if slot_info.has_place)}
-        self.idle = _sort_slots(slot_info for slot_info in known if serves_quota(self.cycle, slot_info))
+        for slot_info in slot_infos:
+            if slot_info.has_place and serves_quota(self.cycle, slot_info):
+                at = bisect_left(self.idle, slot_info.order, key=_ORDER)
+                if at == len(self.idle) or self.idle[at] is not slot_info:
+                    self.idle.insert(at, slot_info)
 
     def drop_full(self) -> None:
         """Remove slots that can take no more leases from the idle slots of this pass."""
@@ -248,6 +270,14 @@ def fits_beside(
         return find_obstacle({}, None, leases, slot_info.uses_left, count=len(wanted)) is None
     free = subtract(capacity, total([usage.amounts, *given]))
     return find_obstacle(total(wanted), free, leases, slot_info.uses_left, count=len(wanted)) is None
+
+
+def describe_claim(givers: str, slot_infos: Iterable[SlotInfo]) -> str:
+    """Return the sentence for the wait of a reservation that claims slots of preempted reservations. `givers`: their
+    ids.
+    """
+    names = ", ".join(dict.fromkeys(each.slot.id for each in slot_infos))
+    return f"takes the place of {givers} on {names}, at the end of the grace at the latest"
 
 
 def make_leases(cycle: CycleState, demand: Demand, slot_infos: Sequence[SlotInfo], level: int) -> tuple[Lease, ...]:

@@ -36,6 +36,10 @@ class _Author:
         sides = [*random.choices(((1, -1), (0, 0)), (9, 1))[0], 0, 0, 0]
         self._extremes = {name: (random.randrange(5), sides[index]) for index, name in enumerate(self._accounts)}
         """Of each account a level, and whether its balance there is beyond +600, beyond -600, or small."""
+        self._gangs = random.choice((0, 0, 0.3, 0.6))
+        """The share of reservations with several instances."""
+        self._gang: tuple[Document, Document] | None = None
+        """The component and the first lease of the gang of which further instances may run on the next places."""
 
     def write(self, number: int) -> Document:
         document: Document = {"name": f"quota {number}", "config": self._make_config()}
@@ -109,18 +113,36 @@ class _Author:
 
     def _make_fleet(self, pools: Document) -> tuple[list[Document], list[Document]]:
         """Slots, some with a lease from the start."""
-        slots, holders = [], []
+        slots: list[Document] = []
+        holders: list[Document] = []
         for name, pool in pools.items():
-            for number in range(1, self._random.randint(3, 5) + 1):
-                leases = []
-                for _ in range(pool["max_leases_per_slot"]):
-                    if self._chance(0.7):
-                        holder = self._make_holder(pool["system"])
-                        holders.append(holder)
-                        leases.append({"reservation": holder["id"], **self._make_running(holder.get("account"))})
+            self._gang = None
+            for number in range(1, self._random.randint(3, 5 + 3 * bool(self._gangs)) + 1):
+                leases = [
+                    self._make_lease(pool["system"], holders)
+                    for _ in range(pool["max_leases_per_slot"])
+                    if self._chance(0.7)
+                ]
                 labels = self._make_labels(0.8)
                 slots.append({"id": f"{name}-{number}", "pool": name, "labels": labels, "leases": leases})
         return slots, holders
+
+    def _make_lease(self, system: str, holders: list[Document]) -> Document:
+        """A lease of the last holder if that is a gang, and often another instance of it; else one of a new holder."""
+        if self._gang is not None and self._chance(0.7):
+            component, first = self._gang
+            first["component"] = "main.0"
+            component["count"] += 1
+            return first | {"component": f"main.{component['count'] - 1}"}
+        holder = self._make_holder(system)
+        holder.pop("components", None)
+        holders.append(holder)
+        lease = {"reservation": holder["id"], "component": "main", **self._make_running(holder.get("account"))}
+        self._gang = None
+        if self._chance(self._gangs):
+            holder["components"] = [{"name": "main", "count": 1}]
+            self._gang = holder["components"][0], lease
+        return lease
 
     def _make_holder(self, system: str) -> Document:
         """A reservation that runs from the start: mostly of an account whose work is about to change its level, or of
@@ -149,6 +171,8 @@ class _Author:
             wish["account"] = self._random.choice(self._accounts)
         if self._chance(0.1):
             wish["preemptible"] = False
+        if self._chance(self._gangs):
+            wish["components"] = [{"name": "main", "count": self._random.randint(2, 3)}]
         return wish
 
     def _make_items(self, world: World, at: float) -> list[Document]:
@@ -191,12 +215,12 @@ class _Author:
     def _choose_confirm(self, world: World) -> Document | None:
         """On slots of one lease, without a preemption in progress: qscheduler's rules cover no other case."""
         name, place = self._pick(world, "pending", "leased"), self._random.choice(world.places)
-        if name is None or place.room > 1 or world.grace:
+        job = world.jobs[name] if name else None
+        if job is None or job.count > 1 or place.room > 1 or world.grace:
             return None
-        job = world.jobs[name]
         if job.lease and self._chance(0.6):
-            place = job.lease.place
-        return {"reservation": name if self._chance(0.9) else "nobody", "slot": place.name}
+            [place] = job.lease.places
+        return {"reservation": job.name if self._chance(0.9) else "nobody", "slot": place.name}
 
     def _choose_idle(self, world: World) -> Document | None:
         place = self._random.choice(world.places)

@@ -59,7 +59,7 @@ UNSET: dict[str, Any] = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class Place:
     """A slot of a static pool, with room for this number of leases."""
 
@@ -74,9 +74,10 @@ class Place:
 
 @dataclass
 class Lease:
-    """A job on a place. `state`: held, revoking (its time ends at `until`) or claimed (it waits for another's end)."""
+    """A job on its places. `state`: held, revoking (it ends at `until`) or claimed (it waits for another's end)."""
 
-    place: Place
+    places: list[Place]
+    """The place of each instance of the job; a place may occur more than once."""
     level: int
     cost: Balance
     counted_to: Fraction
@@ -89,7 +90,7 @@ class Lease:
 
 @dataclass
 class Job:
-    """A reservation of one lease."""
+    """A reservation, with one lease for all its instances."""
 
     name: str
     number: int
@@ -101,6 +102,8 @@ class Job:
     account: str | None = None
     preemptible: bool = True
     priority: float = 1
+    count: int = 1
+    """The number of its instances; they are alike."""
     phase: str = "pending"
     lease: Lease | None = None
 
@@ -134,7 +137,11 @@ class World:
 
     def on(self, place: Place, *states: str) -> list[Job]:
         """The jobs whose lease there is in one of these states."""
-        return [job for job, lease in self.leases() if lease.place is place and lease.state in states]
+        return [job for job, lease in self.leases() if place in lease.places and lease.state in states]
+
+    def count_on(self, place: Place, *states: str) -> int:
+        """The number of instances there whose lease is in one of these states."""
+        return sum(lease.places.count(place) for _, lease in self.leases() if lease.state in states)
 
     def leases(self) -> list[tuple[Job, Lease]]:
         """All jobs with a lease, in any state."""

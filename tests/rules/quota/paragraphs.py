@@ -1,7 +1,9 @@
 """qscheduler's rules as a program: a function for each paragraph, in its order, with plain loops."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import combinations
 from math import ceil
 from typing import Any
 
@@ -79,7 +81,7 @@ def charge(world: World) -> None:
         used = list(account.used)
         for job, lease in world.running():
             if world.account_of(job) is account and lease.level < FREE:
-                used[lease.level] += world.now - max(lease.counted_to, account.charged_at)
+                used[lease.level] += (world.now - max(lease.counted_to, account.charged_at)) * len(lease.places)
         for p in LEVELS:
             value = account.balance[p] - used[p]
             cap = account.charge_rate[p] * account.max_charge_seconds
@@ -90,9 +92,9 @@ def charge(world: World) -> None:
 
 
 def count_cost(lease: Lease, now: Fraction) -> None:
-    """Each lease at p < 5 adds elapsed to cost[p]."""
+    """Each instance that is leased at p < 5 adds elapsed to cost[p]."""
     if lease.level < FREE:
-        lease.cost[lease.level] += now - lease.counted_to
+        lease.cost[lease.level] += (now - lease.counted_to) * len(lease.places)
     lease.counted_to = now
 
 
@@ -100,7 +102,7 @@ def end_lease(world: World, job: Job) -> None:
     """One that ended between two ticks is charged for the part of the slice in which it ran."""
     lease, account = job.lease, world.account_of(job)
     if lease and lease.state != "revoking" and lease.level < FREE and account:
-        account.used[lease.level] += world.now - max(lease.counted_to, account.charged_at)
+        account.used[lease.level] += (world.now - max(lease.counted_to, account.charged_at)) * len(lease.places)
     job.lease = None
 
 
@@ -118,15 +120,16 @@ def order(jobs: Any) -> list[Job]:
 def count_for_limits(world: World, found: Pass) -> None:
     """Count the leases that run as the tick begins: a revoked one runs until it ends."""
     for job, lease in world.leases():
-        count_lease(found, job, lease.place)
+        count_lease(found, job, lease.places)
 
 
-def count_lease(found: Pass, job: Job, place: Place) -> None:
-    """One more lease of this group, and of this account on each label of the place."""
-    found.group_counts[group_of(job)] = found.group_counts.get(group_of(job), 0) + 1
-    for label in place.labels.items():
-        key = (job.account, label)
-        found.label_counts[key] = found.label_counts.get(key, 0) + 1
+def count_lease(found: Pass, job: Job, places: list[Place]) -> None:
+    """One more lease of this group for each place, and of this account on each label of the place."""
+    found.group_counts[group_of(job)] = found.group_counts.get(group_of(job), 0) + len(places)
+    for place in places:
+        for label in place.labels.items():
+            key = (job.account, label)
+            found.label_counts[key] = found.label_counts.get(key, 0) + 1
 
 
 def group_of(job: Job) -> Any:
@@ -140,28 +143,65 @@ def is_at_fanout(world: World, found: Pass, job: Job) -> bool:
     return bool(account and account.max_fanout and found.group_counts.get(group_of(job), 0) >= account.max_fanout)
 
 
-def is_refused_by_label(world: World, found: Pass, job: Job, place: Place) -> bool:
-    """Whether any limit for a label that the place has, by exact name, is reached."""
+def is_refused_by_label(world: World, found: Pass, job: Job, place: Place, others: Sequence[Place] = ()) -> bool:
+    """Whether any limit for a label that the place has, by exact name, is reached; `others`: the places that the job
+    takes, too.
+    """
     account = world.account_of(job)
     return account is not None and any(
-        found.label_counts.get((job.account, (name, place.labels[name])), 0) >= limit
+        found.label_counts.get((job.account, (name, place.labels[name])), 0)
+        + sum(other.labels.get(name) == place.labels[name] for other in others)
+        >= limit
         for name, limit in account.per_label_task_limits.items()
         if name in place.labels
     )
 
 
-def is_idle(world: World, place: Place) -> bool:
-    """Ready, uncordoned, with room that is neither held nor claimed."""
+def count_room(world: World, place: Place, *, later: bool = False) -> int:
+    """How many more instances a place takes: none, unless it is ready and uncordoned. What is held or claimed is no
+    room. `later`: when what is revoking there has ended.
+    """
     if place.cordoned or place.stranger:
-        return False
-    there = [lease.state for _, lease in world.leases() if lease.place is place]
-    return there.count("held") + max(there.count("revoking"), there.count("claimed")) < place.room
+        return 0
+    claimed = world.count_on(place, "claimed")
+    leaving = 0 if later else world.count_on(place, "revoking")
+    return place.room - world.count_on(place, "held") - max(leaving, claimed)
 
 
-def may_be_at(world: World, found: Pass, job: Job, place: Place) -> bool:
+def is_idle(world: World, place: Place) -> bool:
+    """It has room for one more."""
+    return count_room(world, place) > 0
+
+
+def may_be_at(world: World, found: Pass, job: Job, place: Place, others: Sequence[Place] = ()) -> bool:
     """Its labels and its account's per-label limits."""
     fits = job.system == place.system and has(place, job.labels)
-    return fits and not is_refused_by_label(world, found, job, place)
+    return fits and not is_refused_by_label(world, found, job, place, others)
+
+
+def find_places(
+    world: World, found: Pass, job: Job, first: Place, opened: Sequence[Place] = (), *, is_preferred: bool = False
+) -> list[Place] | None:
+    """The first instance goes on this place, each other one on the first idle place in slot order on which it may be.
+    None: they have not all a place. `opened`: places that are idle as soon as what is revoking there has ended.
+    """
+    places: list[Place] = []
+    for each in [first, *range(1, job.count)]:
+        place = next(
+            (
+                place
+                for place in ([first] if each is first else world.places)
+                if (place in opened or is_idle(world, place))
+                and count_room(world, place, later=bool(opened)) > places.count(place)
+                and may_be_at(world, found, job, place, places)
+                and (has(place, job.prefers) or not is_preferred)
+            ),
+            None,
+        )
+        if place is None:
+            return None
+        places.append(place)
+    return places
 
 
 def those_of(world: World, found: Pass, level: int) -> list[Job]:
@@ -183,39 +223,52 @@ def place_all(world: World, found: Pass, level: int) -> None:
     for is_preferred in (True, False):
         for place in world.places:
             while is_idle(world, place):
-                job = next(
-                    (
-                        job
-                        for job in those_of(world, found, level)
-                        if may_be_at(world, found, job, place) and (has(place, job.prefers) or not is_preferred)
-                    ),
-                    None,
-                )
-                if job is None:
+                match = find_match(world, found, level, place, is_preferred=is_preferred)
+                if match is None:
                     break
-                assign(world, found, job, Lease(place, level, read_levels(None), world.now, world.now))
+                job, places = match
+                assign(world, found, job, Lease(places, level, read_levels(None), world.now, world.now))
+
+
+def find_match(
+    world: World, found: Pass, level: int, place: Place, opened: Sequence[Place] = (), *, is_preferred: bool = False
+) -> tuple[Job, list[Place]] | None:
+    """The first job in the order that a place takes, and the places of all its instances."""
+    for job in those_of(world, found, level):
+        places = find_places(world, found, job, place, opened, is_preferred=is_preferred)
+        if places is not None:
+            return job, places
+    return None
 
 
 def assign(world: World, found: Pass, job: Job, lease: Lease) -> None:
     """The job runs there from now on."""
     job.phase, job.lease = "leased", lease
     found.placed.add(job.name)
-    count_lease(found, job, lease.place)
+    count_lease(found, job, lease.places)
     record_assigned(found, job, lease)
 
 
 def record_assigned(found: Pass, job: Job, lease: Lease) -> None:
     """Add the decision of an assignment."""
-    leases = [{"component": "main", "slot": lease.place.name}]
+    names = ["main"] if job.count == 1 else [f"main.{index}" for index in range(job.count)]
+    leases = [{"component": name, "slot": place.name} for name, place in zip(names, lease.places, strict=True)]
     found.lines.append({"do": "assign", "reservation": job.name, "leases": leases, "level": lease.level})
 
 
 def assign_claims(world: World, found: Pass) -> None:
     """With a grace period: a claim is assigned in the first tick after the victim or the grace period has ended."""
-    for job, lease in world.leases():
-        if lease.state == "claimed" and len(world.on(lease.place, "held", "revoking")) < lease.place.room:
+    claims = [(job, lease) for job, lease in world.leases() if lease.state == "claimed"]
+    awaited: list[Place] = []
+    for job, lease in sorted(claims, key=lambda each: (each[1].assigned_at, each[0].number)):
+        room = {place: place.room - world.count_on(place, "held", "revoking") for place in lease.places}
+        has_room = all(room[place] >= lease.places.count(place) for place in lease.places)
+        is_open = not any(place.cordoned or place.stranger or place in awaited for place in lease.places)
+        if has_room and is_open:
             job.phase, lease.state, lease.assigned_at = "leased", "held", world.now
             record_assigned(found, job, lease)
+        else:
+            awaited += lease.places
 
 
 def relevel(world: World, found: Pass, p: int) -> None:
@@ -223,68 +276,142 @@ def relevel(world: World, found: Pass, p: int) -> None:
     for account in sorted(world.accounts.values(), key=lambda each: each.name):
         own = [(job, lease) for job, lease in world.running() if world.account_of(job) is account]
         balance = account.balance[p]
-        net = account.charge_rate[p] - sum(lease.level == p for _, lease in own)
+        net = account.charge_rate[p] - sum(len(lease.places) for _, lease in own if lease.level == p)
         movable = by_cost(world, [(job, lease) for job, lease in own if lease.state == "held"])
         if balance < -600 and net < 0:
-            move([each for each in movable if each[1].level == p][: ceil(-net)], p + 1, found)
+            move([each for each in movable if each[1].level == p], ceil(-net), p + 1, found)
         if balance > 600 and net > 0:
             dearest = by_cost(world, [each for each in movable if each[1].level > p], dearest_first=True)
-            move(dearest[: ceil(net)], p, found)
+            move(dearest, ceil(net), p, found)
 
 
 def by_cost(world: World, leases: list[tuple[Job, Lease]], *, dearest_first: bool = False) -> list[tuple[Job, Lease]]:
     """Cheapest cost first (lexicographic from level 0), then slot order."""
-    ordered = sorted(leases, key=lambda each: (world.order(each[1].place), each[0].number))
+    ordered = sorted(leases, key=lambda each: (min(map(world.order, each[1].places)), each[0].number))
     return sorted(ordered, key=lambda each: each[1].cost, reverse=dearest_first)
 
 
-def move(leases: list[tuple[Job, Lease]], to: int, found: Pass) -> None:
-    """Relevel changes neither cost nor balance."""
+def move(leases: list[tuple[Job, Lease]], least: int, to: int, found: Pass) -> None:
+    """The first of them, until at least this many instances have moved. Relevel changes neither cost nor balance."""
+    moved = 0
     for job, lease in leases:
+        if moved >= least:
+            return
         found.lines.append({"do": "relevel", "reservation": job.name, "from": lease.level, "to": to})
         lease.level = to
+        moved += len(lease.places)
 
 
 def preempt(world: World, found: Pass, p: int) -> None:
     """4: for each victim slot in turn the first unplaced reservation that may and can pay takes it."""
     barred = {job.account for job, lease in world.running() if lease.level > p and job.account}
-    for victim, lease in by_cost(world, [each for each in world.running() if may_be_victim(world, *each, p)]):
-        if lease.place.name in found.preempted:
-            continue
+    tried = set(found.preempted)
+    while choices := [place for place in world.places if place.name not in tried and list_victims(world, place, p)]:
+        place = min(choices, key=lambda each: rank_of(world, each, p))
+        tried.add(place.name)
         for job in those_of(world, found, p):
             account = world.account_of(job)
-            allowed = job.account not in barred and may_be_at(world, found, job, lease.place)
-            if account and allowed and lease.cost < account.balance:
-                take_over(world, found, job, account, victim, p)
+            allowed = job.account not in barred and all(
+                may_be_at(world, found, job, place, [place] * others) for others in range(job.count)
+            )
+            victims = choose_victims(world, job, place, p) if account and allowed else []
+            if account and victims and sum_costs(victims) < account.balance:
+                take_over(world, found, job, account, victims, place, p)
                 break
 
 
-def may_be_victim(world: World, job: Job, lease: Lease, p: int) -> bool:
-    """Work of a worse level that holds its slot, is preemptible, and has run for `min_run_time`."""
-    holds = lease.state == "held" and job.preemptible and world.now - lease.assigned_at >= world.min_run_time
-    return holds and lease.level > p and not lease.place.cordoned and not lease.place.stranger
+def rank_of(world: World, place: Place, p: int) -> Any:
+    """The cost of the cheapest victim on a place; of equal ones the number of leases that end with it, then slot
+    order.
+    """
+    lease = list_victims(world, place, p)[0][1]
+    return lease.cost, len(lease.places), world.order(place)
 
 
-def take_over(world: World, found: Pass, job: Job, account: Account, victim: Job, p: int) -> None:
-    """The victim's account gets the whole cost back, the new job's account pays it, and the new lease has it."""
-    lease, paid_back = victim.lease, world.account_of(victim)
+def list_victims(world: World, place: Place, p: int) -> list[tuple[Job, Lease]]:
+    """The work on a place that may be preempted: cheapest first, then with the fewest leases, then in slot order."""
+    found = [(job, lease) for job, lease in world.running() if place in lease.places and may_be_victim(world, job, p)]
+    if place.cordoned or place.stranger:
+        return []
+    ordered = by_cost(world, found)
+    return sorted(ordered, key=lambda each: (each[1].cost, len(each[1].places)))
+
+
+def choose_victims(world: World, job: Job, place: Place, p: int) -> list[tuple[Job, Lease]]:
+    """The fewest jobs whose end makes room there for all instances of the job; of equally few the cheapest, of equally
+    cheap ones those with the fewest leases.
+    """
+    able = list_victims(world, place, p)
+    for size in range(1, len(able) + 1):
+        sets = [
+            list(each)
+            for each in combinations(able, size)
+            if count_room(world, place, later=bool(world.grace)) + sum(lease.places.count(place) for _, lease in each)
+            >= job.count
+        ]
+        if sets:
+            return min(sets, key=lambda each: (sum_costs(each), sum(len(lease.places) for _, lease in each)))
+    return []
+
+
+def sum_costs(victims: Sequence[tuple[Job, Lease]]) -> list[Fraction]:
+    """The costs of victims together."""
+    return [sum((lease.cost[level] for _, lease in victims), Fraction(0)) for level in LEVELS]
+
+
+def may_be_victim(world: World, job: Job, p: int) -> bool:
+    """Work of a worse level that holds its places, is preemptible, and has run for `min_run_time`."""
+    lease = job.lease
     assert lease is not None
+    holds = lease.state == "held" and job.preemptible and world.now - lease.assigned_at >= world.min_run_time
+    return holds and lease.level > p
+
+
+def take_over(
+    world: World, found: Pass, job: Job, account: Account, victims: list[tuple[Job, Lease]], place: Place, p: int
+) -> None:
+    """The victims' accounts get the whole cost back, the new job's account pays it, and the new lease has it."""
+    paid = sum_costs(victims)
     for level in LEVELS:
-        if paid_back:
-            paid_back.balance[level] += lease.cost[level]
-        account.balance[level] -= lease.cost[level]
-    line = {"do": "preempt", "reservation": job.name, "slot": lease.place.name, "victims": [victim.name], "level": p}
-    found.lines.append(line)
-    found.preempted.add(lease.place.name)
-    new = Lease(lease.place, p, list(lease.cost), world.now, world.now)
-    if world.grace:
-        lease.state, lease.until, victim.phase = "revoking", world.now + world.grace, "revoking"
-        new.state, job.lease = "claimed", new
-        found.placed.add(job.name)
-        count_lease(found, job, new.place)
-    else:
-        victim.lease, victim.phase = None, "pending"
+        account.balance[level] -= paid[level]
+        for victim, lease in victims:
+            if paid_back := world.account_of(victim):
+                paid_back.balance[level] += lease.cost[level]
+    names = [victim.name for victim, _ in victims]
+    found.lines.append({"do": "preempt", "reservation": job.name, "slot": place.name, "victims": names, "level": p})
+    found.preempted.add(place.name)
+    freed = [each for each in world.places if each is not place and any(each in old.places for _, old in victims)]
+    for victim, lease in victims:
+        if world.grace:
+            lease.state, lease.until, victim.phase = "revoking", world.now + world.grace, "revoking"
+        else:
+            victim.lease, victim.phase = None, "pending"
+    start(world, found, job, Lease([place] * job.count, p, paid, world.now, world.now))
+    pass_on(world, found, freed, p)
+
+
+def start(world: World, found: Pass, job: Job, new: Lease) -> None:
+    """Assigned at once; with a grace period a claim."""
+    if not world.grace:
         assign(world, found, job, new)
+        return
+    new.state, job.lease = "claimed", new
+    found.placed.add(job.name)
+    count_lease(found, job, new.places)
+
+
+def pass_on(world: World, found: Pass, freed: list[Place], p: int) -> None:
+    """The other places of the victims are offered to the first job that could be matched to an idle place, free of
+    cost; barred accounts, too.
+    """
+    opened = freed if world.grace else []
+    for place in freed:
+        while count_room(world, place, later=bool(opened)) > 0:
+            match = find_match(world, found, p, place, opened)
+            if match is None:
+                break
+            job, places = match
+            start(world, found, job, Lease(places, p, read_levels(None), world.now, world.now))
 
 
 def describe_waiting(world: World, found: Pass) -> dict[str, str]:
@@ -309,6 +436,6 @@ def waiting_code(world: World, found: Pass, job: Job) -> str:
         return "account_limit"
     if idle and all(is_refused_by_label(world, found, job, place) for place in idle):
         return "account_limit"
-    if any(place.cordoned and len(world.on(place, "held", "revoking")) < place.room for place in suited):
+    if any(place.cordoned and world.count_on(place, "held", "revoking") < place.room for place in suited):
         return "cordoned"
     return "no_capacity"

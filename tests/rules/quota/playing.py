@@ -57,17 +57,20 @@ def play_plain(document: Document) -> Iterator[Document]:
 
 
 def describe(world: World) -> Document:
-    """Phases, leases that are held (slot, level, cost up to now), balances."""
-    leases = {}
+    """Phases, leases that are held (slots, level, cost up to now), claims (slots, level), balances."""
+    leases, claims = {}, {}
     for job in world.jobs.values():
+        if job.lease and job.lease.state == "claimed":
+            claims[job.name] = {"slots": sorted(each.name for each in job.lease.places), "level": job.lease.level}
         if job.lease and job.lease.state == "held":
             cost, level = [float(each) for each in job.lease.cost], job.lease.level
             if level in range(5):
-                cost[level] += float(world.now - job.lease.counted_to)
-            leases[job.name] = {"slot": job.lease.place.name, "level": level, "cost": cost}
+                cost[level] += float(world.now - job.lease.counted_to) * len(job.lease.places)
+            leases[job.name] = {"slots": sorted(each.name for each in job.lease.places), "level": level, "cost": cost}
     return {
         "phases": {job.name: job.phase for job in world.jobs.values()},
         "leases": leases,
+        "claims": claims,
         "balances": {name: [float(each) for each in account.balance] for name, account in world.accounts.items()},
     }
 
@@ -114,14 +117,21 @@ def _as_printed(line: Document) -> Document:
 def describe_state(state: Document) -> Document:
     """The state of the contract in the words of `describe`."""
     phases = {each["id"]: each["phase"] for each in state["reservations"]}
+    held: dict[str, Document] = {}
+    claims: dict[str, Document] = {}
+    for slot in state["slots"]:
+        for claim in slot.get("claims", ()):
+            known = claims.setdefault(claim["reservation"], {"slots": [], "level": claim["level"]})
+            known["slots"] = sorted([*known["slots"], slot["id"]])
+        for lease in slot["leases"]:
+            if phases[lease["reservation"]] == "leased":
+                known = held.setdefault(lease["reservation"], {"slots": [], "level": lease["level"], "cost": [0] * 5})
+                known["slots"] = sorted([*known["slots"], slot["id"]])
+                known["cost"] = [a + b for a, b in zip(known["cost"], lease["cost"], strict=True)]
     return {
         "phases": phases,
-        "leases": {
-            lease["reservation"]: {"slot": slot["id"], "level": lease["level"], "cost": list(lease["cost"])}
-            for slot in state["slots"]
-            for lease in slot["leases"]
-            if phases[lease["reservation"]] == "leased"
-        },
+        "leases": held,
+        "claims": claims,
         "balances": {each["id"]: list(each["balance"]) for each in state["accounts"]},
     }
 
@@ -130,11 +140,13 @@ class Leniency:
     """Makes equal what qscheduler's rules leave open.
 
     They give accounts no order (relevel lines that follow each other are compared as a set), and give no order of
-    claims that are assigned in one tick. They give no reason for the wait of a job in the tick that preempted it.
+    claims that are assigned in one tick. They give no reason for the wait of a job in the tick that preempted it, nor
+    for the waits of `gangs`: they have only jobs of one instance.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gangs: set[str]) -> None:
         self._claimants: set[str] = set()
+        self._gangs = gangs
 
     def forgive(self, reported: Document) -> Document:
         """One tick's output, with all that is open made equal."""
@@ -148,7 +160,8 @@ class Leniency:
         preemptions = [line for line in lines if line["do"] == "preempt"]
         self._claimants = (self._claimants | {line["reservation"] for line in preemptions}) - assigned
         victims = {name for line in preemptions for name in line["victims"]}
-        waiting = {name: "preempted" if name in victims else code for name, code in reported["waiting"].items()}
+        unnamed = victims | self._gangs
+        waiting = {name: "waits" if name in unnamed else code for name, code in reported["waiting"].items()}
         return {"decisions": ordered, "waiting": waiting}
 
     def _find_rank(self, line: Document) -> int:
@@ -162,7 +175,9 @@ def compare(
     document: Document, player: Runner | None = None, plain_play: Iterable[Document] | None = None
 ) -> str | None:
     """Describe the first difference, or return None. `plain_play`: the play of the plain scheduler, if it is known."""
-    lenient = {"plain": Leniency(), "engine": Leniency()}
+    submitted = [each for item in document["timeline"] for each in item.get("submit", [])]
+    gangs = {each["id"] for each in (*document["reservations"], *submitted) if "components" in each}
+    lenient = {"plain": Leniency(gangs), "engine": Leniency(gangs)}
     plain_play = play_plain(document) if plain_play is None else plain_play
     for reported, engine in zip(plain_play, play_engine(document, player), strict=True):
         plain = reported | {"ticks": [lenient["plain"].forgive(each) for each in reported["ticks"]]}

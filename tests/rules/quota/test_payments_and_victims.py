@@ -63,9 +63,12 @@ def test_work_on_a_slot_that_the_newcomer_has_declined_is_not_preempted() -> Non
 
 
 @pytest.mark.parametrize(
-    ("grace", "decisions"), [(0, ["r1 takes 1 of r9", "r1 on 1 at 0"]), (60, ["r1 takes 1 of r9 by 60"])]
+    ("grace", "decisions"),
+    [(0, ["r1 takes 1 of r9", "r1 on 1 at 0", "r2 on 2 at 0"]), (60, ["r1 takes 1 of r9 by 60", "r2 claims 2 at 0"])],
 )
-def test_work_on_two_slots_is_preempted_once(grace: float, decisions: list[str]) -> None:
+def test_work_on_two_slots_is_preempted_once_and_its_other_slot_goes_to_the_next_reservation(
+    grace: float, decisions: list[str]
+) -> None:
     leases = (a_running_lease(1, 5, component="x"), a_running_lease(2, 5, component="y"))
     components = (a_component("x"), a_component("y"))
     both = runs("r9", leases[0], components=components, leases=leases)

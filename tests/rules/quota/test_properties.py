@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.view import View
+from scheduler.model.decisions import Assign, Claim, Preempt
+from scheduler.model.slots import Slot
+from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
 from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import read_scenario
+from tests.builders import NOW, a_component, a_lease
 from tests.rules.quota.generator import make_scenario
 from tests.rules.quota.playing import RestartedPlayer, compare, play_engine
+from tests.rules.quotas import a_host, an_account, levels, quota_rules, runs, waits
 
 Document = dict[str, Any]
 SEEDS = range(1000, 1030)
@@ -62,8 +66,11 @@ def _sum_of_balances(state: Document) -> Fraction:
     return sum((Fraction(each) for balance in state["balances"].values() for each in balance), Fraction(0))
 
 
-def _count_paid(state: Document, claimed: dict[str, int]) -> int:
-    return sum(level < 5 for level in [*(lease["level"] for lease in state["leases"].values()), *claimed.values()])
+def _count_paid(state: Document) -> int:
+    """A claim is paid for as a lease is."""
+    return sum(
+        len(each["slots"]) for each in (*state["leases"].values(), *state["claims"].values()) if each["level"] < 5
+    )
 
 
 @pytest.mark.parametrize("grace", [0, 4])
@@ -78,23 +85,15 @@ def test_between_accounts_the_sum_of_balances_changes_only_by_recharge_and_charg
             for each in account.get("charge_rate", [])
         )
         before, paid, at = None, 0, Fraction(0)
-        claimed: dict[str, int] = {}
         for instant in play_engine(document):
             lines = [line for each in instant["ticks"] for line in each["decisions"]]
             elapsed = Fraction(instant["at"]) - at
             total = _sum_of_balances(instant["state"])
             if before is not None:
                 assert total == before + elapsed * (rate - paid), f"scenario {number} at {instant['at']}"
-            claimed = _follow_claims(claimed, lines, instant["state"])
-            before, paid, at = total, _count_paid(instant["state"], claimed), Fraction(instant["at"])
+            before, paid, at = total, _count_paid(instant["state"]), Fraction(instant["at"])
             preempted += sum(line["do"] == "preempt" for line in lines)
     assert preempted > len(SEEDS) / 2
-
-
-def _follow_claims(claimed: dict[str, int], lines: list[Document], state: Document) -> dict[str, int]:
-    """Return the jobs that paid for a place and wait for its holder to end, with the level."""
-    found = claimed | {line["reservation"]: line["level"] for line in lines if line["do"] == "preempt"}
-    return {name: level for name, level in found.items() if state["phases"][name] == "pending"}
 
 
 def _list_preemptions(document: Document) -> Iterator[tuple[int, list[int]]]:
@@ -118,13 +117,55 @@ def test_no_lease_is_preempted_by_an_equal_or_worse_level() -> None:
     assert len(found) > len(SEEDS) / 2
 
 
+def _make_crowd(random: Random) -> tuple[dict[str, Slot], list[Row]]:
+    """Full hosts, on which free gangs run, and reservations of accounts that can pay. Return hosts and other rows."""
+    hosts: dict[str, Slot] = {
+        f"hosts-{n}": a_host(n, {"x": "1"} if random.random() < 0.5 else {}) for n in range(1, 10)
+    }
+    rows: list[Row] = [an_account("A", 9), an_account("B", 0, 9), an_account("C", 9)]
+    free = random.sample(sorted(hosts), len(hosts))
+    while free:
+        count = min(random.choice((1, 1, 2, 3, 4)), len(free))
+        parts = [a_component(f"c{n}") for n in range(count)]
+        cost = levels(0, 0, random.choice((0, 0, 1)))
+        leases = tuple(a_lease(free.pop(), component=part.name, level=5, cost=cost, charged_at=NOW) for part in parts)
+        account = "C" if random.random() < 0.05 else None
+        rows.append(runs(f"r{50 + len(rows)}", leases[0], account=account, components=tuple(parts), leases=leases))
+    for n in range(random.randint(1, 8)):
+        labels = {"x": "1"} if random.random() < 0.4 else {}
+        rows.append(waits(f"r{n}", random.choice("AABCC"), labels=labels))
+    return hosts, rows
+
+
+@pytest.mark.parametrize("grace", [0, 30])
+def test_nothing_is_preempted_for_a_reservation_that_could_be_on_a_slot_which_the_same_step_freed(grace: float) -> None:
+    random, passed_on = Random(44), 0
+    for _ in range(300):
+        hosts, rows = _make_crowd(random)
+        view = View([*hosts.values(), *rows])
+        freed, level = list[str](), 0
+        for decision in plan(view, quota_rules(preemption_grace=grace), NOW).decisions:
+            assert isinstance(decision, Assign | Claim | Preempt)
+            if decision.level != level:
+                freed, level = [], decision.level or 0
+            required = view.reservations[decision.reservation].request.labels
+            if isinstance(decision, Preempt):
+                assert not any(required.items() <= view.slots[slot].labels.items() for slot in freed)
+                ended = [lease.slot for name in decision.victims for lease in view.reservations[name].leases]
+                freed += [slot for slot in ended if slot != decision.slot]
+            else:
+                passed_on += any(lease.slot in freed for lease in decision.leases)
+                freed = [slot for slot in freed if slot not in {lease.slot for lease in decision.leases}]
+    assert passed_on > 100
+
+
 def test_no_slot_has_more_leases_than_its_limit() -> None:
     for number in SEEDS:
         document = _without(_scenario(number), "confirm")
         pools = document["config"]["pools"]
         room = {slot["id"]: pools[slot["pool"]]["max_leases_per_slot"] for slot in document["slots"]}
         for instant in play_engine(document):
-            held = Counter(lease["slot"] for lease in instant["state"]["leases"].values())
+            held = Counter(slot for lease in instant["state"]["leases"].values() for slot in lease["slots"])
             assert all(count <= room[name] for name, count in held.items()), f"scenario {number} at {instant['at']}"
 
 
@@ -142,10 +183,11 @@ def test_per_label_limits_are_never_exceeded() -> None:
             counts = Counter(
                 (accounts[name], label)
                 for name, lease in instant["state"]["leases"].items()
-                for label in labels[lease["slot"]].items()
+                for slot in lease["slots"]
+                for label in labels[slot].items()
             )
             for line in (line for each in instant["ticks"] for line in each["decisions"] if line["do"] == "assign"):
-                for label in labels[line["leases"][0]["slot"]].items():
+                for label in (label for lease in line["leases"] for label in labels[lease["slot"]].items()):
                     limit = {"base": 1, "disk": 2}[label[0]]
                     assert counts[accounts[line["reservation"]], label] <= limit, (
                         f"scenario {number} at {instant['at']}"

@@ -18,7 +18,8 @@ def submit(world: World, asked: list[dict[str, Any]]) -> None:
 def add_job(world: World, given: dict[str, Any], created_at: Fraction) -> Job:
     """A reservation as a scenario writes it."""
     kept = {name: given[name] for name in ("labels", "prefers", "account", "preemptible", "priority") if name in given}
-    job = Job(given["id"], len(world.jobs), given["system"], created_at, **kept)
+    [component] = given.get("components", [{}])
+    job = Job(given["id"], len(world.jobs), given["system"], created_at, count=component.get("count", 1), **kept)
     world.jobs[job.name] = job
     return job
 
@@ -51,12 +52,12 @@ def confirm(world: World, name: str, slot: str) -> None:
         place.stranger = True
         return
     known = job.lease
-    if known and known.place is not place:
+    if known and place not in known.places:
         end_lease(world, job)
         count_cost(known, world.now)
-        job.lease = Lease(place, known.level, known.cost, world.now, known.assigned_at)
+        job.lease = Lease([place], known.level, known.cost, world.now, known.assigned_at)
     elif known is None:
-        job.lease = Lease(place, level_of(world, job), read_levels(None), world.now, world.now)
+        job.lease = Lease([place], level_of(world, job), read_levels(None), world.now, world.now)
     assert job.lease
     job.phase, job.lease.confirmed = "leased", True
 
@@ -122,7 +123,11 @@ def put_place(world: World, given: dict[str, Any], pool: dict[str, Any]) -> None
     for each in given.get("leases", []):
         job = world.jobs[each["reservation"]]
         cost, level = read_levels(each.get("cost")), each.get("level", 5)
-        job.phase, job.lease = "leased", Lease(place, level, cost, world.now, world.now, confirmed=True)
+        if job.lease:  # another instance of the job
+            job.lease.places.append(place)
+            job.lease.cost = [a + b for a, b in zip(job.lease.cost, cost, strict=True)]
+        else:
+            job.phase, job.lease = "leased", Lease([place], level, cost, world.now, world.now, confirmed=True)
 
 
 def set_priority(world: World, name: str, priority: float) -> None:

@@ -1,0 +1,1 @@
+"""Scenario files, each with the decisions that a rule of the pages leads to."""
