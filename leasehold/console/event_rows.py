@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from leasehold.console.page import format_amount, format_span
+from leasehold.console.page import format_span
 from leasehold.texts.event_sentences import describe_event, name_source
+from leasehold.texts.values import format_amount
 from scheduler.model.events import Event
 
 EVENTS: Final = "events"

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
-from leasehold.console.page import format_amount, format_span
+from leasehold.console.page import format_span
 from leasehold.console.slot_life import Describe
+from leasehold.texts.values import format_amount
 from scheduler.model.costs import find_present_price
 from scheduler.model.reservations import Lease
 from scheduler.model.slots import Slot

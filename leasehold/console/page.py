@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute
 
 from leasehold.common.visible import escape_json, make_visible
 from leasehold.errors import Fault, Refused
+from leasehold.texts.values import format_amount
 from leasehold.web.backend import Backend
 from leasehold.web.caller import Caller
 
@@ -211,15 +212,6 @@ def format_span(seconds: float | None) -> str:
             count, rest = divmod(whole, size)
             return f"{count} {unit} {rest // minor_size} {minor}"
     return f"{whole // 60} min" if whole >= 60 else f"{whole} s"  # noqa: PLR2004 - a minute
-
-
-def format_amount(amount: float) -> str:
-    """Return an amount of a resource with two decimals at most: `4`, `0.5`, `1,234.57`. `amount` of console.js returns
-    the same.
-    """
-    if 0 < abs(amount) < _LEAST_SHOWN:
-        return "<0.01" if amount > 0 else ">-0.01"
-    return f"{amount:,.2f}".rstrip("0").removesuffix(".")
 
 
 def format_dollars(amount: float) -> str:

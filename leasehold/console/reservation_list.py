@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from leasehold.client.models import list_phases
-from leasehold.console.page import format_amount
+from leasehold.texts.values import format_amount
 from leasehold.web.followed_view import FollowedView
 from leasehold.web.reservation_match import ReservationMatch
 from scheduler.model.reservations import PublicRequest, PublicReservation, Reservation

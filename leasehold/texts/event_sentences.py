@@ -5,7 +5,7 @@ and refused messages.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from leasehold.texts.values import show_levels, show_time
+from leasehold.texts.values import show_cost, show_time
 
 if TYPE_CHECKING:
     from scheduler.model.events import Event
@@ -60,7 +60,7 @@ def _find_sentence(event: "Event") -> str:
 def _describe_victim(detail: Mapping[str, Any]) -> str:
     payer = f" of account {detail['account']}" if detail.get("account") else ""
     text = f"preempted by {detail['by']}{payer}, which pays at {_name(detail['level'])}"
-    text += f": it ran at {_name(detail['ran_at'])} and had used {show_levels(detail['cost'])}"
+    text += f": it ran at {_name(detail['ran_at'])} and had used {show_cost(detail['cost'])}"
     return text + _describe_deadline("; its holder must release it by {}", detail)
 
 
@@ -68,7 +68,7 @@ def _describe_preemptor(name: str, detail: Mapping[str, Any]) -> str:
     verb = "preempted" if name == "reservation_leased" else "preempts"
     text = f"{verb} {', '.join(detail['preempted'])} on {detail['slot']} at {_name(detail['level'])}"
     if detail.get("account"):
-        text += f": account {detail['account']} pays for what they had used, {show_levels(detail['cost'])}"
+        text += f": account {detail['account']} pays for what they had used, {show_cost(detail['cost'])}"
     return text + _describe_deadline("; it is free at {} at the latest", detail)
 
 

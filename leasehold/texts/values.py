@@ -7,6 +7,7 @@ from typing import Final
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
+_LEAST_SHOWN: Final = 0.005
 
 
 def show_seconds(seconds: float) -> str:
@@ -21,6 +22,22 @@ def show_seconds(seconds: float) -> str:
 def show_time(at: float) -> str:
     """Return a time in seconds since the epoch as text in UTC, like 2026-11-21T14:00:00Z."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def format_amount(amount: float) -> str:
+    """Return an amount of a resource with two decimals at most: `4`, `0.5`, `1,234.57`. `amount` of console.js returns
+    the same.
+    """
+    if 0 < abs(amount) < _LEAST_SHOWN:
+        return "<0.01" if amount > 0 else ">-0.01"
+    return f"{amount:,.2f}".rstrip("0").removesuffix(".")
+
+
+def show_cost(cost: Iterable[float]) -> str:
+    """Return the cost of a lease by paid level in words, like `0.74 of level 2`."""
+    return " and ".join(f"{format_amount(amount)} of level {level}" for level, amount in enumerate(cost) if amount) or (
+        "nothing"
+    )
 
 
 def show_levels(amounts: Iterable[float]) -> str:

@@ -117,5 +117,12 @@
       ...[...table.querySelectorAll("tbody td:not([colspan], .pick)")].filter((each) => isShown(each) && each.textContent.trim() && !each.dataset.label).map(name),
     ]);
 
-  window.pageChecks = { cards, structure, ids, labels, unreachable, stops, mark, missed, contrasts, width };
+  // Lines to copy are whole, since a finger does not find what scrolls sideways. What a chip has on hover is also a text
+  // for screen readers.
+  const texts = () => [
+    ...shown("pre").filter((each) => each.scrollWidth > each.clientWidth).map((each) => `cut: ${name(each)}`),
+    ...shown(".badge[title]").filter((each) => !document.getElementById(each.getAttribute("aria-describedby"))?.textContent.includes(each.title) && !each.textContent.includes(each.title)).map((each) => `on hover only: ${name(each)}`),
+  ];
+
+  window.pageChecks = { texts, cards, structure, ids, labels, unreachable, stops, mark, missed, contrasts, width };
 })();

@@ -123,7 +123,7 @@ def test_texts_have_contrast_and_no_page_is_wider_than_its_window(window: Window
     found = {}
     for path in PAGES:
         show(window, path, width=400, dark=dark)
-        found[path] = check(window, "contrasts", "width", "cards")
+        found[path] = check(window, "contrasts", "width", "cards", "texts")
     assert {path: faults for path, faults in found.items() if faults} == {}
     expected = [line for line in window.errors() if "/no-such-page" not in line]
     assert expected == []

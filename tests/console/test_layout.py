@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from leasehold.console.page import format_ago, format_amount, format_dollars, format_time, format_utc
+from leasehold.console.page import format_ago, format_dollars, format_time, format_utc
+from leasehold.texts.values import format_amount
 from tests.builders import a_reservation, a_slot
 from tests.console.chromium import open_window
 from tests.console.conftest import MakeConsole

@@ -66,11 +66,15 @@ def plain(text: str) -> str:
     ("path", "text"),
     [
         ("/money", "No machine has run in this span"),
-        ("/money", "There are no budgets. [budgets.NAME] in leasehold.toml"),
-        ("/offers", "No pool launches machines. [[pools.NAME.offerings]] in leasehold.toml"),
+        ("/money", "leasehold reserve --system x86_64-linux --cpus 2 --wait 60"),
+        ("/money", "leasehold rules set budgets.all.per_day=40"),
+        ("/offers", "leasehold config init --minimal leasehold apply leasehold.toml"),
+        ("/doctor", "leasehold doctor"),
+        ("/accounts", "leasehold accounts set ci --charge-rate 0,1"),
+        ("/events", "leasehold reserve --system x86_64-linux --cpus 2 --wait 60"),
     ],
 )
-def test_an_empty_page_names_what_to_configure(path: str, text: str, console: Console) -> None:
+def test_an_empty_page_teaches_its_first_command(path: str, text: str, console: Console) -> None:
     answer = console.entered().get(path)
     assert answer.status == 200
     assert text in plain(answer.text)
@@ -83,16 +87,20 @@ def test_money_has_the_sums_of_the_ledger_by_each_way(console: Console) -> None:
         a_cost(pool="linux", account="", dollars=0.5, kind="idle", seconds=7200.0, unpriced=3600.0),
         a_cost(pool="mac", account="nightly", dollars=40.0, kind="booting"),
         a_cost(pool="tier", account="", dollars=0.25, kind="stopped"),
+        a_cost(pool="bill", account="", dollars=1.0, kind="adjusted", seconds=0.0),
     )
     browser = console.entered()
     by_pool = plain(browser.get("/money").text)
-    assert "$42.75 since" in by_pool
+    assert "$43.75 since" in by_pool
+    # What AWS bills beside the price of a time has no time.
+    assert "bill $1.00 $1.00 0 s" in by_pool
+    assert "$1.00 adjusted: what AWS bills more or less" in by_pool
     assert "tier $0.25 $0.25" in by_pool
-    assert "Hour (UTC) Used Booting Idle Draining Interrupted Stopped" in by_pool
+    assert "Hour (UTC) Used Booting Idle Draining Interrupted Stopped Adjusted" in by_pool
     assert "mac $40.00 $40.00" in by_pool
     assert "linux $2.00 $0.50 $2.50 2 h 15 min 1 h 0 min" in by_pool
     assert "ci $2.00 $2.00" in plain(browser.get("/money?by=account").text)
-    assert "no account $0.50 $0.25 $0.75" in plain(browser.get("/money?by=account&span=7d").text)
+    assert "no account $0.50 $0.25 $1.00 $1.75" in plain(browser.get("/money?by=account&span=7d").text)
     by_use = plain(browser.get("/money?by=kind&span=30d").text)
     assert by_use.index("booting $40.00") < by_use.index("used $2.00")
     # A wrong choice in the address is the usual one.
@@ -323,7 +331,7 @@ def test_fleet_shows_the_lives_by_the_rules_in_force(make_console: MakeConsole) 
     text = browser.get("/fleet").text
     rows = [plain(each) for each in re.findall(r'<tr>\s*<th scope="row">.*?</tr>', text, re.DOTALL)]
     assert "spot 2 min" in rows[0]  # The image of the pool is not repeated.
-    assert "spot ami-1 drifted 2 h 0 min to be replaced" in rows[1]
+    assert "spot ami-1 drifted in image 2 h 0 min to be replaced because it has drifted and it is too old" in rows[1]
     panel = plain(browser.get("/fleet/slot/linux-2").text)
     assert "Age of the machine 2 h 0 min Differs from the pool in image Image ami-1" in panel
     assert "To be replaced yes because it has drifted and it is too old" in panel

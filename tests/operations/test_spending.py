@@ -141,10 +141,13 @@ class TestPreemptions:
         preempt = Preempt(reservation="new", slot="linux-1", victims=("old",), level=0, leases=LEASES)
         carry_out(harness, preempt, Assign(reservation="new", leases=LEASES, level=0))
         assert describe_events(harness, "reservation_pending") == [
-            "preempted by new of account ci, which pays at level 0: it ran at level 2 and had used 0 0 10 0 0  term=1"
+            (
+                "preempted by new of account ci, which pays at level 0: it ran at level 2 and had used 10 of level 2"
+                "  term=1"
+            )
         ]
         assert describe_events(harness, "reservation_leased")[0].startswith(
-            "preempted old on linux-1 at level 0: account ci pays for what they had used, 0 0 10 0 0  "
+            "preempted old on linux-1 at level 0: account ci pays for what they had used, 10 of level 2  "
         )
 
     def test_with_a_grace_the_events_name_the_deadline(self) -> None:
@@ -158,11 +161,11 @@ class TestPreemptions:
             describe_events(harness, "reservation_claimed"),
         )
         assert victim == (
-            "preempted by new of account ci, which pays at level 0: it ran at the free level and had used 0 0 0 0 0;"
+            "preempted by new of account ci, which pays at level 0: it ran at the free level and had used nothing;"
             " its holder must release it by 2027-01-15T08:00:00Z  term=1"
         )
         assert claiming == (
-            "preempts old on linux-1 at level 0: account ci pays for what they had used, 0 0 0 0 0;"
+            "preempts old on linux-1 at level 0: account ci pays for what they had used, nothing;"
             " it is free at 2027-01-15T08:00:00Z at the latest  term=1"
         )
 

@@ -68,6 +68,20 @@
     toast.timer = setTimeout(() => place.classList.remove("shown"), 6000);
   }
 
+  // A button with data-copy copies the text before it.
+  document.addEventListener("click", async (event) => {
+    const place = event.target.closest("[data-copy]")?.previousElementSibling;
+    if (!place) return;
+    try {
+      await navigator.clipboard.writeText(place.textContent);
+      toast("Copied.");
+    } catch {
+      // A page that came without TLS has no clipboard: the text is selected, so that a key copies it.
+      getSelection().selectAllChildren(place);
+      toast(document.execCommand("copy") ? "Copied." : "The text is selected: copy it with the keyboard.");
+    }
+  });
+
   document.addEventListener("htmx:sendError", () => toast("The console does not answer. Nothing was changed."));
   document.addEventListener("htmx:responseError", (event) => {
     const status = event.detail.xhr.status;

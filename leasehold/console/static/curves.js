@@ -9,8 +9,8 @@
   const data = JSON.parse(source.textContent);
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
-  const strokes = ["--accent", "--info", "--warn", "--bad", "--muted"].map(colour);
-  const dashes = [[], [6, 3], [2, 3], [8, 3, 2, 3], [1, 4]];
+  const strokes = ["--accent", "--info", "--warn", "--bad", "--muted", "--good", "--text", "--line-strong"].map(colour);
+  const dashes = [[], [6, 3], [2, 3], [8, 3, 2, 3], [1, 4], [10, 4], [4, 2], [3, 6]];
   const surface = colour("--surface");
   const mix = (stroke) => `color-mix(in srgb, ${stroke} 35%, ${surface})`;
   // Every page shows times in UTC, and a day as YEAR-MONTH-DAY. The columns: the least step, the label, and what is added
@@ -23,7 +23,7 @@
     within(1, "{HH}:{mm}:{ss}"),
   ];
   const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
-  const named = data.series.map((each, index) => ({ ...each, stroke: strokes[index % 5], dash: dashes[index % 5] }));
+  const named = data.series.map((each, index) => ({ ...each, stroke: strokes[index % strokes.length], dash: dashes[index % dashes.length] }));
   // The curve of a kind has the sum up to it, and its area is painted before those below it. The legend has its own value.
   const sums = data.at.map(() => 0);
   const drawn = named.map((each) => (data.stacked ? { ...each, sums: each.values.map((value, index) => (sums[index] += value)) } : each));
