@@ -177,6 +177,7 @@ class Signals:
     def __init__(self, group: CommandGroup) -> None:
         self._group = group
         self._is_passing = False
+        self._stopped_by: int | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -191,9 +192,12 @@ class Signals:
 
     def pass_on(self) -> None:
         """From now on, send each signal that asks this process to end, and the SIGTSTP of Ctrl-Z, to the leased
-        command. Stopped is no longer raised.
+        command. Stopped is no longer raised, except here if such a signal came before.
         """
         self._is_passing = True
+        if self._stopped_by is not None:
+            # It was raised within code that drops every exception, like a destructor.
+            raise Stopped(self._stopped_by)
         self._handle((signal.SIGTSTP,))
 
     def _handle(self, numbers: Iterable[int]) -> None:
@@ -203,6 +207,7 @@ class Signals:
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         if not self._is_passing:
+            self._stopped_by = number
             raise Stopped(number)
         self._group.send(number)
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,7 @@ from leasehold.cli.interrupts import list_ending
 from leasehold.cli.output import print_thing
 from leasehold.cli.root import app, example
 from leasehold.client.discovery import FOLDER, RUN_FILE, find_running, is_locked, read_running
+from leasehold.common.marks import Mark
 from leasehold.errors import UntrustedFolder
 from leasehold.private_files import make_private_folder, open_private
 from leasehold.process_identity import is_running, send_signal
@@ -74,7 +74,7 @@ def up(
         try:
             while not start.done() and not ended.wait(_POLL_SECONDS):
                 pass
-            if not ended.is_set():
+            if not ended.is_set:
                 start.result()
                 _print_running(stack, time.monotonic() - began)
                 ended.wait()
@@ -101,11 +101,11 @@ def _find_other() -> "RunningStack | None":
         time.sleep(_POLL_SECONDS)
 
 
-def _stop_on_signals() -> threading.Event:
-    ended = threading.Event()
+def _stop_on_signals() -> Mark:
+    ended = Mark()
 
     def end(_number: int, _frame: "FrameType | None") -> None:
-        if ended.is_set():
+        if ended.is_set:
             # The second signal: exit at once. The reaper, a process that outlives this one, ends the rest.
             os._exit(INTERRUPTED)
         ended.set()

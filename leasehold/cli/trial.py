@@ -1,7 +1,6 @@
 """`leasehold doctor --launch-one POOL`: launch one machine for real, and print its phases and its cost."""
 
-import signal
-from types import FrameType
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -26,18 +25,15 @@ def try_launch(pool: str, *, as_json: bool) -> None:
     """Launch one machine of `pool`, wait until it is ready, end it, and print what happened. Raises CommandError if the
     machine did not get ready or may still run.
     """
-    trials, is_interrupted, refused = _prepare(pool, as_json=as_json), False, list[str]()
+    trials, refused = _prepare(pool, as_json=as_json), list[str]()
     for left, (launch, offer) in enumerate(trials, 1 - len(trials)):
         if not as_json:
             typer.echo(_announce(offer))
         try:
-            with handling([each for each in list_ending() if each != signal.SIGINT], _interrupt):
-                launch.run()
-        except KeyboardInterrupt:
-            is_interrupted = True
+            _run(launch)
         finally:
             show_progress("")
-        if launch.lacks is None or not left or is_interrupted:
+        if launch.lacks is None or not left or launch.is_interrupted:
             break
         refused.append(f"{offer.key}: {launch.lacks}")
         print_error(one_line(f"warning: EC2 launches no {refused[-1]}; the next offering is tried"))
@@ -46,11 +42,13 @@ def try_launch(pool: str, *, as_json: bool) -> None:
         print_json(trial)
     elif trial.phases:
         typer.echo(_sum_up(trial))
-    _raise_problem(trial, is_interrupted=is_interrupted)
+    _raise_problem(trial, is_interrupted=launch.is_interrupted)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _run(launch: "TrialLaunch") -> None:
+    # A second signal leaves the launch by KeyboardInterrupt.
+    with suppress(KeyboardInterrupt), handling(list_ending(), lambda _number, _frame: launch.interrupt()):
+        launch.run()
 
 
 def _prepare(pool: str, *, as_json: bool) -> "list[tuple[TrialLaunch, Offer]]":

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from leasehold.common.marks import Mark
 from leasehold.doctor.remedies import Tried, find_remedy, show_error
 from scheduler.model.quota_classes import quota_subject
 from scheduler.model.rules import Rules
@@ -74,6 +75,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 class _TrialError(Exception):
     """Raised if the machine of a trial does not reach the expected state, or not in time."""
+
+
+class _StoppedError(Exception):
+    """Raised if a trial is interrupted before its machine is ready."""
 
 
 def list_offers_to_try(store: Store, rules: Rules, pool: str, ages: Ages) -> list[Offer]:
@@ -144,15 +149,28 @@ class TrialLaunch:
         self._ended_at: float | None = None
         self._problem: str | None = None
         self._remedy: str | None = None
+        self._interrupt = Mark()
+        self._is_ending = self._is_left = False
         self.lacks: str | None = None
         """EC2's answer if it launched nothing for lack of capacity or quota, so that another offering may do."""
 
-    def run(self) -> None:
-        """Launch the machine, wait until it is ready, and end it. A problem is not raised; `describe` returns it.
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether `interrupt` was called."""
+        return self._interrupt.is_set
 
-        If KeyboardInterrupt (Ctrl-C) interrupts this, the machine is ended before the error leaves this method. A
-        second KeyboardInterrupt leaves the method at once, and the machine may still run.
+    def interrupt(self) -> None:
+        """Let `run` end the machine and return; the call to EC2 that runs is completed before. A signal handler calls
+        this. A second call raises KeyboardInterrupt, which leaves `run` at once: the machine may still run.
         """
+        if self._interrupt.is_set:
+            self._is_left = True
+            raise KeyboardInterrupt
+        # Not by an exception: it may strike within a library that drops it, or that then keeps a lock for ever.
+        self._interrupt.set()
+
+    def run(self) -> None:
+        """Launch the machine, wait until it is ready, and end it. A problem is not raised; `describe` returns it."""
         try:
             self._launch()
             self._await_running()
@@ -164,8 +182,11 @@ class TrialLaunch:
                 self.lacks = error.answer
         except _TrialError as error:
             self._problem = str(error)
+        except _StoppedError:
+            pass
         finally:
-            self._end()
+            if not self._is_left:
+                self._end()
 
     def describe(self, offer: Offer, refused: Sequence[str] = ()) -> Trial:
         """Return the result of the trial. `offer`: the offer from which the order was made. `refused`: see Trial."""
@@ -206,6 +227,7 @@ class TrialLaunch:
     def _launch(self) -> None:
         places = self._fleet.find_places(self._order.pool, self._rules)
         request = self._fleet.freeze(msgspec.structs.replace(self._order, places=places), self._rules)
+        self._rest(0)
         with self._phase("request", lambda: f"{request['api']}: {self._known.id}"):
             self._request = request
             self._machine = self._send(request)
@@ -228,7 +250,7 @@ class TrialLaunch:
                     if attempt == 1 or error.category not in UNCLEAR | UNHEARD:
                         self._request = None
                     raise error from refused
-                time.sleep(find_delay(attempt))
+                self._rest(find_delay(attempt))
 
     def _find_made(self) -> list[Machine]:
         return self._fleet.find_launch(self._order.launch_id)
@@ -265,6 +287,7 @@ class TrialLaunch:
         """End the machine and wait until EC2 reports that it is gone. Do nothing if no machine can exist. A problem is
         not raised; `describe` returns it.
         """
+        self._is_ending = True
         try:
             if self._request is None:
                 return
@@ -293,7 +316,7 @@ class TrialLaunch:
                 return
             if attempt == MOST_ATTEMPTS:
                 raise error
-            time.sleep(find_delay(attempt))
+            self._rest(find_delay(attempt))
 
     def _await_end(self) -> None:
         began = time.monotonic()
@@ -350,4 +373,11 @@ class TrialLaunch:
     def _pause(self) -> None:
         name, began = self._present
         self._show(name, time.monotonic() - began)
-        time.sleep(LOOK_SECONDS)
+        self._rest(LOOK_SECONDS)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait. Raises _StoppedError if the trial is interrupted before its end began."""
+        if self._is_ending:
+            time.sleep(seconds)
+        elif self._interrupt.wait(seconds):
+            raise _StoppedError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.leased_command import VARIABLES
+from leasehold.leased_command import VARIABLES, CommandGroup, Signals, Stopped
 from tests.builders import a_lease
 from tests.cli.conftest import Run
 from tests.cli.started import LEASEHOLD, Start, Started, leased, start
@@ -272,6 +272,14 @@ def test_a_signal_while_it_waits_cancels_the_reservation(
     assert (found.await_status(), found.complaints()) == (status, [f"leasehold: {word} {BEFORE}: r1 is cancelled"])
     assert "cancel" in stack.verbs()
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_signal_that_a_library_dropped_while_it_waited_starts_no_command() -> None:
+    with Signals(CommandGroup()) as signals:
+        with contextlib.suppress(Stopped):
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Stopped, match="SIGTERM"):
+            signals.pass_on()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

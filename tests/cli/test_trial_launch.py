@@ -3,17 +3,22 @@
 import json
 import signal
 import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scheduler.model.slots import TRIAL
+from scheduler.model.rules import Rules
+from scheduler.model.slots import TRIAL, Machine
+from scheduler.ports import LaunchOrder
 from tests.cli.conftest import Run
 from tests.cli.test_interrupted import start, started
 from tests.cli.test_market import database
 from tests.ec2.conftest import IMAGE, Emulator, _no_settings_of_aws, emulator, server
 from tests.system.processes import wait_for
+from workers.ec2.fleet import Ec2Fleet
 
 __all__ = ["_no_settings_of_aws", "database", "emulator", "server", "started"]
 
@@ -204,6 +209,59 @@ def test_a_signal_ends_the_machine(
     _, err = process.communicate(timeout=40)
     assert (process.returncode, err) == (130, f"leasehold: interrupted by Ctrl-C: {machine} is ended\n")
     assert running(cloud) == []
+
+
+def signal_calls(monkeypatch: pytest.MonkeyPatch, *drops: bool) -> None:
+    """Let SIGTERM arrive within the first calls that describe the machine: within a library that drops every exception,
+    as a destructor does (True), or that raises it again (False).
+    """
+    left, describe = [*drops], Ec2Fleet.describe
+
+    def describe_meanwhile(fleet: Ec2Fleet, machines: Sequence[str]) -> dict[str, Machine]:
+        if left:
+            with suppress(*([KeyboardInterrupt] if left.pop(0) else [])):
+                signal.raise_signal(signal.SIGTERM)
+        return describe(fleet, machines)
+
+    monkeypatch.setattr(Ec2Fleet, "describe", describe_meanwhile)
+
+
+def test_a_signal_within_a_library_that_drops_exceptions_ends_the_machine(
+    cloud: Emulator, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signal_calls(monkeypatch, True)
+    found = run(*LAUNCH)
+    (machine,) = launched(cloud)
+    assert (found.status, found.complaints) == (130, [f"leasehold: interrupted by Ctrl-C: {machine['id']} is ended"])
+    assert [line.split()[0] for line in found.out.splitlines()[1:-1]] == ["request", "ended"]
+    assert running(cloud) == []
+
+
+def test_a_second_signal_leaves_the_machine_that_may_still_run(
+    cloud: Emulator, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.steer(terminate_seconds=600)
+    signal_calls(monkeypatch, True, False)
+    found = run(*LAUNCH)
+    (machine,) = launched(cloud)
+    line = "may still run: end it in EC2, or let a running stack terminate it, as it has no slot"
+    complaints = ["leasehold: interrupted by Ctrl-C", f"leasehold: {machine['id']} {line}"]
+    assert (found.status, found.complaints) == (130, complaints)
+
+
+def test_a_signal_before_the_launch_request_launches_no_machine(
+    cloud: Emulator, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freeze = Ec2Fleet.freeze
+
+    def freeze_meanwhile(fleet: Ec2Fleet, order: LaunchOrder, rules: Rules) -> dict[str, object]:
+        signal.raise_signal(signal.SIGTERM)
+        return freeze(fleet, order, rules)
+
+    monkeypatch.setattr(Ec2Fleet, "freeze", freeze_meanwhile)
+    found = run(*LAUNCH)
+    assert (found.status, found.complaints) == (130, ["leasehold: interrupted by Ctrl-C: no machine was launched"])
+    assert launched(cloud) == []
 
 
 @pytest.mark.parametrize(

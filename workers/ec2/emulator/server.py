@@ -10,6 +10,7 @@ from typing import Any, Final
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server as make_wsgi_server
 
+from leasehold.common.marks import Mark
 from workers.ec2.emulator.access import SecretCheck
 from workers.ec2.emulator.control import Control
 from workers.ec2.emulator.control_api import ControlApi
@@ -133,7 +134,7 @@ def run_emulator(
     server = make_server(
         host, port, settings=settings, state_file=state_file, call_log=call_log, region=region, secret=secret
     )
-    stop = Event()
+    stop = Mark()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     server.start()
