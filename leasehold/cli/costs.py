@@ -158,7 +158,7 @@ def _show_budgets(found: "Iterable[BudgetStatus]", chosen: str) -> None:
         print_csv(header, [[getattr(each, name) for name in header] for each in status])
     else:
         show = print_wide if chosen == "wide" else print_table
-        show(_BUDGETS, map(_budget_row, status), "no budgets: see `[budgets.NAME]` in leasehold.toml")
+        show(_BUDGETS, map(_budget_row, status), "no budgets: `leasehold rules set budgets.all.per_day=40` makes one")
 
 
 def _budget_row(each: "BudgetStatus") -> tuple[str, ...]:

@@ -8,8 +8,9 @@ import typer
 from leasehold.cli.completing import complete_pools
 from leasehold.cli.connecting import adopt_stack
 from leasehold.cli.failures import FAILED
-from leasehold.cli.output import AsJson, print_json
+from leasehold.cli.output import AsJson, print_json, wrap
 from leasehold.cli.root import app, example
+from leasehold.cli.tables import find_width
 from leasehold.common.visible import make_visible
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def doctor(
         findings.append(finding)
         if not as_json:
             # Print each finding at once: the next check may take seconds.
-            _print_finding(finding)
+            print_finding(finding)
     counts = list_outcomes(findings)
     if as_json:
         print_json({"state": "failing" if counts["failure"] else "ok", "findings": findings})
@@ -96,11 +97,14 @@ def doctor(
     raise typer.Exit(FAILED if counts["failure"] else 0)
 
 
-def _print_finding(finding: "Finding") -> None:
+def print_finding(finding: "Finding") -> None:
+    """Print one finding, wrapped at the width of the terminal."""
     mark = (finding.outcome.upper() if finding.outcome == "failure" else finding.outcome).ljust(_MARK_WIDTH)
     # typer.echo drops the colours unless standard output is a terminal.
     check, text = finding.check.ljust(_NAME_WIDTH), make_visible(finding.text)
-    typer.echo(f"{typer.style(mark, fg=_COLOURS[finding.outcome])}  {check}  {text}")
+    indent, width = " " * (_MARK_WIDTH + _NAME_WIDTH + 4), find_width()
+    shown = wrap(f"{mark}  {check}  {text}", width, indent)
+    typer.echo(f"{typer.style(mark, fg=_COLOURS[finding.outcome])}{shown[len(mark) :]}")
     if finding.remedy:
-        typer.echo(f"{'':{_MARK_WIDTH}}  {'':{_NAME_WIDTH}}  → {finding.remedy}")
+        typer.echo(wrap(f"{indent}→ {finding.remedy}", width, f"{indent}  "))
     sys.stdout.flush()

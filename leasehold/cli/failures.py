@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from leasehold.cli.tables import find_width
 from leasehold.common.visible import make_visible
 from leasehold.errors import BadCredentials, LeaseholdError, Refused
 from leasehold.extras import explain_missing
@@ -124,9 +125,12 @@ def one_line(text: str) -> str:
 
 
 def print_error(line: str) -> None:
-    """Print `line` on standard error after the name of the program, `leasehold`."""
+    """Print `line` on standard error after the name of the program, `leasehold`. On a terminal it is wrapped."""
+    from leasehold.cli.output import wrap
+
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"{ERROR_PREFIX}{make_visible(line, multiline=True)}\n")
+        text = f"{ERROR_PREFIX}{make_visible(line, multiline=True)}"
+        sys.stderr.write(f"{wrap(text, find_width(sys.stderr), indent='  ')}\n")
 
 
 @contextlib.contextmanager

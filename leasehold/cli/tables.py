@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 from leasehold.common.visible import make_visible
 
@@ -186,14 +186,17 @@ def find_style(state: str) -> str:
     return _STYLES.get(state.partition(" ")[0], "")
 
 
-def find_width() -> int | None:
-    """Return the number of columns of the terminal on standard output; None if it is no terminal."""
-    if not sys.stdout.isatty():
+def find_width(stream: TextIO | None = None) -> int | None:
+    """Return the number of columns of the terminal on `stream` (default: standard output); None if it is no
+    terminal.
+    """
+    stream = stream or sys.stdout
+    if not stream.isatty():
         return None
     named = os.environ.get("COLUMNS", "")
     if named.isdigit() and int(named):
         return int(named)
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or _WIDTH
+        return os.get_terminal_size(stream.fileno()).columns or _WIDTH
     except (OSError, ValueError):
         return _WIDTH

@@ -3,6 +3,7 @@
 import difflib
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
@@ -13,6 +14,8 @@ from leasehold.common.masking import mask_urls
 from leasehold.common.visible import make_visible
 
 _SHOWN = 60
+_NUMBER_GOES_ON = re.compile(r"[0-9.]")
+_NUMBER_END = re.compile(r"(?<![\w.])-?[0-9.]+$")
 _MOST_CHOICES = 60
 _LIKENESS_OF_NAMES = 0.6
 """Names are few and short: `linux` is meant by `lunix`."""
@@ -65,7 +68,11 @@ def show(value: object) -> str:
         text = mask_urls(json.dumps(value, ensure_ascii=False, default=str))
     except (TypeError, ValueError, RecursionError):
         text = type(value).__name__
-    return make_visible(text[:_SHOWN]) + (f"… ({len(text)} characters)" if len(text) > _SHOWN else "")
+    if len(text) <= _SHOWN:
+        return make_visible(text)
+    # A part of a number would look like another number.
+    head = _NUMBER_END.sub("", text[:_SHOWN]) if _NUMBER_GOES_ON.match(text, _SHOWN) else text[:_SHOWN]
+    return f"{make_visible(head or text[:_SHOWN])}… ({len(text)} characters)"
 
 
 class ExpectedError(Exception):

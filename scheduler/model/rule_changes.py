@@ -96,12 +96,14 @@ def _show(path: str, value: Any) -> str:
 
 
 def _mask(value: Any) -> Any:
-    """Return a value of the rules in which each user data is replaced by its length. Whole tables are shown if one of
-    two versions was written by another version of this program.
+    """Return a value of the rules without the keys of tables that have no value, and with the length of each user data
+    in place of the data. Whole tables are shown if they are new, or if one of two versions was written by another
+    version of this program.
     """
     if not isinstance(value, Mapping):
         return value
     return {
         key: f"{len(each)} characters" if key == _HIDDEN and isinstance(each, str) else _mask(each)
         for key, each in value.items()
+        if each is not None and each not in ([], {}, "")
     }

@@ -12,6 +12,9 @@ import pytest
 import typer
 
 from leasehold.cli.app import app
+from leasehold.cli.doctor import print_finding
+from leasehold.cli.failures import print_error
+from leasehold.doctor.findings import Finding
 from scheduler.model.events import Event
 from scheduler.model.waits import Waits
 from scheduler.store.opening import open_store
@@ -200,6 +203,28 @@ def test_events_are_wrapped_at_the_width_of_the_terminal(database: str, monkeypa
     assert more
     assert max(map(len, (first, *more))) <= 80
     assert all(each.startswith("    ") for each in more)
+
+
+def test_errors_and_findings_are_wrapped_at_the_width_of_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("leasehold.cli.failures.find_width", lambda _stream: 40)
+    monkeypatch.setattr("leasehold.cli.doctor.find_width", lambda: 60)
+    print_error("no stack runs here or in a folder above: start one with `leasehold up`")
+    text = "no append-only file: a restart costs delays"
+    print_finding(Finding(check="redis persistence", outcome="warning", text=text, remedy="`appendonly`"))
+    found = capsys.readouterr()
+    assert found.err.splitlines() == [
+        "leasehold: no stack runs here or in a",
+        "  folder above: start one with",
+        "  `leasehold up`",
+    ]
+    indent = " " * 31
+    assert found.out.splitlines() == [
+        "warning  redis persistence     no append-only file: a",
+        f"{indent}restart costs delays",
+        f"{indent}→ `appendonly`",
+    ]
 
 
 def test_parts_of_a_request_without_effect_are_notes_on_standard_error(

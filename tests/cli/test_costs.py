@@ -89,7 +89,7 @@ def test_a_machine_that_runs_counts_until_now(store: Store, run: Run) -> None:
 
 def test_without_costs_a_sentence_is_printed(store: Store, run: Run) -> None:
     assert run("costs").out.startswith("no machine has run since ")
-    assert run("costs", "--budgets").out == "no budgets: see `[budgets.NAME]` in leasehold.toml\n"
+    assert run("costs", "--budgets").out == "no budgets: `leasehold rules set budgets.all.per_day=40` makes one\n"
 
 
 def test_budgets_show_what_was_spent_and_what_is_exceeded(store: Store, run: Run) -> None:

@@ -49,6 +49,8 @@ def rules(**changes: Any) -> dict[str, Any]:
             rules(ec2={"user_data": "#!/bin/bash"}),
             ["pools.linux.ec2.user_data: 9 characters -> 11 characters"],
         ),
+        # a new table is shown without the keys that have no value
+        ({}, {"budgets": {"all": {"per_day": 40}}}, ['budgets.all: not set -> {"per_day": 40.0, "action": "stop"}']),
         # rules of another version of this program
         ({"pools": 3}, {"pools": {}}, ["pools: 3 -> {}", "scheduler: not set -> "]),
         (
