@@ -66,6 +66,8 @@ class Spent(NamedTuple):
 
     day: float = 0.0
     month: float = 0.0
+    time_zero: float = 0.0
+    """The time, in seconds since the epoch, at which cluster time is 0. Only in a simulation it is not 0."""
 
 
 NOTHING_SPENT: Final = Spent()
@@ -88,29 +90,27 @@ def find_allowed(budget: Budget, spent: Spent) -> float:
     return min((max(0.0, most - used) for most, used in limits if most is not None), default=inf)
 
 
-def find_next_period(budget: Budget, now: float) -> float:
-    """Return the time (seconds since the epoch) at which the next day begins if the budget has `per_day`, else the next
-    month if it has `per_month`, else infinity.
+def find_next_period(budget: Budget, now: float, time_zero: float = 0.0) -> float:
+    """Return the cluster time at which the next day begins if the budget has `per_day`, else the next month if it has
+    `per_month`, else infinity. `time_zero`: as in `Spent`.
     """
     if budget.per_day is not None:
-        return begin_of_day(now) + timedelta(days=1).total_seconds()
-    return inf if budget.per_month is None else _next_month(now)
+        return begin_of_day(now, time_zero) + timedelta(days=1).total_seconds()
+    if budget.per_month is None:
+        return inf
+    return begin_of_month(begin_of_month(now, time_zero) + timedelta(days=32).total_seconds(), time_zero)
 
 
-def begin_of_day(now: float) -> float:
-    """Return the begin of the day in UTC that contains `now`."""
+def begin_of_day(now: float, time_zero: float = 0.0) -> float:
+    """Return the begin of the day in UTC that contains `now` (cluster time). `time_zero`: as in `Spent`."""
     day = timedelta(days=1).total_seconds()
-    return now // day * day
+    return (now + time_zero) // day * day - time_zero
 
 
-def begin_of_month(now: float) -> float:
-    """Return the begin of the month in UTC that contains `now`."""
-    at = datetime.fromtimestamp(now, UTC)
-    return datetime(at.year, at.month, 1, tzinfo=UTC).timestamp()
-
-
-def _next_month(now: float) -> float:
-    return begin_of_month(begin_of_month(now) + timedelta(days=32).total_seconds())
+def begin_of_month(now: float, time_zero: float = 0.0) -> float:
+    """Return the begin of the month in UTC that contains `now` (cluster time). `time_zero`: as in `Spent`."""
+    at = datetime.fromtimestamp(now + time_zero, UTC)
+    return datetime(at.year, at.month, 1, tzinfo=UTC).timestamp() - time_zero
 
 
 def list_budget_faults(budgets: Mapping[str, Budget], pools: Mapping[str, Pool]) -> Iterator[Fault]:

@@ -49,7 +49,7 @@ def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[s
     """
     deadline = monotonic() + patience
     now, row = ports.store.now(), _find(ports, name)
-    rules = add_spending(ports.store, ports.rules_at(now).rules, now)
+    rules = add_spending(ports.store, ports.rules_at(now).rules, now, ports.time_zero)
     if row is not None and row.phase == "pending":
         view = View(ports.store.read_rows())
         current = view.reservations.get(name)

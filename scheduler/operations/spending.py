@@ -45,23 +45,26 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(key for key, (amount, most) in pairs.items() if most is not None and amount > most)
 
 
-def read_spending(store: Store, rules: Rules, now: float, *, is_report: bool = False) -> dict[str, Spent]:
+def read_spending(
+    store: Store, rules: Rules, now: float, time_zero: float = 0.0, *, is_report: bool = False
+) -> dict[str, Spent]:
     """Return what was spent of each budget since the present day and month began, in UTC. Without `is_report`, amounts
-    that no limit of the rules needs are not read.
+    that no limit of the rules needs are not read. `time_zero`: the time (seconds since the epoch) at which cluster time
+    is 0, see `Ports.time_zero`.
     """
     if not (rules.budgets if is_report else any(each.is_timed for each in rules.budgets.values())):
         return {}
-    day = store.sum_costs(begin_of_day(now))
+    day = store.sum_costs(begin_of_day(now, time_zero))
     is_monthly = is_report or any(each.per_month is not None for each in rules.budgets.values())
-    month = store.sum_costs(begin_of_month(now)) if is_monthly else []
-    return {name: Spent(_add(each, day), _add(each, month)) for name, each in rules.budgets.items()}
+    month = store.sum_costs(begin_of_month(now, time_zero)) if is_monthly else []
+    return {name: Spent(_add(each, day), _add(each, month), time_zero) for name, each in rules.budgets.items()}
 
 
-def add_spending(store: Store, rules: Rules, now: float, *, is_report: bool = False) -> Rules:
+def add_spending(store: Store, rules: Rules, now: float, time_zero: float = 0.0, *, is_report: bool = False) -> Rules:
     """Return the rules with the amounts that were spent of each budget. If no budget has a limit for a day or month,
-    return the rules unchanged, unless `is_report`.
+    return the rules unchanged, unless `is_report`. `time_zero`: as for `read_spending`.
     """
-    spending = read_spending(store, rules, now, is_report=is_report)
+    spending = read_spending(store, rules, now, time_zero, is_report=is_report)
     return rules.with_spending(spending) if spending else rules
 
 
@@ -100,21 +103,22 @@ class SpendingReader:
     _at: float = -inf
 
     def follow(
-        self, store: Store, rules: Rules, slots: Collection[Slot], now: float
+        self, store: Store, rules: Rules, slots: Collection[Slot], now: float, time_zero: float = 0.0
     ) -> tuple[Rules, list[BudgetStatus]]:
         """Return two things: the rules with the spent amounts, and the budgets that have exceeded a limit since the
         last call.
 
         The amounts are read again after REFRESH_SECONDS, on a new day, and for new rules. If the amounts have not
-        changed, the rules are the same object, so that plans that are kept for this object stay valid.
+        changed, the rules are the same object, so that plans that are kept for this object stay valid. `time_zero`: as
+        for `read_spending`.
         """
         if not rules.budgets:
             self._base, self.status = None, []
             return rules, []
-        is_same_day = begin_of_day(now) == begin_of_day(max(self._at, 0.0))
+        is_same_day = begin_of_day(now, time_zero) == begin_of_day(max(self._at, 0.0), time_zero)
         if rules is self._base and self._rules is not None and is_same_day and 0 <= now - self._at < REFRESH_SECONDS:
             return self._rules, []
-        spending = read_spending(store, rules, now)
+        spending = read_spending(store, rules, now, time_zero)
         if rules is not self._base or self._rules is None or dict(self._rules.spending) != spending:
             self._rules = rules.with_spending(spending)
         self._base, self._at = rules, now

@@ -28,7 +28,7 @@ class BillLine(msgspec.Struct, frozen=True):
 
 class Bill:
     """Adds up the costs of the machines that a simulation launches. A machine counts from the cloud's answer to its
-    launch until it is terminated.
+    launch until its slot terminates or stops, that is, until the request for the end of the machine.
     """
 
     def __init__(self, cluster: SimulatedCluster) -> None:

@@ -48,10 +48,12 @@ def make_snapshot(
     slots = [each for each in view.slots.values() if each.pool in rules.pools and _has_facts(each, rules)]
     slots.sort(key=lambda each: (pools.index(each.pool), slot_order(each.id)))
     holds = [each for each in view.holds.values() if each.pool in {*pools, "*"}]
-    has_schedules = any(pool.schedules for pool in rules.pools.values())
+    is_dated = any(pool.schedules for pool in rules.pools.values()) or any(
+        each.is_timed for each in rules.budgets.values()
+    )
     return {
         "name": "snapshot",
-        **({"starts_at": now} if has_schedules else {}),
+        **({"starts_at": now} if is_dated else {}),
         "config": _without_unseen(document) | _describe_accounts(view, rules, now),
         "cloud": dict(cloud),
         "slots": [_describe_slot(view, each, rules.pools[each.pool], now) for each in slots],

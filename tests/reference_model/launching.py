@@ -187,11 +187,17 @@ def may_probe(picture: Picture, offer: Offer) -> bool:
 
 
 def is_probing(picture: Picture, offer: Offer) -> bool:
-    """Rule: "The first launch after a quota hold goes alone: no second launch in that pool, market" and class "before
-    it has left `launching`."
+    """Rule: "After a back-off of an EC2 quota one start, else one launch, is the trial of that quota (market and
+    class); while it is under way no other start or launch of that quota follows".
     """
-    under_way = (site.bucket == offer.bucket for site in picture.list_in_pool(offer.pool) if site.state == "launching")
-    return may_probe(picture, offer) and any(under_way)
+    sites = picture.list_in_pool(offer.pool)
+    return may_probe(picture, offer) and any(site.bucket == offer.bucket and is_asked_for(site) for site in sites)
+
+
+def is_asked_for(site: Site) -> bool:
+    """Whether the cloud has not answered yet: a launch, or the start of a stopped machine."""
+    is_start = site.state == "booting" and (site.row.power == "start" or site.row.state == "stopped")
+    return site.state == "launching" or is_start
 
 
 def is_unhealthy(picture: Picture, name: str) -> bool:
@@ -280,6 +286,7 @@ def stop(picture: Picture, site: Site) -> None:
     if site.state == "stopped":
         offer = own_offer(site)
         site.price, site.capacity, site.labels = offer.price, offer.capacity, dict(offer.labels)
+        site.bucket = offer.bucket
 
 
 def own_offer(site: Site) -> Offer:

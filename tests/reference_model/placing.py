@@ -44,7 +44,7 @@ def sort_queue(picture: Picture, reservations: list[Reservation]) -> list[Reserv
 
 def find_present_size(picture: Picture, each: Reservation, decay: float) -> float:
     """Zoe: "max(0, S0 - `dynsize_decay` * seconds since `created_at`), S0 = (sum of `cpus`) * (sum of `memory_mib`)
-    over all instances; a resource that no instance asks for counts as 1". What a component omits comes from the
+    over all instances; a sum of 0 counts as 1". What a component omits comes from the
     defaults of the first pool.
     """
     pools = serving_pools(picture.rules, each)
@@ -53,7 +53,7 @@ def find_present_size(picture: Picture, each: Reservation, decay: float) -> floa
     size = 1.0
     for name in ("cpus", "memory_mib"):
         asked = [amounts[name] * count for amounts, count in wanted if name in amounts]
-        size *= sum(asked) if asked else 1
+        size *= sum(asked) if any(asked) else 1
     if decay and picture.now >= each.created_at + size / decay:  # what rounding leaves of it then counts for nothing
         return 0.0
     return max(0.0, size - decay * (picture.now - each.created_at))
@@ -211,21 +211,25 @@ class Pass:
     def launch(self, each: Reservation) -> None:
         """Rule: "Then against slots launched earlier in this tick, and only then asks for a launch"; a gang "asks
         for launches of all that it lacks at once", and "one that cannot be completed so holds nothing". After a quota
-        hold one goes alone, the first of a gang too.
+        hold one start or launch goes alone, the first of a gang too.
         """
         attempt = Attempt(self, each)
         code = attempt.run()
         self.note_wait(each, code)
         if attempt.served:
             return
-        first = attempt.offers[0] if attempt.offers and attempt.sites[0].row.state != "stopped" else None
+        first, site = (attempt.offers[0], attempt.sites[0]) if attempt.offers else (None, None)
         attempt.undo()
         if attempt.held in ROOM:
             self.withheld.append((each, list(self.awaited)))
         if each.id in self.kept and len(list_essential(each)) > 1:
             self.awaited.append(each)
         if first is not None and code == "at_quota" and may_probe(self.picture, first):
-            start(self.picture, first, "demand", each.request.account or "").is_wanted = True
+            account = each.request.account or ""
+            if site is not None and site.row.state == "stopped":
+                start_stopped(self.picture, site, first, "demand", account).is_wanted = True
+            else:
+                start(self.picture, first, "demand", account).is_wanted = True
 
 
 class Attempt:

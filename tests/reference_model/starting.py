@@ -8,6 +8,7 @@ from tests.reference_model.launching import (
     choose_eligible,
     find_refusal,
     is_at_quota,
+    is_probing,
     list_offers,
     own_offer,
 )
@@ -71,13 +72,14 @@ def is_no_smaller(offer: Offer, own: Offer) -> bool:
 
 def find_hindrance(picture: Picture, offer: Offer, account: str) -> str:
     """What holds a start back."""
-    return "at_quota" if is_at_quota(picture, offer) else find_refusal(picture, offer, account)
+    is_limited = is_at_quota(picture, offer) or is_probing(picture, offer)
+    return "at_quota" if is_limited else find_refusal(picture, offer, account)
 
 
 def start_stopped(picture: Picture, site: Site, offer: Offer, reason: str, account: str = "") -> Site:
     """Start it."""
     site.state, site.is_new = "booting", True
-    site.price, site.account = offer.price, account
+    site.price, site.account, site.bucket = offer.price, account, offer.bucket
     site.capacity, site.labels, site.leases = offer.capacity, dict(offer.labels), {}
     picture.decide("start", site.id, offer.key or "-", reason)
     return site

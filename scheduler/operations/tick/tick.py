@@ -177,7 +177,7 @@ def decide(
     hear_before_judging(ports, view, rules, leader_term, now)  # promise: heartbeats-before-verdict
     if now - leader_term.ticked_at > leader.patience and leader_term.ticked_at:
         forgive_outage(ports, view, rules, leader_term, now)  # promise: outage-forgiven
-    rules, crossed = leader.spending.follow(ports.store, rules, view.slots.values(), now)
+    rules, crossed = leader.spending.follow(ports.store, rules, view.slots.values(), now, ports.time_zero)
     outcome = plan(view, rules, now, leader.plan_cache)
     if until < inf:  # the next tick is due when a window of a schedule opens or closes
         outcome = msgspec.structs.replace(

@@ -117,7 +117,8 @@ def _rank_by_present_size(cycle: CycleState) -> Rank:
 def _find_first_size(cycle: CycleState, shape: Shape) -> float:
     """Return the size of a reservation at its submission: (sum of `cpus`) × (sum of `memory_mib`) over all instances.
 
-    A sum counts as 1 if no instance has the resource. For resources that a component does not request, the defaults of
+    A sum of 0 counts as 1, also if no instance has the resource: an amount of 0 must not make the other resource
+    count for nothing. For resources that a component does not request, the defaults of
     the first pool that serves the reservation count.
     """
     pools = cycle.rules.serving_pools(shape.pool, shape.system)
@@ -125,8 +126,7 @@ def _find_first_size(cycle: CycleState, shape: Shape) -> float:
     wanted = [(each.count, given_to(each, first) if first else each.resources) for each in shape.components]
 
     def sum_of(name: str) -> float:
-        asked = [count * amounts[name] for count, amounts in wanted if name in amounts]
-        return sum(asked) if asked else 1.0
+        return sum(count * amounts.get(name, 0.0) for count, amounts in wanted) or 1.0
 
     return sum_of("cpus") * sum_of("memory_mib")
 

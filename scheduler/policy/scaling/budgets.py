@@ -54,8 +54,11 @@ class BudgetLimits:
         """Return when the first new day or month begins for a budget that counts launches of this pool for this
         account. Return infinity if no such budget has a limit for a day or a month.
         """
-        covering = (each.budget for each in self.limiting if each.budget.covers(pool, account))
-        return min(find_next_period(each, self._cycle.now) for each in covering)
+        spending, now = self._cycle.rules.spending, self._cycle.now
+        covering = (each for each in self.limiting if each.budget.covers(pool, account))
+        return min(
+            find_next_period(each.budget, now, spending.get(each.name, NOTHING_SPENT).time_zero) for each in covering
+        )
 
     def add(self, pool: str, price: float, account: str) -> None:
         """Count a launch of a machine with this price in each budget that counts launches of this pool for this

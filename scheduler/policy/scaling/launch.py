@@ -94,15 +94,20 @@ class TrialLaunch:
             self.limits.undo(name, slot_info)
 
     def probe(self) -> None:
-        """Launch a single slot as a test, if the trial failed because of EC2's quota and the back-off for this quota
-        has ended; else do nothing. A gang that needs several slots gets the first of them in this way. Call it after
-        `undo`.
+        """Start or launch a single slot as the trial of EC2's quota, if the launches failed because of this quota and
+        its back-off has ended; else do nothing. A gang that needs several slots gets the first of them in this way.
+        Call it after `undo`.
         """
         if self.held != "at_quota" or not self.launched:
             return
         name, choice, slot_info = self.launched[0]
-        if slot_info.state == "empty" and self.limits.refusals.may_probe(name, choice):
-            self.limits.launch(name, choice, "demand", self.account).wanted = True
+        if not self.limits.refusals.may_probe(name, choice):
+            return
+        if slot_info.state == "stopped":
+            self.limits.start(name, slot_info, choice, "demand", self.account)
+        else:
+            slot_info = self.limits.launch(name, choice, "demand", self.account)
+        slot_info.wanted = True
 
     def find_code(self) -> str:
         """Return the waiting code of the demand. Call it after the trial launches failed and were undone."""

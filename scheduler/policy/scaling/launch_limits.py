@@ -260,7 +260,7 @@ class LaunchLimits:
             return "no_capacity"
         if need is not None and could_serve(name, choice, self._reserved):
             return "behind_queue"
-        if self.refusals.find_quota(name, choice) is not None:
+        if self.refusals.find_quota(name, choice) is not None or self.refusals.is_probing(name, choice):
             return "at_quota"
         return self._find_refusal(name, choice, account)
 
@@ -269,6 +269,7 @@ class LaunchLimits:
         there = self.pools[name]
         there.startable.remove(slot_info)
         there.starts += 1
+        self.refusals.note_launch(name, choice.key, choice.market)
         started = Start(slot=slot_info.slot.id, pool=name, offering=choice.key, reason=reason, account=account)  # type: ignore[arg-type]
         self._decide(started, name, slot_info, choice)
 
@@ -284,6 +285,7 @@ class LaunchLimits:
         self.launches -= 1
         self.budgets.add(name, -slot_info.price, getattr(launched, "account", None) or "")
         self.imagine(name, slot_info.market, -1)
+        self.refusals.note_launch(name, launched.offering, slot_info.market, -1)  # type: ignore[union-attr]
         if isinstance(launched, Start):
             there.starts -= 1
             own = find_own_choice(slot_info)
@@ -291,7 +293,6 @@ class LaunchLimits:
             slot_info.capacity = slot_info.free = own.capacity
             vars(there).pop("startable", None)  # it is listed again when it is needed
             return
-        self.refusals.note_launch(name, launched.offering, slot_info.market, -1)  # type: ignore[union-attr]
         there.active -= 1
         there.launches -= 1
         there.empty.append(slot_info)

@@ -1,7 +1,7 @@
 """The launch back-offs of a cycle: which launches EC2's refusals prevent now.
 
 A back-off concerns what EC2 refused: an offering, a place, a quota class of a market, the pool, a market of the
-account, or every launch. The other launches go on. Sources: Arvados (back-offs, the test launch after one for a quota);
+account, or every launch. The other launches go on. Sources: Arvados (back-offs, the trial after one for a quota);
 the EC2 user guide (quota classes).
 """
 
@@ -34,10 +34,10 @@ class LaunchRefusals:
         """The pools in which a back-off may prevent launches. Speed: the other pools are not searched."""
         self.next_end = inf
         self._launched: Counter[tuple[str, str]] = Counter()
-        """(pool, quota subject) -> launches that this cycle has decided."""
+        """(pool, quota subject) -> launches and starts that this cycle has decided."""
 
     def note_launch(self, name: str, key: str | None, market: str, count: int = 1) -> None:
-        """Count a launch of this cycle, which may be the test launch of a quota. `count` -1 takes it back."""
+        """Count a launch or start of this cycle, which may be the trial of a quota. `count` -1 takes it back."""
         if name in self._refused:
             self._launched[name, quota_subject(self._cycle.rules.pools[name], key, market)] += count
 
@@ -89,13 +89,15 @@ class LaunchRefusals:
         return next((hold for hold in self._list_quotas(name, choice) if not self._is_quota_over(name, hold)), None)
 
     def is_probing(self, name: str, choice: Choice) -> bool:
-        """Return whether the test launch after a back-off for a quota that this choice needs is under way."""
+        """Return whether the trial after a back-off for a quota that this choice needs is under way: a launch, or the
+        start of a stopped slot, of the same quota.
+        """
         over = [hold for hold in self._list_quotas(name, choice) if self._is_quota_over(name, hold)]
         return any(self._is_under_way(name, hold) for hold in over)
 
     def may_probe(self, name: str, choice: Choice) -> bool:
-        """Return whether a back-off for a quota that this choice needs is over, and no launch has succeeded since.
-        Then one launch may test whether EC2 still refuses launches.
+        """Return whether a back-off for a quota that this choice needs is over, and no launch or start has succeeded
+        since. Then one of them may test whether EC2 still refuses machines.
         """
         quotas = list(self._list_quotas(name, choice))
         return bool(quotas) and all(self._is_quota_over(name, hold) for hold in quotas)
@@ -112,7 +114,8 @@ class LaunchRefusals:
         subjects = {subject for (each, subject), count in self._launched.items() if each == name and count}
         for slot_info in self._cycle.pools[name]:
             slot = slot_info.slot
-            if slot_info.state == slot.state == "launching":
+            is_asked = slot.state == "launching" or (slot.state == "booting" and slot.power == "start")
+            if is_asked and slot_info.state == slot.state:
                 subjects.add(quota_subject(pool, slot.offering, slot.market or ""))
         return any(is_limited_by(subject, hold.subject) for subject in subjects)
 

@@ -23,6 +23,7 @@ CODES: dict[str, tuple[Document, str]] = {
     "on_hold": (a_scenario(submit(0, "r1", priority=0), tick(0), slots=[a_slot("linux-1")]), "on_hold"),
     "on_hold before no_pool": (a_scenario(submit(0, "r1", priority=0, system="mac"), tick(0)), "on_hold"),
     "no_pool": (a_scenario(submit(0, "r1", system="mac"), tick(0)), "no_pool"),
+    "no_pool for a pool": (a_scenario(act(0, "submit", {"id": "r1", "pool": "gone"}), tick(0)), "no_pool"),
     "never_fits by resources": (
         a_scenario(submit(0, "r1", resources={"cpus": 5}), tick(0), pool={"resources": {"cpus": 4}}),
         "never_fits",
@@ -354,3 +355,13 @@ def test_the_older_reservation_is_first_whatever_the_order_of_submission() -> No
         ],
         slots=[a_slot("linux-1")],
     ) == [["assign old linux-1", "young waits at_max_slots"]]
+
+
+@pytest.mark.parametrize(
+    ("wish", "sentence"),
+    [({"system": "mac"}, "no pool serves mac"), ({"pool": "gone"}, "no pool is named gone")],
+)
+def test_no_pool_names_what_was_requested(wish: Document, sentence: str) -> None:
+    played = play_out(a_scenario(act(0, "submit", {"id": "r1", **wish}), tick(0)))
+    [waiting] = next(line["waiting"] for line in played.lines if "tick" in line)
+    assert (waiting["code"], waiting["detail"]) == ("no_pool", sentence)

@@ -76,6 +76,9 @@ def test_size_serves_the_smaller_one_first() -> None:
         ([(0, a_job("four", 1, 1000, count=4)), (0, a_job("one", 3, 5000))], 0, ["one", "four"]),
         # memory that no instance requests counts as 1: 100 × 1 against 2 × 60
         ([(0, a_job("both", 2, 60)), (0, a_job("cpus", 100, None))], 0, ["cpus", "both"]),
+        # a sum of 0 counts as 1, too: 100 × 1 against 2 × 40, and 1 × 100 against 2 × 40
+        ([(0, a_job("none", 100, 0)), (0, a_job("both", 2, 40))], 0, ["both", "none"]),
+        ([(0, a_job("none", 0, 100)), (0, a_job("both", 2, 40))], 0, ["both", "none"]),
         # `size` is not read
         ([(0, a_job("large", 2, 60, size=1)), (0, a_job("small", 2, 50, size=9))], 0, ["small", "large"]),
     ],

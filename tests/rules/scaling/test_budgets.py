@@ -12,6 +12,7 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot
+from tests.rules.playing import a_scenario, play_out, submit
 
 SMALL = {"name": "small", "price": 1.0, "resources": {"cpus": 1}}
 LARGE = {"name": "large", "price": 3.0, "resources": {"cpus": 8}}
@@ -204,3 +205,31 @@ def test_a_faulty_budget_is_refused_with_its_path(name: str) -> None:
 @pytest.mark.parametrize("budget", [{"per_hour": 1, "action": "warn"}, {"per_hour": 1, "accounts": ["a"]}])
 def test_a_budget_that_does_not_concern_the_minimum_may_be_lower(budget: dict[str, Any]) -> None:
     assert launched(decide(budgets={"all": budget}, min_slots=2)) == [("small", None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("starts_at", "limit", "launched_at"),
+    [
+        (None, "per_day", 24),
+        ("2027-03-28T02:00:00Z", "per_day", 22),
+        ("2027-03-28T04:00:00+02:00", "per_day", 22),
+        ("2027-03-30T02:00:00Z", "per_month", 46),
+    ],
+)
+def test_a_day_of_a_play_begins_at_midnight_in_utc(starts_at: str | None, limit: str, launched_at: int) -> None:
+    """The first machine runs for more than five hours and uses the budget up. The second one has to wait for the next
+    period, for which the plan asks for a tick.
+    """
+    document = a_scenario(
+        submit(0, "r1", runtime=18_000),
+        submit(20_000, "r2"),
+        pool={"offerings": [SMALL], "max_leases_per_slot": 1, "idle_scale_down": 0},
+        kicks=True,
+        wakes=True,
+        until=200_000,
+        cloud={"boot": 60},
+        **({} if starts_at is None else {"starts_at": starts_at}),
+    )
+    document["config"]["budgets"] = {"all": {limit: 5}}
+    launches = [each for each in play_out(document).decisions if "launch" in each]
+    assert launches == ["0 launch linux-1 small demand", f"{launched_at * 3600} launch linux-1 small demand"]

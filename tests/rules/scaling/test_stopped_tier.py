@@ -297,6 +297,48 @@ def test_a_start_needs_quota_and_not_a_slot() -> None:
     assert play(submit(0, "r1"), tick(0), **parts)[0][0] == "start linux-1 small demand"
 
 
+OVER: Document = {"pool": "linux", "kind": "quota", "subject": "on-demand:other", "until": 0}
+"""A back-off for EC2's quota that is over when the play begins."""
+
+
+def test_after_a_back_off_for_a_quota_one_start_is_the_trial() -> None:
+    """No other start or launch follows in its tick; its success ends the back-off, so that the next tick goes on."""
+    found = play(
+        submit(0, "r1", "r2", "r3"),
+        *ticks(0, 1),
+        pool=a_tier(2, max_leases_per_slot=1),
+        slots=[stopped("linux-1"), stopped("linux-2")],
+        holds=[OVER],
+    )
+    waits = ["r1 waits booting", "r2 waits at_quota", "r3 waits at_quota"]
+    assert found[0] == ["start linux-1 small demand", *waits]
+    assert found[1][:2] == ["start linux-2 small demand", "launch linux-3 small demand"]
+
+
+def test_the_trial_of_a_gang_is_the_start_of_its_first_slot() -> None:
+    found = play(
+        submit(0, "gang", components=[{"name": "main", "count": 2}]),
+        tick(0),
+        pool=a_tier(2, max_leases_per_slot=1),
+        slots=[stopped("linux-1"), stopped("linux-2")],
+        holds=[OVER],
+    )
+    assert found == [["start linux-1 small demand", "gang waits at_quota"]]
+
+
+def test_a_start_waits_while_a_launch_is_the_trial_of_its_quota() -> None:
+    """The launch came first because the stopped slot is too small for its reservation."""
+    found = play(
+        submit(0, "large", resources={"cpus": 8}),
+        submit(0, "small"),
+        tick(0),
+        pool=a_tier(max_leases_per_slot=1, offerings=[SMALL, LARGE]),
+        slots=[stopped("linux-1")],
+        holds=[OVER],
+    )
+    assert found == [["launch linux-2 large demand", "large waits booting", "small waits at_quota"]]
+
+
 @pytest.mark.parametrize(
     ("dollars", "expected"),
     [(0.5, ["r1 waits over_budget"]), (1.0, ["start linux-1 small demand", "r1 waits booting"])],
