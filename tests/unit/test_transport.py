@@ -49,11 +49,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def meter(monkeypatch: pytest.MonkeyPatch) -> MemoryMeter:
-    """The counters of this process."""
+    """The counters of this process, to which the test's expired messages are added. Counts that are due only a second
+    later do not reach a later test.
+    """
     meter = MemoryMeter()
     monkeypatch.setattr(services, "_meter", PerProcess(lambda: meter), raising=False)
+    for module in ("transport", "held_messages"):
+        monkeypatch.setattr(f"tasks.{module}.expired", ExpiredMessages())
     return meter
 
 
@@ -68,7 +72,6 @@ def deliver(**headers: Any) -> list[dict[str, Any]]:
     return passed
 
 
-@pytest.mark.usefixtures("meter")
 @pytest.mark.parametrize("zone", [UTC, None], ids=["with its zone", "in UTC without a zone"])
 @pytest.mark.parametrize(("seconds", "passes"), [(-3600, False), (-1, False), (3600, True)])
 def test_a_message_that_is_too_late_is_discarded(zone: Any, seconds: float, passes: bool) -> None:
@@ -87,7 +90,6 @@ def test_a_message_without_an_expiry_passes() -> None:
     assert deliver()
 
 
-@pytest.mark.usefixtures("meter")
 @pytest.mark.parametrize("wrong_by", [-600, -20, 20, 600])
 def test_a_wrong_wall_clock_of_the_worker_neither_expires_nor_keeps_a_message(clock: Clock, wrong_by: float) -> None:
     clock.wrong_by = wrong_by
