@@ -107,6 +107,8 @@ def _take_all(driver: webdriver.Chrome, stack: Stack, every: Path | None) -> Non
 def take_picture(driver: webdriver.Chrome, url: str, width: int, tallest: int, *, dark: bool) -> Image.Image:
     """Return a page from its top, in a window of `width` pixels, cut after `tallest` pixels."""
     resize(driver, width=width, dark=dark)
+    # Before the page is laid out: else the first picture has a scroll bar.
+    driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
     driver.get(url)
     _await(driver, None, SETTLED, PATIENCE_SECONDS)
     if url.endswith(PAGES["what-if"]):
@@ -115,7 +117,6 @@ def take_picture(driver: webdriver.Chrome, url: str, width: int, tallest: int, *
     resize(driver, width=width, height=min(max(height, 700), tallest), dark=dark)
     _await(driver, None, SETTLED, PATIENCE_SECONDS)
     driver.execute_script("document.activeElement?.blur(); scrollTo(0, 0)")
-    driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
     found = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
     return Image.open(BytesIO(b64decode(found["data"]))).convert("RGB")
 

@@ -216,7 +216,9 @@ def format_span(seconds: float | None) -> str:
 
 def format_dollars(amount: float) -> str:
     """Return an amount of money with two decimals: `$1,234.50`, `$0.42`. A smaller amount than a cent is `<$0.01`."""
-    return "<$0.01" if 0 < amount < _LEAST_SHOWN else f"${amount:,.2f}"
+    if 0 < abs(amount) < _LEAST_SHOWN:
+        return "<$0.01" if amount > 0 else ">-$0.01"
+    return f"${amount:,.2f}" if amount >= 0 else f"-${-amount:,.2f}"
 
 
 def embed_json(text: str) -> Markup:

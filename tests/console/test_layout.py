@@ -42,7 +42,15 @@ def test_an_amount_has_two_decimals_at_most(amount: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("amount", "text"), [(0.0, "$0.00"), (0.042, "$0.04"), (0.0031, "<$0.01"), (1_234.5, "$1,234.50")]
+    ("amount", "text"),
+    [
+        (0.0, "$0.00"),
+        (0.042, "$0.04"),
+        (0.0031, "<$0.01"),
+        (1_234.5, "$1,234.50"),
+        (-0.0031, ">-$0.01"),
+        (-2.5, "-$2.50"),
+    ],
 )
 def test_dollars_have_two_decimals(amount: float, text: str) -> None:
     assert format_dollars(amount) == text

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler.explain.matrix import CODE_OF
+from scheduler.model.faults import InvalidInputError
 from scheduler.model.view import Row
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.explain import describe_conditions, explain
@@ -91,6 +92,8 @@ def test_conditions_are_those_of_one_pool_or_of_all() -> None:
     harness.ask("cordon", slot="other-1")
     assert set(describe_conditions(harness.ports)["slots"]) == {"linux-1", "linux-2", "linux-3", "other-1"}
     assert describe_conditions(harness.ports, "other")["slots"] == {"other-1": ["cordoned: takes no new leases"]}
+    with pytest.raises(InvalidInputError, match=r'pool: expected one of linux, other \(did you mean "linux"'):
+        describe_conditions(harness.ports, "lunix")
 
 
 def test_a_wait_is_explained_with_every_condition() -> None:

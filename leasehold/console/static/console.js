@@ -68,12 +68,12 @@
     toast.timer = setTimeout(() => place.classList.remove("shown"), 6000);
   }
 
-  // A button with data-copy copies the text before it.
+  // A button with data-copy copies the lines before it.
   document.addEventListener("click", async (event) => {
     const place = event.target.closest("[data-copy]")?.previousElementSibling;
     if (!place) return;
     try {
-      await navigator.clipboard.writeText(place.textContent);
+      await navigator.clipboard.writeText([...place.children].map((each) => each.textContent).join("\n"));
       toast("Copied.");
     } catch {
       // A page that came without TLS has no clipboard: the text is selected, so that a key copies it.
