@@ -230,8 +230,8 @@ def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     (tmp_path / "long.swf").write_text(make_log(jobs=4_000))
     ours, theirs = pty.openpty()
     words = ("simulate", "long.swf", "--config", "fleet.toml", "--slots", "128", "--compare", "queue=fifo,size")
-    # On a terminal that cannot move its cursor no bar is shown.
-    environment = {**os.environ, "TERM": "xterm"}
+    # On a terminal that cannot move its cursor no bar is shown, and on a narrow one the message is wrapped.
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
     started = subprocess.Popen(
         [sys.executable, "-m", "leasehold.cli", *words],
         cwd=tmp_path,
