@@ -15,15 +15,16 @@ machines and do not make them.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, islice
 from typing import Any, Final, Literal
 
 import msgspec
 
 from scheduler.model.accounts import Account
-from scheduler.model.decisions import Assign, Drain, Launch, Plan, Preempt, Start, Terminate
+from scheduler.model.decisions import Assign, Decision, Drain, Launch, Plan, Preempt, Start, Terminate
 from scheduler.model.machines import Offering
-from scheduler.model.pools import Pool
+from scheduler.model.pools import Pool, slot_ids
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Rules, merge_rules, read_rules
@@ -31,6 +32,7 @@ from scheduler.model.slots import Slot, without_machine
 from scheduler.model.transitions import IN_FLIGHT
 from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import KINDS, Change, Gone, Row, View
+from scheduler.policy.lifecycle.timers import has_timed_out, is_silent
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.scaling.offerings import list_choices
@@ -39,8 +41,10 @@ MOST_PLANS: Final = 150
 """The greatest number of plans that one search for a change makes."""
 
 
-MOST_STAGES: Final = 3
-"""The most plans that are made for machines that boot, before they are ready."""
+MOST_STAGES: Final = 12
+"""The most plans that are made for machines that boot, before they are ready. A change under which the last of them
+launches still is not offered, because it is not known which reservation gets these machines.
+"""
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,35 +132,42 @@ class Search:
 
     def lasts(self, change: Suggestion) -> bool:
         """Return whether `change` serves the reservation, and still does when the machines are ready that boot or are
-        launched for it. In this time the ages of all reservations grow: the starvation guard may keep slots for other
-        reservations, and the queue `dynsize` may put them first.
+        launched for it, at once or after the longest start. In this time other reservations may take them: slots and
+        back-offs become free, the starvation guard keeps slots, and the queue `dynsize` changes its order.
         """
         if not self.may_go_on():
             return False
-        with suppress(InvalidInputError), self.assuming(change):
-            outcome, name = self._plan(self.rules), self.reservation.id
-            if not is_booting(outcome, name):
-                return is_served(outcome, name)
-            with ExitStack() as stages:
-                left = [*_list_left(self.view)]
-                for _ in range(MOST_STAGES):
-                    # While machines boot, slots whose machines end, and more of the others, are launched for earlier
-                    # reservations, which then take machines that were launched for this one.
-                    if not left and not any(isinstance(each, Launch | Start) for each in outcome.decisions):
-                        break
-                    rows = [*list_started(self.view, self.rules, outcome, self.now, "booting"), *left]
-                    stages.enter_context(_changed(self.view, rows))
-                    outcome, left = self._plan(self.rules), []
-                if not is_served(outcome, name):
-                    return False
-                rows = [*list_started(self.view, self.rules, outcome, self.now, "ready")]
-                stages.enter_context(_changed(self.view, rows))
-                if not is_served(self._plan(self.rules), name):
-                    return False
-                aged = _list_aged(self, _find_longest_start(self))
-                stages.enter_context(_changed(self.view, aged))
-                return not aged or is_served(self._plan(self.rules), name)
+        with suppress(InvalidInputError), self.assuming(change), ExitStack() as stages:
+            outcome = self._plan(self.rules)
+            if not is_booting(outcome, self.reservation.id):
+                return is_served(outcome, self.reservation.id)
+            if not self._is_served_when_ready(outcome, stages):
+                return False
+            later = self.now + _find_longest_start(self)
+            stages.enter_context(_changed(self.view, _list_kept_up(self.view, self.rules, self.now, later)))
+            self.now = later
+            return self._is_served_when_ready(self._plan(self.rules), stages)
         return False
+
+    def _is_served_when_ready(self, outcome: Plan, stages: ExitStack) -> bool:
+        """Return whether the reservation is served when the machines are ready that boot under the plan `outcome`. On
+        `stages` they are left booting.
+        """
+        name = self.reservation.id
+        ending = [*_list_ending(self.view, self.rules, outcome.decisions)]
+        for _ in range(MOST_STAGES):
+            # While machines boot, slots whose machines end, and more of the others, are launched for earlier
+            # reservations, which then take machines that were launched for this one.
+            if not ending and not _launches(outcome):
+                break
+            rows = [*list_started(self.view, self.rules, outcome, self.now, "booting"), *ending]
+            stages.enter_context(_changed(self.view, rows))
+            outcome = self._plan(self.rules)
+            ending = [*_list_ending(self.view, self.rules, outcome.decisions)]
+        if _launches(outcome) or not is_served(outcome, name):
+            return False
+        with _changed(self.view, [*list_started(self.view, self.rules, outcome, self.now, "ready")]):
+            return is_served(self._plan(self.rules), name)
 
     def _plan(self, rules: Rules) -> Plan:
         self._plans += 1
@@ -170,16 +181,37 @@ class Search:
         """
         before = self.applied, self.rules, self.reservation, self.now
         now, applied, rules = self.now + change.wait_seconds, self.applied, self.rules
-        if change.config:
+        if change.config or change.wait_seconds:
             applied = replace(applied, rules=change_rules(applied.rules, change.config))
             rules = applied.put_in_force(applied.rules, now).with_spending(rules.spending)
-        with _changed(self.view, change.rows):
+        rows: tuple[Change, ...] = change.rows
+        if change.config:
+            rows = (*self._list_dropped(applied.rules), *rows)
+        if change.wait_seconds:
+            rows = (*_list_kept_up(self.view, self.rules, self.now, now), *rows)
+        with _changed(self.view, rows):
             self.applied, self.rules, self.now = applied, rules, now
             self.reservation = self.view.reservations.get(self.reservation.id, self.reservation)
             try:
                 yield
             finally:
                 self.applied, self.rules, self.reservation, self.now = before
+
+    def _list_dropped(self, rules: Rules) -> Iterator[Gone]:
+        """Yield the deletion of each slot that is dropped when these rules are applied."""
+        for slot in self._surplus:
+            if slot.id in self.view.slots and slot.id not in slot_ids(slot.pool, rules.pools[slot.pool]):
+                yield Gone("slots", slot.id, slot.version + 1)
+
+    @cached_property
+    def _surplus(self) -> list[Slot]:
+        """The empty slots that have no number within the limits of their EC2 pool: any change of the rules drops them
+        (operations/apply.py, `fit_slots`).
+        """
+        pools = {name: pool for name, pool in self.applied.rules.pools.items() if pool.is_elastic}
+        listed = {each for name, pool in pools.items() for each in slot_ids(name, pool)}
+        slots = self.view.slots.values()
+        return [each for each in slots if each.state == "empty" and each.pool in pools and each.id not in listed]
 
     def find_first(self, changes: Iterable[Suggestion]) -> Suggestion | None:
         """Return the first of the given changes that would end the reservation's wait. Return None if no change does,
@@ -267,6 +299,25 @@ def is_booting(outcome: Plan, name: str) -> bool:
     return any(each.reservation == name and each.code == "booting" for each in outcome.waiting)
 
 
+def _list_kept_up(view: View, rules: Rules, now: float, later: float) -> Iterator[Row]:
+    """Yield the rows that would be overdue at `later` and are not at `now`, as they are if reservations are renewed,
+    hosts report, and machines in flight need longer. A wait that helps only if one of them fails is no way to a lease.
+    """
+    for row in view.mortal.find_due(later)[0]:
+        if row.expires_at is not None and row.expires_at > now:
+            yield msgspec.structs.replace(row, expires_at=row.expires_at + later - now)
+    for slot in list(view.slots.values()):
+        pool = rules.pools.get(slot.pool)
+        if is_silent(slot, pool, later) and not is_silent(slot, pool, now):
+            yield msgspec.structs.replace(slot, last_seen=later)
+        elif slot.state in IN_FLIGHT and has_timed_out(slot, pool, later) and not has_timed_out(slot, pool, now):
+            yield msgspec.structs.replace(slot, since=later)
+
+
+def _launches(outcome: Plan) -> bool:
+    return any(isinstance(each, Launch | Start) for each in outcome.decisions)
+
+
 def _find_longest_start(search: Search) -> float:
     """Return the most seconds after which a machine of the pools that may serve the reservation is ready."""
     times = [each.launch_timeout + each.boot_timeout + each.binding_timeout for _, each in list_pools(search)]
@@ -297,24 +348,17 @@ def list_started(
             yield msgspec.structs.replace(known, **fields, **own, idle_since=now if state == "ready" else None)
 
 
-def _list_left(view: View) -> Iterator[Slot]:
-    """Yield the slots whose machines end, as they are when these machines are gone."""
-    for slot in list(view.slots.values()):
-        if slot.state == "terminating":
-            yield msgspec.structs.replace(slot, state="empty", **without_machine(slot))
-
-
-def _list_aged(search: Search, seconds: float) -> list[Reservation]:
-    """Return the pending reservations as they are when all of them have waited for `seconds` more. Return [] if their
-    age changes nothing.
+def _list_ending(view: View, rules: Rules, decisions: Iterable[Decision]) -> Iterator[Slot]:
+    """Yield the EC2 slots that these decisions drain, as they are when they drain, and those whose machines end, as
+    they are when these machines are gone.
     """
-    scheduler, rows = search.rules.scheduler, search.view.by_phase["pending"].values()
-    if not any(
-        each.starvation_guard or (each.queue == "dynsize" and each.dynsize_decay)
-        for each in (scheduler, *scheduler.system.values())
-    ):
-        return []
-    return [msgspec.structs.replace(each, created_at=each.created_at - seconds) for each in rows]
+    drained = {each.slot: each.reason for each in decisions if isinstance(each, Drain)}
+    ended = {each.slot for each in decisions if isinstance(each, Terminate)}
+    for slot in list(view.slots.values()):
+        if slot.id in ended or slot.state == "terminating":
+            yield msgspec.structs.replace(slot, state="empty", **without_machine(slot))
+        elif slot.id in drained and slot.state == "ready" and rules.pools[slot.pool].is_elastic:
+            yield msgspec.structs.replace(slot, state="draining", drain_reason=drained[slot.id], idle_since=None)
 
 
 def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:
@@ -370,14 +414,14 @@ def _set_account(row: Account, names: Iterable[str]) -> _Action:
 
 
 @contextmanager
-def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
-    """Put these rows into the view for the `with` block. Afterwards the view has its former rows again."""
+def _changed(view: View, changes: Iterable[Change]) -> Iterator[None]:
+    """Put these changes of rows into the view for the `with` block. Afterwards the view has its former rows again."""
     back: list[Change] = []
     try:
-        for row in rows:
-            known = view.find(row)
-            back.append(known or Gone(KINDS[type(row)], row.id, row.version + 1))
-            view.apply(row)
+        for change in changes:
+            kind = change.kind if isinstance(change, Gone) else KINDS[type(change)]
+            back.append(view.rows(kind).get(change.id) or Gone(kind, change.id, change.version + 1))
+            view.apply(change)
         yield
     finally:
         for change in reversed(back):

@@ -47,17 +47,19 @@ def _add_slots_in_pool(search: Search) -> Suggestion | None:
     for name, pool in list_pools(search):
         most = pool.max_slots
         if pool.is_elastic and most is not None:
-            change = search.find_least(lambda more, name=name, most=most: _with_slots(name, most, more), wanted)  # type: ignore[misc]
+            change = search.find_least(partial(_with_slots, search, name, most), wanted)
             if change is not None:
                 found.append((change.config["pools"][name]["max_slots"] - most, change))
     return min(found, key=lambda each: each[0])[1] if found else None
 
 
-def _with_slots(name: str, most: int, more: int) -> Suggestion:
+def _with_slots(search: Search, name: str, most: int, more: int) -> Suggestion:
+    # A slot beyond the present limit may still have its machine.
+    names = [each for number in range(1, more + 1) if (each := f"{name}-{most + number}") not in search.view.slots]
     return Suggestion(
         kind="max_slots",
         text=f"pool {name} is at its max_slots of {most}: {most + more} would do",
-        rows=tuple(Slot(id=f"{name}-{most + number}", pool=name) for number in range(1, more + 1)),
+        rows=tuple(Slot(id=each, pool=name) for each in names),
         config={"pools": {name: {"max_slots": most + more}}},
     )
 

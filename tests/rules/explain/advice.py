@@ -1,8 +1,8 @@
 """Carry out the change that `explain` offers, in `simulate`: `python -m tests.rules.explain.advice --fleets 2000`.
 
 For each waiting reservation of a generated fleet, the offered change is appended to the scenario of the fleet, and the
-scenario is played on. The reservation must get a lease, and the change must name only types, amounts and machines that
-exist. A broken rule is printed with the scenario. Status 1 if there is any.
+scenario is played on, while holders renew and hosts report. The reservation must get a lease, and the change must name
+only types, amounts and machines that exist. A broken rule is printed with the scenario. Status 1 if there is any.
 """
 
 import argparse
@@ -10,7 +10,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from random import Random
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from scheduler.model.slots import Market
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.explain import explain
 from scheduler.operations.market.refresh import save_market
+from scheduler.policy.lifecycle.timers import is_silent
 from scheduler.simulation.runner import Runner, play
 from scheduler.simulation.scenario import read_scenario
 from tests.reference_model.stories import make_scenario
@@ -28,7 +28,7 @@ from tests.rules.waits import a_fleet
 QUICK: Final = {"launch": 1, "boot": 3, "bind": 0, "terminate": 2}
 LATER: Final = (0, 1, 2, 3, 5, 8, 12, 20, 30, 45, 61, 70, 90, 125, 140, 200, 260, 400, 700, 1300, 2600)
 """Seconds after the change at which ticks follow. Launch back-offs and cool-downs of the fleets end within them."""
-LASTS: Final = {"ttl", "runtime", "restart_policy", "size", "confirm_timeout", "max_unconfirmed", "reservation_ttl"}
+LASTS: Final = {"runtime", "restart_policy", "size", "confirm_timeout", "max_unconfirmed"}
 """Keys that end a reservation by themselves, perhaps before its lease: they are left out."""
 CATALOGUE: Final = ((1, 2), (2, 2), (4, 4), (8, 2), (16, 8), (32, 2), (64, 4))
 """Cpus of each type of the catalogue, and its GiB of memory for each cpu."""
@@ -47,7 +47,10 @@ def make_fleet(seed: int) -> Document:
     for table in (*wishes, *fleet.get("reservations", ()), *rules):
         for key in LASTS & table.keys():
             del table[key]
-    for item in fleet["timeline"]:
+    between = [
+        each for item in fleet["timeline"] if isinstance(item.get("tick"), dict) for each in item["tick"]["between"]
+    ]
+    for item in (*fleet["timeline"], *between):
         if "outage" in item:
             item["outage"]["until"] = min(item["outage"]["until"], end)
     return fleet
@@ -92,10 +95,19 @@ class Advised:
         self.market = make_market(Random(f"market {seed}"), self.fleet["config"])
         player = Runner(read_scenario(self.fleet))
         save_market(player.cluster.store, types=self.market.types, prices=self.market.prices)
-        self.lines = len(list(player.play()))
+        list(player.play())
         self.store, self.ports = player.cluster.store, player.cluster.ports
         self.rules = self.store.load_rules().rules
         pending = [each.id for each in self.store.find_reservations(phases=["pending"], limit=100)]
+        now = self.store.now()
+        alive = self.store.find_reservations(phases=["pending", "leased"], limit=1000)
+        self.renewed = [each.id for each in alive]
+        pools = self.rules.pools
+        self.heard = [
+            each.id
+            for each in self.store.find_slots()
+            if each.pool in pools and not pools[each.pool].is_elastic and not is_silent(each, pools[each.pool], now)
+        ]
         self.answers = {name: explain(self.ports, name, PATIENCE) for name in pending}
 
     def list_faults(self, name: str) -> Iterator[str]:
@@ -112,10 +124,18 @@ class Advised:
         """Whether the reservation gets a lease when its change is played after all the rest."""
         at = self.fleet["timeline"][-1]["at"]
         actions = [{"at": at, **action} for action in change["actions"]]
-        waits = [tick(at + change["wait_seconds"] + seconds) for seconds in LATER]
-        timeline = [*self.fleet["timeline"], *actions, *waits]
-        lines = islice(play(read_scenario({**self.fleet, "timeline": timeline})), self.lines - 1, None)
+        waits = [at + change["wait_seconds"] + seconds for seconds in LATER]
+        ticks = [step for each in waits for step in (*self._keep_up(each), tick(each))]
+        timeline = [*self.fleet["timeline"], *actions, *ticks]
+        lines = (line for line in play(read_scenario({**self.fleet, "timeline": timeline})) if line["at"] >= at)
         return any(line.get("event") == "reservation_leased" and line["reservation"] == name for line in lines)
+
+    def _keep_up(self, at: float) -> list[Document]:
+        """Holders renew what waits and what is leased, and hosts report."""
+        return [
+            *({"at": at, "renew": name} for name in self.renewed),
+            *({"at": at, "seen": name} for name in self.heard),
+        ]
 
     def _list_invented(self, action: Document) -> Iterator[str]:
         """Yield the types, amounts and machines of an action that do not exist."""

@@ -257,6 +257,66 @@ def test_a_change_leaves_room_for_earlier_gangs_that_spread_over_machines_while_
     assert found.text == "pool linux is at its max_slots of 0: 7 would do"
 
 
+def test_a_wait_does_not_count_on_holders_and_hosts_that_fall_silent() -> None:
+    """The ttl of a lease and the timeout of a host would end before the back-off, but holder and host renew them."""
+    lease = a_lease(resources={"cpus": 2})
+    rows: list[Row] = [
+        wish(resources={"cpus": 1}),
+        a_slot("linux-1", offering="small"),
+        a_reservation("h", phase="leased", expires_at=NOW + 10, leases=(lease,)),
+        a_hold("small"),
+    ]
+    found = suggest_change(make_search({"offerings": OFFERINGS, "max_slots": 1}, rows), KINDS_OF_CHANGE)
+    assert found is not None
+    assert found.text == "the end of h, which holds linux-1, would do"
+    host = a_slot("linux-1", resources={"cpus": 4}, last_seen=NOW)
+    search = make_search(STATIC | {"offline_timeout": 30}, [wish(), host])
+    assert search.serves(Suggestion(kind="wait", text="", wait_seconds=40))
+
+
+def test_a_change_leaves_room_for_each_earlier_reservation_that_takes_the_machine_while_it_boots() -> None:
+    """EC2 has no small machines. So the large one is launched only for `r1`, and the earliest of the others takes it;
+    then another is launched for `r1`, and so on.
+    """
+    rows: list[Row] = [
+        *(wish(f"small-{number}", resources={"cpus": 2}, created_at=NOW - 9 + number) for number in range(5)),
+        wish("r1", resources={"cpus": 16}, created_at=NOW),
+        a_hold("small"),
+    ]
+    pool = {"offerings": OFFERINGS, "price_factor": 1, "max_slots": 0, "max_leases_per_slot": 1}
+    found = suggest_change(make_search(pool, rows), KINDS_OF_CHANGE)
+    assert found is not None
+    assert found.text == "pool linux is at its max_slots of 0: 6 would do"
+
+
+def test_a_change_of_the_rules_does_not_count_on_a_slot_beyond_max_slots() -> None:
+    """The machine of `linux-3` ended after `max_slots` fell to 2. Any change of the rules drops this slot."""
+    rows: list[Row] = [
+        wish(),
+        a_slot("spare-1"),
+        a_reservation("h", phase="leased", leases=(a_lease("spare-1"),)),
+        Slot(id="linux-1", pool="linux", cordoned=True),
+        Slot(id="linux-3", pool="linux"),
+    ]
+    pools = {"linux": {"max_slots": 2}, "spare": {"system": "other", "max_slots": 1}}
+    rules = some_rules({"scheduler": {"max_slots": 1}, "pools": pools})
+    view = View(rows)
+    search = Search(view, rules, view.reservations["r1"], NOW)
+    more = Suggestion(kind="max_slots", text="", config={"scheduler": {"max_slots": 2}})
+    assert not search.serves(more)
+    assert view.slots.keys() == {"spare-1", "linux-1", "linux-3"}
+
+
+def test_a_higher_limit_leaves_the_slots_as_they_are_that_kept_their_machine_beyond_the_present_one() -> None:
+    rows: list[Row] = [wish(resources={"cpus": 4}), wish("r2", created_at=NOW)]
+    for name in ("linux-1", "linux-2"):
+        rows += [a_slot(name, cordoned=name == "linux-2", resources={"cpus": 4}), holder(name, 4)]
+    search = make_search({"max_slots": 1, "resources": {"cpus": 4}}, rows)
+    found = suggest_change(search, KINDS_OF_CHANGE)
+    assert found is not None
+    assert describe_change(search.view, found)["actions"] == [{"rules": {"pools": {"linux": {"max_slots": 3}}}}]
+
+
 def test_where_a_budget_is_used_up_the_first_unmet_condition_and_the_change_are_about_the_budget() -> None:
     full = a_slot("linux-1", offering="small", price=1.0, resources={"cpus": 2})
     rows: list[Row] = [wish(resources={"cpus": 16}), full, Slot(id="linux-2", pool="linux")]
