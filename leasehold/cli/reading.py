@@ -219,8 +219,10 @@ def _describe_course(row: "Reservation") -> Iterator[str]:
         yield f"ended: {show_instant(row.finished_at)}" + (f", {row.reason}" if row.reason else "")
     if row.leased_at is not None and row.phase != "pending":
         yield f"leased: {show_instant(row.leased_at)}" + (f", token {row.token}" if row.token else "")
-    if row.phase == "leased":
-        yield f"expires: {show_instant(row.expires_at)}, unless it is renewed" if row.expires_at else "expires: never"
+    if row.phase in {"pending", "leased"} and row.expires_at:
+        yield f"expires: {show_instant(row.expires_at)}, unless it is renewed"
+    elif row.phase == "leased":
+        yield "expires: never"
     if row.phase == "revoking":
         due = show_instant(row.revoke_by) if row.revoke_by else "as soon as its holder releases it"
         yield f"to be given back: {due}" + (f", {row.revoke_reason}" if row.revoke_reason else "")

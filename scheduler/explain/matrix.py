@@ -6,6 +6,7 @@ things: the condition of this code is not met, and each earlier condition is met
 are tested by the functions of the planner, on the state after the plan, with its leases and launches.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -74,6 +75,7 @@ HOLDS_OF: Final[dict[str, tuple[Kind, ...]]] = {
 }
 """Condition of a launch -> the kinds of launch back-offs because of which it may not be met."""
 _RANKS: Final = {code: rank for rank, code in enumerate(WAITING_CODES)}
+_MOST_FREE: Final = "the ready slot with most free"
 _Finding = tuple[bool | None, str]
 _Kind = tuple[str, Resources | None, Labels]
 """A kind of slots or offerings that are alike: (pool, resources, labels)."""
@@ -251,28 +253,30 @@ class Findings:
             return None, "no slot or offering has its labels"
         small = next((need for need in self._needs if not any(need.could_hold(*kind) for kind in self._kinds)), None)
         need = small or max(self._needs, key=lambda each: sum(each.given[self._demand.pools[0]].values()))
-        return small is None, self._compare(need, "the largest", self._list_labelled(need))
+        return small is None, self._compare(need, "the largest", self._list_labelled(need), met=small is None)
 
-    def _compare(self, need: InstanceRequest, title: str, kinds: Iterable[_Kind]) -> str:
-        """Return a text with two things: what an instance requests, and the largest amounts of the slots in `kinds`,
-        which have its labels. `title`: a name for these amounts. Amounts that are large enough are left out, unless all
-        are.
+    def _compare(self, need: InstanceRequest, title: str, kinds: Iterable[_Kind], count: int = 1, *, met: bool) -> str:
+        """Return a text with two things: what `count` instances request, and the largest amounts of the slots in
+        `kinds`, which have the labels. `title`: a name for these amounts. Amounts that are large enough are left out,
+        unless all are. `met`: whether an instance fits.
         """
         asked = need.given[self._demand.pools[0]]
-        name = need.component.name
+        asks = partial(_describe_asked, need.component.name, count)
         if not asked:
-            return f"{name} asks no resources"
+            return asks({})
         held = [amounts for _, amounts, _ in kinds]
         if not held:
-            return f"{name} asks {describe_amounts(asked)}; no slot has its labels"
+            return f"{asks(asked)}; no slot has its labels"
         if None in held:
-            return f"{name} asks {describe_amounts(asked)}; slots that count leases only may hold it"
+            return f"{asks(asked)}; slots that count leases only may hold it"
         largest = {key: max(each.get(key, 0) for each in held if each is not None) for key in asked}
         short = {key: amount for key, amount in asked.items() if amount > largest[key] + SLACK}
         if short:
             has = ", ".join(f"{largest[key]:.12g}" + (f" {key}" if len(short) > 1 else "") for key in sorted(short))
-            return f"{name} asks {describe_amounts(short)}; {title} has {has}"
-        return f"{name} asks {describe_amounts(asked)}; {title} amounts: {describe_amounts(largest) or 'none'}"
+            return f"{asks(short)}; {title} has {has}"
+        if not met:
+            return f"{asks(asked)}; no slot has all of it together"
+        return f"{asks(asked)}; {title} amounts: {describe_amounts(largest) or 'none'}"
 
     def _find_balance(self) -> _Finding:
         if self._demand.settings.queue != "quota":
@@ -393,13 +397,31 @@ class Findings:
 
     def _find_free(self) -> _Finding:
         slots = [each for each in self._list_able(within=lambda each: each.takes_leases) if each.has_place]
-        kinds = [(each.slot.pool, each.free, each.labels) for each in slots]
+        slots = [each for each in slots if each.slot.id not in self._demand.declined]
         met = has_room(self._demand, (self._cycle.ready,))
-        if not kinds:
+        if not slots:
             return met, "no ready slot that could hold it can take another lease"
-        need = max(self._needs, key=lambda each: sum(each.given[self._demand.pools[0]].values()))
-        labelled = [each for each in kinds if need.could_hold(each[0], None, each[2])]
-        return met, self._compare(need, "the ready slot with most free", labelled)
+        counts = Counter(self._demand.needs)
+        if met or len(self._demand.needs) == 1:
+            need = max(counts, key=lambda each: sum(each.given[self._demand.pools[0]].values()))
+            has_slot = met or any(self._count_room(need, each, 1) for each in slots)
+            return met, self._compare(need, _MOST_FREE, self._list_free(need, slots), met=has_slot)
+        found = {need: sum(self._count_room(need, each, count) for each in slots) for need, count in counts.items()}
+        short = [need for need, count in counts.items() if found[need] < count]
+        if not short:
+            return met, "each of its components has room, but not all of them together"
+        return met, _join(self._describe_room(need, counts[need], found[need], slots) for need in short)
+
+    def _list_free(self, need: InstanceRequest, slots: Iterable[SlotInfo]) -> list[_Kind]:
+        kinds = [(each.slot.pool, each.free, each.labels) for each in slots]
+        return [each for each in kinds if need.could_hold(each[0], None, each[2])]
+
+    def _describe_room(self, need: InstanceRequest, count: int, fitting: int, slots: Iterable[SlotInfo]) -> str:
+        """Return how many of `count` instances have room, or why none has. `fitting`: the number that has room."""
+        if not fitting:
+            return self._compare(need, _MOST_FREE, self._list_free(need, slots), count, met=False)
+        amounts = need.given[self._demand.pools[0]]
+        return f"{_describe_asked(need.component.name, count, amounts)}; there is room for {fitting}"
 
     def _find_declined(self) -> _Finding:
         if not self._demand.declined:
@@ -410,13 +432,27 @@ class Findings:
         return not room, f"declined slots: {_join(self._demand.declined)}; with room: {len(room)}"
 
     def _has_room(self, slot_info: SlotInfo) -> bool:
+        return slot_info.takes_leases and any(self._count_room(need, slot_info, 1) for need in self._needs)
+
+    def _count_room(self, need: InstanceRequest, slot_info: SlotInfo, most: int) -> int:
+        """Return for how many instances a slot has room; at most `most`."""
         pool, left = slot_info.slot.pool, slot_info.pool.lease_limit - slot_info.load
-        return slot_info.takes_leases and any(
-            pool in need.given
-            and need.could_hold(pool, None, slot_info.labels)
-            and find_obstacle(need.given[pool], slot_info.free, left, slot_info.uses_left) is None
-            for need in self._needs
-        )
+        if pool not in need.given or not need.could_hold(pool, None, slot_info.labels):
+            return 0
+        given, free, uses = need.given[pool], slot_info.free, slot_info.uses_left
+        for count in range(1, most + 1):
+            if find_obstacle({name: count * amount for name, amount in given.items()}, free, left, uses, count):
+                return count - 1
+        return most
+
+
+def _describe_asked(name: str, count: int, amounts: Resources) -> str:
+    subject, verb, each = (name, "asks", "") if count == 1 else (f"{count} instances of {name}", "ask", " each")
+    return (
+        f"{subject} {verb} {describe_amounts(amounts)}{each}"
+        if any(amounts.values())
+        else f"{subject} {verb} no resources"
+    )
 
 
 def _own(need: InstanceRequest) -> Iterator[tuple[str, str]]:

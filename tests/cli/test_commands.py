@@ -348,6 +348,13 @@ def test_an_explanation_ends_with_the_command_to_type(stack: FakeIntake, run: Ru
     assert json.loads(run("explain", "r1", "--json").out)["change"]["actions"] == actions
 
 
+def test_the_explanation_of_a_wait_names_when_it_ends_without_a_renewal(stack: FakeIntake, run: Run) -> None:
+    stack.publish(a_row("r1", expires_at=1_800_000_000.0))
+    answer = {"ok": True, "reservation": "r1", "phase": "pending", "position": 1, "of": 1}
+    stack.handler = lambda verb, _document: answer if verb == "explain" else None
+    assert run("explain", "r1").out.splitlines()[1].startswith("expires: 2027-01-15T08:00:00Z")
+
+
 def test_without_a_change_an_explanation_ends_with_what_would_have_to_be_true(stack: FakeIntake, run: Run) -> None:
     stack.publish(a_row("r1"))
     answer = {"ok": True, "reservation": "r1", "phase": "pending", "position": 1, "of": 1, "change": None}

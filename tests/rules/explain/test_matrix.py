@@ -13,7 +13,7 @@ from scheduler.model.accounts import Account
 from scheduler.model.decisions import WAITING_CODES, Plan
 from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
-from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
+from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.explain.test_changes_of_accounts import CASES, search_among
 from tests.rules.playing import a_pool, a_scenario, a_wish, tick
 from tests.rules.waits import Look, a_fleet, look_at
@@ -119,6 +119,42 @@ def test_the_evidence_names_the_largest_free_amounts() -> None:
     found = wait_on(LABELLED, holder, resources={"cpus": 2})
     assert found.name == "free_capacity"
     assert found.evidence.endswith("main asks 2 cpus; the ready slot with most free has 1")
+
+
+def on_hosts(free: list[float], **fields: Any) -> str:
+    """The evidence of `free_capacity` for a gang, on hosts of 4 cpus and 8 of memory with this many cpus free."""
+    hosts = {"linux": HOSTS | {"resources": {"cpus": 4, "memory_mib": 8}}}
+    rows: list[Row] = [a_reservation("r1", sequence=9, **fields)]
+    for number, cpus in enumerate(free, 1):
+        lease = a_lease(f"linux-{number}", resources={"cpus": 4 - cpus})
+        rows += [a_slot(f"linux-{number}"), a_reservation(f"h{number}", phase="leased", leases=(lease,))]
+    _, conditions = find_conditions(look(rows, {"pools": hosts}))["r1"]
+    assert conditions["free_capacity"].met is False
+    return conditions["free_capacity"].evidence
+
+
+def test_the_evidence_for_a_gang_names_how_many_of_its_instances_have_room() -> None:
+    three = a_component("node", count=3, resources={"cpus": 4})
+    assert on_hosts([4, 0], components=(three,)) == "3 instances of node ask 4 cpus each; there is room for 1"
+    found = on_hosts([2, 1], components=(three,))
+    assert found == "3 instances of node ask 4 cpus each; the ready slot with most free has 2"
+    halves = (a_component("a", count=2, resources={"cpus": 2}), a_component("b", resources={"cpus": 1}))
+    assert on_hosts([4, 0], components=halves) == "each of its components has room, but not all of them together"
+    assert on_hosts([2, 0], components=halves) == "2 instances of a ask 2 cpus each; there is room for 1"
+
+
+def test_amounts_that_no_slot_has_together_are_named() -> None:
+    lease = a_lease("linux-2", resources={"memory_mib": 8})
+    rows: list[Row] = [
+        a_slot("linux-2"),
+        a_reservation("h", phase="leased", leases=(lease,)),
+        a_slot("linux-1"),
+        a_reservation("g", phase="leased", leases=(a_lease("linux-1", resources={"cpus": 4}),)),
+        a_reservation("r1", sequence=9, resources={"cpus": 4, "memory_mib": 8}),
+    ]
+    hosts = {"linux": HOSTS | {"resources": {"cpus": 4, "memory_mib": 8}}}
+    _, conditions = find_conditions(look(rows, {"pools": hosts}))["r1"]
+    assert conditions["free_capacity"].evidence == "main asks 4 cpus, 8 memory_mib; no slot has all of it together"
 
 
 def test_what_the_queue_ahead_takes_in_this_tick_is_not_free() -> None:
