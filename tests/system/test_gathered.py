@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,7 @@ from scheduler.ports import EventFilter, Pending
 from tests.system.bad_messages import an_envelope
 from tests.system.processes import PATIENCE, wait_for
 from tests.system.stack import Stack
-from tests.system.test_lost_messages import Producer, awaiting_start, database_locked, is_stored
+from tests.system.test_lost_messages import Producer, awaiting_start, database_locked, is_stored, writes_paused
 
 pytestmark = pytest.mark.timeout(240)
 COUNT = 20
@@ -65,6 +65,11 @@ def read_answers(stack: Stack, address: str) -> list[dict[str, Any]]:
 def await_answers(stack: Stack, addresses: list[str], patience: float = PATIENCE) -> None:
     """Wait until there is an answer at each of these addresses."""
     wait_for(lambda: all(stack.redis.exists(address) for address in addresses), "all answers", patience)
+
+
+def await_sent(stack: Stack) -> None:
+    """Wait until COUNT messages have come to the stopped intake. Redis has given one of them to its waiting read."""
+    wait_for(lambda: stack.redis.llen(RESERVATIONS) >= COUNT - 1, "all messages")
 
 
 def await_held(stack: Stack, count: int) -> None:
@@ -150,7 +155,7 @@ def test_a_worker_that_is_killed_with_gathered_requests_loses_none(stack: Stack)
     with database_locked(stack):
         with waiting_intake(stack):
             producers = [Producer(stack, name) for name in names]
-            wait_for(lambda: stack.redis.llen(RESERVATIONS) >= COUNT, "all messages")
+            await_sent(stack)
         await_held(stack, COUNT)
         stack.processes[RESERVATIONS].kill()
     assert not any(is_stored(stack, name) for name in names)
@@ -160,17 +165,15 @@ def test_a_worker_that_is_killed_with_gathered_requests_loses_none(stack: Stack)
 
 def test_a_worker_that_is_killed_between_the_commit_and_the_answers_loses_none(stack: Stack) -> None:
     names = make_names()
-    with database_locked(stack):
-        with awaiting_start(stack), waiting_intake(stack):
-            producers = [Producer(stack, name) for name in names]
-            wait_for(lambda: stack.redis.llen(RESERVATIONS) >= COUNT, "all messages")
-        os.kill(stack.redis_server.pid, signal.SIGSTOP)
-    try:
+    with ExitStack() as pause:
+        with database_locked(stack):
+            with awaiting_start(stack, *names), waiting_intake(stack):
+                producers = [Producer(stack, name) for name in names]
+                await_sent(stack)
+            pause.enter_context(writes_paused(stack))
         wait_for(lambda: any(is_stored(stack, name) for name in names), "the commit")
         stack.processes[RESERVATIONS].kill()
-    finally:
-        os.kill(stack.redis_server.pid, signal.SIGCONT)
-    assert not any(producer.answers for producer in producers)
+        assert not any(producer.answers for producer in producers)
     stack.processes[RESERVATIONS].start()
     assert_each_is_answered_once(stack, producers)
 
@@ -191,9 +194,9 @@ def test_when_a_process_of_the_pool_dies_its_requests_are_carried_out_one_by_one
     main = stack.processes[RESERVATIONS].pid
     with database_locked(stack):
         # A request that finds an idle worker runs alone. The others go together to the process that is left.
-        with awaiting_start(stack):
+        with awaiting_start(stack, f"{names[0]}-alone"):
             send(stack, f"{names[0]}-alone")
-        with awaiting_start(stack), waiting_intake(stack):
+        with awaiting_start(stack, *names), waiting_intake(stack):
             addresses = [send(stack, name) for name in names]
         for child in find_children(main):
             os.kill(child, signal.SIGKILL)

@@ -6,8 +6,8 @@ import os
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
@@ -66,21 +66,51 @@ def await_taken(stack: Stack) -> None:
 
 
 @contextmanager
-def awaiting_start(stack: Stack) -> Iterator[None]:
-    """Wait at the end of this block until the intake has sent the event that a task started."""
+def awaiting_start(stack: Stack, *names: str) -> Iterator[None]:
+    """Wait at the end of this block until the intake has sent the event that it started the task of a message that
+    contains one of these names. Events about other tasks, like canaries, come at any time.
+    """
+    started: set[str] = set()
     with closing(stack.redis.pubsub(ignore_subscribe_messages=True)) as channel:  # type: ignore[no-untyped-call]
         channel.psubscribe("*celeryev/*")
         channel.get_message(timeout=5)
         yield
-        wait_for(lambda: _is_start_of_task(channel.get_message(timeout=1)), "the start of the task")
+
+        def is_started() -> bool:
+            while (message := channel.get_message()) is not None:
+                started.update(_list_started(message))
+            return not started.isdisjoint(_find_held(stack, names))
+
+        wait_for(is_started, f"the start of the task of {names[0]} …")
 
 
-def _is_start_of_task(message: dict[str, bytes] | None) -> bool:
-    if message is None:
-        return False
+def _list_started(message: dict[str, bytes]) -> list[str]:
+    """Return the ids of the tasks whose start in the intake this message reports."""
     found = json.loads(base64.b64decode(json.loads(message["data"])["body"]))
     events = found if isinstance(found, list) else [found]
-    return any((each["type"], each["hostname"].split("@")[0]) == ("task-started", RESERVATIONS) for each in events)
+    place = ("task-started", RESERVATIONS)
+    return [each["uuid"] for each in events if (each["type"], each["hostname"].split("@")[0]) == place]
+
+
+def _find_held(stack: Stack, names: Sequence[str]) -> set[str]:
+    """Return the ids of the messages with one of these names that workers hold. A worker records them before it starts
+    their tasks, and keeps the record until their tasks have ended.
+    """
+    held = [json.loads(each)[0] for each in stack.redis.hvals("unacked")]
+    bodies = {each["headers"]["id"]: base64.b64decode(each["body"]).decode() for each in held}
+    return {id_ for id_, body in bodies.items() if any(json.dumps(name) in body for name in names)}
+
+
+@contextmanager
+def writes_paused(stack: Stack) -> Iterator[None]:
+    """Let Redis answer no writing command within this block, so that a task publishes and answers nothing. It answers
+    reading ones, because a task reads there before it begins its transaction.
+    """
+    stack.redis.client_pause(int(10 * PATIENCE * 1000), all=False)
+    try:
+        yield
+    finally:
+        stack.redis.client_unpause()
 
 
 def is_stored(stack: Stack, name: str) -> bool:
@@ -107,17 +137,15 @@ def kill_before_the_commit(stack: Stack, name: str) -> Producer:
 
 
 def kill_between_commit_and_answer(stack: Stack, name: str) -> Producer:
-    """Kill the worker after the commit and before it publishes, kicks and answers, while Redis is stopped."""
-    with database_locked(stack):
-        with awaiting_start(stack):
-            producer = Producer(stack, name)
-        os.kill(stack.redis_server.pid, signal.SIGSTOP)
-    try:
+    """Kill the worker after the commit and before it publishes, kicks and answers, while Redis takes no writes."""
+    with ExitStack() as pause:
+        with database_locked(stack):
+            with awaiting_start(stack, name):
+                producer = Producer(stack, name)
+            pause.enter_context(writes_paused(stack))
         wait_for(lambda: is_stored(stack, name), "the commit")
         stack.processes[RESERVATIONS].kill()
-    finally:
-        os.kill(stack.redis_server.pid, signal.SIGCONT)
-    assert producer.answers == []
+        assert producer.answers == []
     return producer
 
 
@@ -141,7 +169,7 @@ def test_a_worker_survives_a_restart_of_redis_while_it_has_a_message(stack: Stac
     worker = stack.processes[RESERVATIONS]
     pid = worker.pid
     with database_locked(stack):
-        with awaiting_start(stack):
+        with awaiting_start(stack, "held"):
             stack.send("submit", {"request": "held", "id": "held", "pool": "warm"})
         assert stack.redis.hlen("unacked")
         stack.redis_server.kill()
