@@ -21,7 +21,7 @@ from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.tick.commit import PlannedRules, commit
 from scheduler.operations.tick.leader import take_leader_term
 from scheduler.operations.tick.tick import carry_out, decide, tick
-from scheduler.ports import CloudError, DeposedError, Store
+from scheduler.ports import CloudError, DeposedError, Store, StoredRules
 from scheduler.store.opening import open_store
 from scheduler.view.memory import InMemoryRedis
 from tests.operations.harness import CountingFleet, Harness
@@ -115,19 +115,22 @@ def ask(ports: Ports, verb: str, **document: object) -> Answer:
     return accept(ports, verb, document)
 
 
-def assign(name: str, slot: Slot) -> Assign:
-    return Assign(reservation=name, leases=(Placement(component="main", slot=slot.id, epoch=slot.epoch, resources={}),))
+def assign(name: str, slot: Slot, level: int | None = None) -> Assign:
+    placement = Placement(component="main", slot=slot.id, epoch=slot.epoch, resources={})
+    return Assign(reservation=name, leases=(placement,), level=level)
 
 
 def lead(harness: Harness) -> None:
     harness.leader.leader_term = take_leader_term(harness.ports, harness.leader)
 
 
-def write(harness: Harness, *decisions: object) -> list[str]:
-    """Commit decisions under the term of this process; return the reasons of the skipped ones."""
+def write(harness: Harness, *decisions: object, planned_under: StoredRules | None = None) -> list[str]:
+    """Commit decisions under the term of this process; return the reasons of the skipped ones. `planned_under`: the
+    rules of the plan; None: those in force.
+    """
     ports, leader_term = harness.ports, harness.leader.leader_term
     assert leader_term is not None
-    found = ports.stored_rules()
+    found = planned_under or ports.stored_rules()
     done = commit(
         ports.store,
         decisions,  # type: ignore[arg-type]
@@ -180,10 +183,12 @@ def test_a_lease_costs_something_exactly_under_the_queue_quota_if_the_rules_chan
     slot = rivals.make_ready()
     lead(rivals.first)
     for number in range(2 * ROUNDS):
-        name, queue = f"r{number}", ("quota", "fifo")[number % 2]
+        name, queue, level = f"r{number}", *(("quota", None), ("fifo", 0))[number % 2]
         rivals.first.submit(name, account="A")
+        # Before the race: under the rules that are in force after the change, the plan would be another one.
+        planned_under = rivals.first.ports.stored_rules()
         race(
-            partial(write, rivals.first, assign(name, slot)),
+            partial(write, rivals.first, assign(name, slot, level), planned_under=planned_under),
             partial(apply_rules, rivals.second.ports, {**OTHER_RULES, "scheduler": {"queue": queue}}),
         )
         (row,) = rivals.store.find_reservations(ids=[name])
