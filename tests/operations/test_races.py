@@ -183,7 +183,8 @@ def test_a_lease_costs_something_exactly_under_the_queue_quota_if_the_rules_chan
     slot = rivals.make_ready()
     lead(rivals.first)
     for number in range(2 * ROUNDS):
-        name, queue, level = f"r{number}", *(("quota", None), ("fifo", 0))[number % 2]
+        name, is_quota = f"r{number}", number % 2 == 0
+        queue, level = ("quota", None) if is_quota else ("fifo", 0)
         rivals.first.submit(name, account="A")
         # Before the race: under the rules that are in force after the change, the plan would be another one.
         planned_under = rivals.first.ports.stored_rules()
@@ -192,7 +193,7 @@ def test_a_lease_costs_something_exactly_under_the_queue_quota_if_the_rules_chan
             partial(apply_rules, rivals.second.ports, {**OTHER_RULES, "scheduler": {"queue": queue}}),
         )
         (row,) = rivals.store.find_reservations(ids=[name])
-        assert [lease.charged_at is not None for lease in row.leases] in ([], [queue == "quota"])
+        assert [lease.charged_at is not None for lease in row.leases] in ([], [is_quota])
         ask(rivals.first.ports, "cancel", request=f"end-{number}", reservation=name)
 
 
