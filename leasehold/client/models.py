@@ -284,7 +284,8 @@ class SmallestChange(Shown, frozen=True, kw_only=True):
     a scenario's timeline.
 
     `wait_seconds`: time after which the wait ends without any action; 0 if actions are needed at once. `undo`: the
-    actions that reverse those on rows. A change of the rules is reversed by `leasehold rules rollback`.
+    actions that reverse those on rows; a balance gets its former value, so what the account earns and pays meanwhile is
+    lost. A change of the rules is reversed by `leasehold rules rollback`.
     """
 
     kind: str

@@ -49,6 +49,10 @@ def find_action(document: Mapping[str, Any]) -> Action | None:
             return Action("cancel", value, lambda client: client.cancel(value, reason="ended in the console"))
         case "resume":
             return Action("resume", value, lambda client: client.resume(value))
+        case "suspend":
+            return Action("suspend", value, lambda client: _suspend(client, value))
+        case "cordon":
+            return Action("cordon", value, lambda client: client.cordon(value))
         case "uncordon":
             return Action("uncordon", value, lambda client: client.uncordon(value))
         case "priority":
@@ -58,6 +62,26 @@ def find_action(document: Mapping[str, Any]) -> Action | None:
             fields = cast("AccountFields", {key: each for key, each in value.items() if key in _ACCOUNT_FIELDS})
             return Action("account", value["id"], lambda client: client.account(value["id"], **fields))
     return None
+
+
+class Undo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a change that was made is undone. `actions`: those that reverse the change of rows. `wrote`: the version of
+    the rules that the change wrote; 0: it changed no rules.
+    """
+
+    actions: tuple[dict[str, Any], ...] = ()
+    wrote: int = 0
+
+
+def read_undo(text: str) -> Undo | None:
+    """Return the `Undo` in the JSON text of a form; None if it is broken, or names an action without a request."""
+    try:
+        undo = msgspec.json.decode(text, type=Undo)
+        # A form may contain anything: each action must be one that can be described.
+        known = [describe_action(each).verb for each in undo.actions]
+    except (msgspec.DecodeError, LookupError, TypeError, ValueError):
+        return None
+    return undo if None not in known and (known or undo.wrote) else None
 
 
 def describe_action(document: Mapping[str, Any]) -> Described:
@@ -91,6 +115,11 @@ async def _change_rules(client: AsyncClient, config: Mapping[str, Any]) -> objec
     present = await client.rules()
     merged = merge_rules(present.document, dict(config))
     return await client.apply_rules(merged, expected=present.version, source="the smallest change, in the console")
+
+
+async def _suspend(client: AsyncClient, name: str) -> object:
+    row = await client.get(name)
+    return await client.suspend(name, row.token or None if row else None)
 
 
 def _without_id(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from leasehold.client.models import Explanation
+from leasehold.client.models import SmallestChange
 from leasehold.texts.toml_text import format_pairs
 
 _OPTIONS: Final = {"max_fanout": "--max-fanout", "balance": "--balance", "charge_rate": "--charge-rate"}
@@ -18,17 +18,25 @@ def format_commands(actions: Iterable[Mapping[str, Any]]) -> list[str]:
     return [] if None in found else [each for each in found if each is not None]
 
 
-def list_undo_commands(found: Explanation) -> list[str]:
-    """Return the commands that reverse the smallest change. Return [] if a part of it cannot be reversed."""
-    change = found.change
-    if change is None or any("release" in each for each in change.actions):
+def list_undo_commands(change: SmallestChange, before: int) -> list[str]:
+    """Return the commands that reverse a change that was made. Return [] if a part of it cannot be reversed. `before`:
+    the version of the rules before the change; 0: it is not known.
+    """
+    if any("release" in each for each in change.actions):
         return []
     commands = format_commands(change.undo)
     if len(commands) < len(change.undo):
         return []
     if any("rules" in each for each in change.actions):
-        return [*commands, f"leasehold rules rollback {found.rules_version}"] if found.rules_version else []
+        return [*commands, f"leasehold rules rollback {before}"] if before else []
     return commands
+
+
+def describe_loss(undo: Iterable[Mapping[str, Any]]) -> str:
+    """Return as a sentence what these actions, which reverse a change, lose beside it; "": nothing."""
+    names = [each["account"]["id"] for each in undo if "balance" in each.get("account", {})]
+    lost = "what it earns and pays until then is lost"
+    return f"The undo sets the balance of {names[0]} to its former value: {lost}." if names else ""
 
 
 def _format(action: Mapping[str, Any]) -> str | None:

@@ -235,6 +235,28 @@ def test_a_change_that_the_worker_would_refuse_is_not_offered(console: Console) 
     assert "its own reservations only" in other.get("/reservations/mine").text
 
 
+def test_an_undo_needs_the_rights_of_its_change_and_the_rules_that_the_change_wrote(console: Console) -> None:
+    with console.store.transaction() as transaction:
+        for most in (1, 2, 3):
+            before = transaction.load_rules()
+            transaction.save_rules({"pools": {"lab": {"system": "linux", "max_slots": most}}}, before.version)
+    path, rules = "/reservations/build-1/undo", {"undo": '{"wrote": 2}'}
+
+    def undo(role: str, fields: dict[str, str]) -> tuple[int, str]:
+        console.add(StoredPrincipal(name=role, role=role, key=KEY, created_at=0.0))  # type: ignore[arg-type]
+        browser = console.browser(Authorization=basic(role, KEY))
+        answer = browser.post(path, fields, X_CSRF_Token=browser.csrf())
+        return answer.status, plain(answer.text)
+
+    assert undo("reader", rules)[0] == 403
+    assert "this needs the role operator" in undo("producer", rules)[1]
+    assert "the rules were changed since; version 3 is in force" in undo("operator", rules)[1]
+    for broken in ("", "{}", '{"actions": [{"slot": {"id": "x"}}]}', '{"actions": [{"priority": 1}]}', "[1]"):
+        assert undo("operator", {"undo": broken})[0] == 400
+    assert console.entered().post(path, rules).status == 403
+    assert console.store.load_rules().version == 3
+
+
 def test_a_hostile_id_stays_text(console: Console) -> None:
     console.publish(row("<script>alert(1)</script>\x1b[31m", 900))
     text = console.entered().get("/reservations").text

@@ -64,6 +64,15 @@ def test_an_operator_finds_the_reason_of_a_wait_and_ends_it(stack: Stack, window
         assert row is not None
         assert row.phase == "leased"
         assert client.rules().document["pools"]["lab"]["max_slots"] == 2
+        # What was changed stays on the page although the page follows the reservation, and it can be undone.
+        window.await_text("#pressed", "leasehold rules rollback")
+        window.click("#undo")
+        window.click("dialog button[value=yes]")
+        window.await_text("#pressed", "as in version")
+        assert client.rules().document["pools"]["lab"]["max_slots"] == 1
+        client.apply_rules(
+            RULES | {"pools": {"lab": RULES["pools"]["lab"] | {"max_slots": 2}}}, expected=client.rules().version
+        )
 
 
 def test_a_slot_is_drained_from_its_box(stack: Stack, window: Window) -> None:

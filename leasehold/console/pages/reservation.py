@@ -1,6 +1,6 @@
 """The page of one reservation: its history as a timeline, its leases, why it waits, and what would end the wait."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,8 +12,9 @@ from starlette.routing import Route
 
 from leasehold.client.async_client import AsyncClient
 from leasehold.client.models import Explanation, Reservation
+from leasehold.client.rules import RulesApplied
 from leasehold.client.view_reader import join_machines
-from leasehold.console.actions import describe_action, find_action
+from leasehold.console.actions import Action, Undo, describe_action, find_action, read_undo
 from leasehold.console.changes import Outcome, change
 from leasehold.console.event_rows import CORES, make_rows
 from leasehold.console.last_tick import read_waits
@@ -21,12 +22,13 @@ from leasehold.console.page import Page, backend, caller, format_span, needs, re
 from leasehold.console.pages.reservations import read_number
 from leasehold.console.reservation_list import describe_resources, describe_wish, find_span
 from leasehold.errors import NotAnswered, Refused, Unavailable
-from leasehold.texts.change_commands import format_commands, list_undo_commands
+from leasehold.texts.change_commands import describe_loss, format_commands, list_undo_commands
 from leasehold.web.caller import Caller
 from leasehold.web.feed import Feed
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation as StoredReservation
 from scheduler.model.transitions import ENDED
+from scheduler.operations.rules_history import describe_history
 from scheduler.ports import EventFilter
 
 MOST_EVENTS: Final = 500
@@ -217,20 +219,78 @@ async def press_change(request: Request) -> Response:
     if found.change is None or found.change.text != form.get("text", [""])[0]:
         text = "Nothing was changed: the state has changed since, and another change would be needed now."
         return render(request, "outcomes.html", outcomes=[Outcome(name, ok=False, text=text)], bulk=None)
-    outcomes = []
-    for each in found.change.actions:
-        action = find_action(each)
+    outcomes, wrote = await _carry_out_all(request, found.change.actions)
+    commands: list[str] = []
+    undo = None
+    if all(each.ok for each in outcomes):
+        # The change was refused unless it replaced the version that it had read, which is the one before.
+        commands = list_undo_commands(found.change, max(0, wrote - 1))
+        undo = msgspec.json.encode(Undo(found.change.undo, wrote)).decode() if commands else None
+    values = {"outcomes": outcomes, "bulk": None, "undo": undo, "commands": commands, "name": name}
+    return render(request, "pressed.html", loss=describe_loss(found.change.undo), **values)
+
+
+@needs("cancel")
+async def undo_change(request: Request) -> Response:
+    """Reverse a change that `press_change` has made. The rules are restored only if they still are those that the
+    change wrote; otherwise nothing is changed.
+    """
+    undo = read_undo((await read_form(request)).get("undo", [""])[0])
+    if undo is None:
+        raise HTTPException(400, "The form does not contain what is to be undone.")
+    fault = None
+    if undo.wrote:
+        fault = caller(request).find_refusal("apply") or await _describe_newer_rules(request, undo.wrote)
+    if fault is not None:
+        outcomes = [Outcome("rules", ok=False, text=fault)]
+    else:
+        outcomes, _ = await _carry_out_all(request, undo.actions)
+        if undo.wrote and all(each.ok for each in outcomes):
+            [before] = await backend(request).run(backend(request).store.read_rules_history, version=undo.wrote - 1)
+            outcome = await change(
+                request,
+                "apply",
+                "rules",
+                lambda client: client.apply_rules(
+                    before.document, expected=undo.wrote, source="the undo of the smallest change, in the console"
+                ),
+            )
+            outcomes.append(Outcome("rules", outcome.ok, f"as in version {before.version}: {outcome.text}"))
+    return render(request, "outcomes.html", outcomes=outcomes, bulk=None)
+
+
+async def _describe_newer_rules(request: Request, version: int) -> str | None:
+    """Return a sentence about the rules that replaced this version of the rules; None if it is in force."""
+    [newest] = await backend(request).run(describe_history, backend(request).store, 1)
+    if newest["version"] == version:
+        return None
+    by = f", by {newest['source']}" if newest["source"] else ""
+    return f"nothing was undone: the rules were changed since; version {newest['version']} is in force{by}"
+
+
+async def _carry_out_all(request: Request, documents: Iterable[Mapping[str, Any]]) -> tuple[list[Outcome], int]:
+    """Request these actions of a change in their order until one is refused. Return the outcomes, and the version of
+    the rules that was written; 0: none was.
+    """
+    outcomes, wrote = [], 0
+    for each in documents:
+        action, text = find_action(each), describe_action(each).text
         if action is None:
-            outcomes.append(Outcome(name, ok=False, text=f"{describe_action(each).text}: not possible from here"))
+            outcomes.append(Outcome("", ok=False, text=f"{text}: not possible from here"))
             break
-        outcome = await change(request, action.verb, action.about, action.act)
-        outcomes.append(outcome)
+
+        async def act(client: AsyncClient, action: Action = action) -> object:
+            nonlocal wrote
+            answer = await action.act(client)
+            if isinstance(answer, RulesApplied) and answer.changed:
+                wrote = answer.version
+            return answer
+
+        outcome = await change(request, action.verb, action.about, act)
+        outcomes.append(Outcome(outcome.about, outcome.ok, f"{text}: {outcome.text}"))
         if not outcome.ok:
             break
-    if outcomes and all(each.ok for each in outcomes) and (undo := list_undo_commands(found)):
-        last = outcomes[-1]
-        outcomes[-1] = Outcome(last.about, last.ok, f"{last.text}; to undo it: {'; '.join(undo)}")
-    return render(request, "outcomes.html", outcomes=outcomes, bulk=None)
+    return outcomes, wrote
 
 
 async def change_reservation(request: Request) -> Response:
@@ -331,6 +391,7 @@ PAGE: Final = Page(
     [
         Route("/reservations/{name:path}/explanation", explain_wait),
         Route("/reservations/{name:path}/smallest-change", press_change, methods=["POST"]),
+        Route("/reservations/{name:path}/undo", undo_change, methods=["POST"]),
         Route("/reservations/{name:path}/do/{verb}", change_reservation, methods=["POST"]),
         Route("/reservations/{name:path}", show_reservation),
     ],
