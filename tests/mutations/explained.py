@@ -221,8 +221,8 @@ EXPLAINED: Final[Changes] = {
         "_Matching._find_all": [
             Change(
                 "a group for which the later instances find no slot is tried on more slots, and fits on none of them",
-                "_Scratch(self._list_able, group.demand, None).take_all(needs[1:])",
-                "_Scratch(self._list_able, group.demand, None).take_all(needs[2:])",
+                "group.demand.needs[1:]",
+                "group.demand.needs[2:]",
             ),
         ],
     },

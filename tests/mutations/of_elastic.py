@@ -61,7 +61,7 @@ OF_ELASTIC: Final[Changes] = {
         ],
     },
     "scheduler.policy.elastic.wanted": {
-        "find_wanted": [
+        "find_number": [
             Change("a number concerns the component with its name only", "name == component.name", "True"),
         ],
         "list_unwanted": [

@@ -135,11 +135,34 @@ OF_PLACEMENT: Final[Changes] = {
         ],
     },
     "scheduler.policy.capacity.gang": {
-        "_take": [
+        "place": [
+            Change(
+                "if the order of writing fails, instances are placed by their shares",
+                "order != sorted(order)",
+                "False",
+            ),
+            Change(
+                "a gang of eight different requests is placed by backtracking",
+                "len(demand.alike) <= MOST_REQUESTS",
+                "len(demand.alike) < MOST_REQUESTS",
+            ),
+            Change(
+                "a gang of nine different requests is not placed by backtracking",
+                "len(demand.alike) <= MOST_REQUESTS",
+                "True",
+            ),
+        ],
+        "_find_share": [
+            Change("of equal shares, instances that fewer slots could hold come first", "count += number", "pass"),
+        ],
+        "_IndexSpace.undo": [
+            Change("a reservation whose slots cannot all be launched launches none", "self._extender.undo()", ""),
+        ],
+        "_IndexSpace.settle": [
             Change(
                 "for a gang of different sizes slots are launched until all instances fit once all is ready",
-                "len(demand.alike) > 1",
-                "len(demand.alike) > 9",
+                "self.added and len(self._demand.alike) > 1",
+                "False",
             ),
         ],
         "Shortage.note": [

@@ -52,7 +52,7 @@ OF_QUOTA: Final[Changes] = {
         ],
     },
     "scheduler.policy.quota.match_idle": {
-        "_Scratch._find": [
+        "_IdleSpace.find": [
             Change(
                 "a gang passes over slots that a limit for a label refuses",
                 "self._trial is None or self._trial.allows(slot_info)",

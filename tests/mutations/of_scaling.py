@@ -165,9 +165,6 @@ OF_SCALING: Final[Changes] = {
         ],
     },
     "scheduler.policy.scaling.launch": {
-        "_launch_for": [
-            Change("a reservation whose slots cannot all be launched launches none", "attempt.undo()", ""),
-        ],
         "_launch_for_elastic": [
             Change("what is in flight is set against elastic instances first", "there", "[]"),
             Change(
@@ -179,7 +176,7 @@ OF_SCALING: Final[Changes] = {
         "TrialLaunch.find_code": [
             Change(
                 "for a gang of which a part could be launched max_slots is the reason",
-                "self.held if self.launched else self.limits.choose_code(self.demand, self.held)",
+                "self.held if self.first is not None else self.limits.choose_code(self.demand, self.held)",
                 "self.limits.choose_code(self.demand, self.held)",
             ),
         ],
@@ -237,7 +234,7 @@ OF_SCALING: Final[Changes] = {
         ],
     },
     "scheduler.policy.scaling.headroom": {
-        "_ImaginedLaunches.launch": [
+        "_ImaginedLaunches._list_possible": [
             Change(
                 "no slot goes for a launch that the starvation guard prevents",
                 "could_serve(name, choice, self.awaited)",

@@ -82,6 +82,7 @@ MODULES: Final = (
     "tests.rules.lifecycle.test_earlier_notice",
     "tests.rules.quota.test_gangs_on_idle_slots",
     "tests.rules.elastic.test_named_components",
+    "tests.rules.capacity.test_gang",
 )
 """Where the tests are, in the order in which they are tried."""
 RULELESS: Final = (

@@ -11,8 +11,12 @@ from collections.abc import Sequence
 
 from scheduler.model.validation import InvalidInputError
 from tests.reference_model.comparing import Comparison, DifferenceError, compare
-from tests.reference_model.shrinking import shrink
+from tests.reference_model.packings import make_packing
+from tests.reference_model.shrinking import does_differ, shrink
 from tests.reference_model.stories import make_scenario
+
+PACKINGS = 5
+"""One seed in this number also plays a scenario of gangs that fill their slots."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -26,6 +30,8 @@ def main(words: Sequence[str] | None = None) -> int:
     for seed in range(arguments.first, arguments.first + arguments.runs):
         try:
             compare(make_scenario(seed), comparison)
+            if seed % PACKINGS == 0:
+                compare(make_packing(seed), comparison)
         except InvalidInputError as error:
             refused += 1
             _print(f"seed {seed} is refused: {error}")
@@ -40,11 +46,14 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _explain(seed: int) -> None:
-    smallest = shrink(make_scenario(seed))
-    try:
-        compare(smallest)
-    except DifferenceError as difference:
-        _print(f"seed {seed}: {difference}\n{json.dumps(smallest)}")
+    for make in (make_scenario, make_packing):
+        if not does_differ(make(seed)):
+            continue
+        smallest = shrink(make(seed))
+        try:
+            compare(smallest)
+        except DifferenceError as difference:
+            _print(f"seed {seed}: {difference}\n{json.dumps(smallest)}")
 
 
 def _print(text: str) -> None:

@@ -1,11 +1,11 @@
 """Which slots may take an instance, and which of them does. Sources: Orchard; Zoe for the labels."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 
 from scheduler.model.pools import Pool
 from scheduler.model.reservations import Component, Reservation
-from tests.reference_model.picture import Amounts, Picture, Site, list_essential, serving_pools, settings_of
+from tests.reference_model.picture import Amounts, Picture, Site, serving_pools, settings_of
 
 ROUNDING = 1e-9
 
@@ -68,95 +68,37 @@ def is_declined(site: Site, reservation: Reservation) -> bool:
     return site.id in reservation.declined and is_same
 
 
-def choose_site(
+def list_able(
     picture: Picture,
     sites: Sequence[Site],
     reservation: Reservation,
     component: Component,
     *,
     are_cordoned: bool = False,
-) -> Site | None:
-    """Rule: "Among the slots that may take it, in this order: most labels of `prefers`; fewest labels beyond those
-    required; the profile; slot order." Cordoned slots take nothing, except in the question whether they would have had
-    room (`are_cordoned`); those that it declined are left out.
+) -> list[Site]:
+    """Rule: "The slots that may take it". Cordoned slots take nothing, except in the question whether they would have
+    had room (`are_cordoned`); those that it declined are left out.
     """
-    able = [
+    return [
         site
         for site in sites
         if site.row.cordoned == are_cordoned
         and not is_declined(site, reservation)
         and has_room(picture, site, reservation, component)
     ]
+
+
+def rank_site(picture: Picture, site: Site, reservation: Reservation, component: Component) -> tuple[int, ...]:
+    """Rule: "In this order: most labels of `prefers`; fewest labels beyond those required; the profile; slot order"."""
     required = {**reservation.request.labels, **component.labels}
     spreads = settings_of(picture.rules, reservation).profile == "spread"
-
-    def rank(site: Site) -> tuple[int, int, int, int]:
-        preferred = sum(site.labels.get(name) == value for name, value in reservation.request.prefers.items())
-        beyond = sum(name not in required for name in site.labels)
-        return (-preferred, beyond, site.load if spreads else -site.load, picture.sites.index(site))
-
-    return min(able, key=rank) if able else None
+    preferred = sum(site.labels.get(name) == value for name, value in reservation.request.prefers.items())
+    beyond = sum(name not in required for name in site.labels)
+    return (-preferred, beyond, site.load if spreads else -site.load, picture.sites.index(site))
 
 
-def serve(
-    picture: Picture,
-    reservation: Reservation,
-    stages: Sequence[Sequence[Site]],
-    extend: Callable[[Component], Site | None] = lambda _: None,
-    *,
-    are_cordoned: bool = False,
-) -> list[Site] | None:
-    """Rule: "Each essential instance in turn takes the first slot that fits; if one finds none, the whole
-    reservation is taken out again." One stage goes before the next; `extend` may find a slot where none has room.
-    """
-    found: list[Site] = []
-    for _, component in list_essential(reservation):
-        choices = (choose_site(picture, stage, reservation, component, are_cordoned=are_cordoned) for stage in stages)
-        site = next((each for each in choices if each is not None), None) or extend(component)
-        if site is None:
-            for each in reversed(found):
-                each.taken.pop()
-            return None
-        site.taken.append(find_need(component, site.pool))
-        found.append(site)
-    return found
-
-
-def serve_with_launches(
-    picture: Picture,
-    reservation: Reservation,
-    stages: Sequence[Sequence[Site]],
-    extend: Callable[[Component], Site | None],
-) -> list[Site] | None:
-    """Rule: "as many launched as it takes for all of them to find room once everything is ready, each in its turn";
-    of what `extend` finds.
-    """
-    everywhere = [site for stage in stages for site in stage]
-    added: list[Site] = []
-
-    def widen(component: Component) -> Site | None:
-        site = extend(component)
-        if site is not None:
-            added.append(site)
-            everywhere.append(site)
-        return site
-
-    found = serve(picture, reservation, stages, widen)
-    for _ in list_essential(reservation):
-        if found is None or not added or _hold_together(picture, reservation, found, everywhere):
-            return found
-        found = serve(picture, reservation, [everywhere], widen)
-    for site in reversed(found or []):
-        site.taken.pop()
-    return None
-
-
-def _hold_together(picture: Picture, reservation: Reservation, found: list[Site], sites: list[Site]) -> bool:
-    """Whether all instances are served when all these slots are ready; if not, nothing that was found is used."""
-    given = [site.taken.pop() for site in reversed(found)]
-    again = serve(picture, reservation, [sites])
-    for site in reversed(again or []):
-        site.taken.pop()
-    for site, amounts in zip(found, reversed(given), strict=True) if again is not None else ():
-        site.taken.append(amounts)
-    return again is not None
+def could_hold(picture: Picture, site: Site, each: Reservation, component: Component) -> bool:
+    """Whether it fits by its labels and its resources, if the slot were empty."""
+    is_of_its = site.name in serving_pools(picture.rules, each)
+    fitting = has_labels(site.labels, each, component) and fits(find_need(component, site.pool), site.capacity)
+    return is_of_its and fitting

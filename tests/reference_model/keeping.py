@@ -7,7 +7,7 @@ from math import inf
 
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.slots import Slot
-from tests.reference_model.fitting import serve_with_launches
+from tests.reference_model.gangs import Search
 from tests.reference_model.launching import (
     ROOM,
     Offer,
@@ -198,16 +198,17 @@ class Imagined:
                     return made[-1][0]
             return None
 
-        found = serve_with_launches(copy.picture, each, stages, extend)
-        if found is not None and not self._could_be_made(made, [site for site in could_end if site in found]):
-            for site in reversed(found):
-                site.taken.pop()
-            found = None
-        if found is None:
-            for site, counter in reversed(made):
+        def retract(keep: int) -> None:
+            for site, counter in reversed(made[keep:]):
                 counter[site.name, site.bucket] -= 1
                 self.sites.remove(site)
                 copy.picture.sites.remove(site)
+            del made[keep:]
+
+        def accept(sites: list[Site]) -> bool:
+            return self._could_be_made(made, [site for site in could_end if site in sites])
+
+        Search(copy.picture, each, stages, extend, retract, accept).run()
 
     def _could_be_made(self, made: list[tuple[Site, Counter[tuple[str, str]]]], used: list[Site]) -> bool:
         """Rule: "No slot goes for a reservation that would lack capacity even if all unneeded slots went. A slot that

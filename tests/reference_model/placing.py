@@ -5,7 +5,8 @@ Orchard.
 from msgspec.structs import replace
 
 from scheduler.model.reservations import Component, Reservation
-from tests.reference_model.fitting import find_need, fits, has_labels, has_room, is_declined, serve, serve_with_launches
+from tests.reference_model.fitting import could_hold, find_need, fits, has_labels, has_room, is_declined
+from tests.reference_model.gangs import Search
 from tests.reference_model.launching import (
     CODES,
     ROOM,
@@ -134,11 +135,11 @@ class Pass:
             return
         if is_blocked or self.is_kept_out(each):
             self.note_wait(each, "behind_queue")
-        found = serve(self.picture, each, [self.ready])
+        found = Search(self.picture, each, [self.ready]).run()
         if found is not None and not is_blocked:
             self.assign(each, found)
             return
-        is_covered = found is not None or serve(self.picture, each, [self.ready, self.coming]) is not None
+        is_covered = found is not None or Search(self.picture, each, [self.ready, self.coming]).run() is not None
         if is_covered:
             self.note_wait(each, "booting")
         else:
@@ -174,7 +175,7 @@ class Pass:
 
     def can_serve(self, each: Reservation, stages: list[list[Site]]) -> bool:
         """Whether there is capacity for all of it; nothing is used."""
-        found = serve(self.picture, each, stages)
+        found = Search(self.picture, each, stages).run()
         for site in reversed(found or []):
             site.taken.pop()
         return found is not None
@@ -204,7 +205,7 @@ class Pass:
         picture = self.picture
         found = [each for each in picture.reservations if each.id in picture.returning and not is_on_hold(each)]
         for each in sort_queue(picture, found):
-            is_covered = serve(picture, each, [self.ready, self.coming]) is not None
+            is_covered = Search(picture, each, [self.ready, self.coming]).run() is not None
             if serving_pools(picture.rules, each) and not is_covered:
                 self.unserved.append(each)
 
@@ -218,7 +219,7 @@ class Pass:
         self.note_wait(each, code)
         if attempt.served:
             return
-        first, site = (attempt.offers[0], attempt.sites[0]) if attempt.offers else (None, None)
+        first, site = (attempt.offers[0], attempt.first[0]) if attempt.offers else (None, None)
         attempt.undo()
         if attempt.held in ROOM:
             self.withheld.append((each, list(self.awaited)))
@@ -238,6 +239,11 @@ class Attempt:
     def __init__(self, placing: Pass, each: Reservation) -> None:
         self.placing, self.picture, self.each = placing, placing.picture, each
         self.offers: list[Offer] = []
+        self.first: list[Site] = []
+        """What was launched in the order of writing, with its offers in `offers`. These, `codes`, `lacks_one` and
+        `held` are of that order.
+        """
+        self.is_first = True
         self.sites: list[Site] = []
         self.served: list[Site] = []
         self.codes: list[str] = []
@@ -257,14 +263,21 @@ class Attempt:
                 fresh.sort(key=self.picture.sites.index)
             return site
 
-        found = serve_with_launches(self.picture, self.each, stages, extend)
+        def retract(keep: int) -> None:
+            self.is_first = False
+            for site in reversed(self.sites[keep:]):
+                stop(self.picture, site)
+                fresh.remove(site)
+            del self.sites[keep:]
+
+        found = Search(self.picture, self.each, stages, extend, retract).run()
         if found is not None:
             self.served = found
             return "no_capacity" if all(site.state == "ready" for site in found) else "booting"
         if not self.lacks_one:
             return "gang_incomplete"
         self.held = next((code for code in CODES if code in self.codes), "")
-        if self.held == "at_max_slots" and not self.sites and self.has_room_on_cordoned():
+        if self.held == "at_max_slots" and not self.first and self.has_room_on_cordoned():
             return "cordoned"
         return self.held or self.find_code_without_launch()
 
@@ -281,22 +294,27 @@ class Attempt:
 
         found = find_start(self.picture, serving_pools(self.picture.rules, self.each), may_be, account)
         if found is not None:
-            self.offers.append(found[1])
-            self.sites.append(start_stopped(self.picture, *found, "demand", account))
-            return self.sites[-1]
+            return self.note(found[1], start_stopped(self.picture, *found, "demand", account))
         offers = list_eligible(self.picture, self.each, component)
-        self.codes = [
+        codes = [
             find_code(self.picture, offer, account)
             or ("behind_queue" if could_serve_any(self.picture, offer, self.placing.awaited) else "")
             for offer in offers
         ]
-        for offer, code in zip(offers, self.codes, strict=True):
+        for offer, code in zip(offers, codes, strict=True):
             if not code:
-                self.offers.append(offer)
-                self.sites.append(start(self.picture, offer, "demand", account))
-                return self.sites[-1]
-        self.lacks_one = True
+                return self.note(offer, start(self.picture, offer, "demand", account))
+        if self.is_first:
+            self.codes, self.lacks_one = codes, True
         return None
+
+    def note(self, offer: Offer, site: Site) -> Site:
+        """Record one more launch."""
+        self.sites.append(site)
+        if self.is_first:
+            self.offers.append(offer)
+            self.first.append(site)
+        return site
 
     def undo(self) -> None:
         """Rule: "Whatever was tried for a reservation that is then not placed is undone completely"."""
@@ -308,7 +326,7 @@ class Attempt:
     def has_room_on_cordoned(self) -> bool:
         """Rule: "If only cordoned slots would have had room and no launch is possible, the code is `cordoned`"."""
         cordoned = [site for site in self.picture.sites if site.state == "ready"]
-        found = serve(self.picture, self.each, [cordoned], are_cordoned=True)
+        found = Search(self.picture, self.each, [cordoned], are_cordoned=True).run()
         for site in reversed(found or []):
             site.taken.pop()
         return found is not None
@@ -356,13 +374,6 @@ def could_serve(picture: Picture, site: Site, each: Reservation) -> bool:
     if site.row.cordoned or site.is_useless or is_declined(site, each):
         return False
     return any(could_hold(picture, site, each, component) for _, component in list_essential(each))
-
-
-def could_hold(picture: Picture, site: Site, each: Reservation, component: Component) -> bool:
-    """Whether it fits by its labels and its resources, if the slot were empty."""
-    is_of_its = site.name in serving_pools(picture.rules, each)
-    fitting = has_labels(site.labels, each, component) and fits(find_need(component, site.pool), site.capacity)
-    return is_of_its and fitting
 
 
 def find_misfit(picture: Picture, each: Reservation) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.reference_model.__main__ import main
 from tests.reference_model.comparing import Comparison, DifferenceError, compare
+from tests.reference_model.packings import make_packing
 from tests.reference_model.shrinking import shrink
 from tests.reference_model.stories import make_scenario
 from tests.rules.lifecycle.test_maintenance import CHANGES
@@ -65,6 +66,15 @@ def test_the_scenarios_reach_every_rule() -> None:
     assert REACHED - reached == set()
 
 
+def test_gangs_of_different_parts_are_placed_as_the_naive_tick_places_them() -> None:
+    found = Comparison()
+    for seed in range(40):
+        compare(make_packing(seed), found)
+    assert {"assign", "launch demand", "waits booting", "waits gang_incomplete", "waits at_max_slots"} <= {
+        *found.reached
+    }
+
+
 def test_scheduled_changes_of_machines_are_decided_as_the_naive_tick_decides_them() -> None:
     """No generated scenario has them: another action would make other scenarios of all seeds."""
     found = Comparison()
@@ -85,6 +95,7 @@ def test_the_naive_tick_imports_nothing_of_the_engine() -> None:
         "picture",
         "healing",
         "fitting",
+        "gangs",
         "launching",
         "placing",
         "keeping",

@@ -1,8 +1,15 @@
-"""Gang placement: a search in slot indexes finds a slot for each instance of a reservation, or takes none."""
+"""Gang placement: a search finds a slot for each instance of a reservation, or takes none.
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Final
+`place` is the only search for the instances of a gang. It works on a `Space`: the slots, and how a search chooses among
+them. The spaces are slot indexes (this module), idle slots under `quota` (`quota/match_idle.py`), slots on which
+elastic instances are reclaimed (`quota/reclaim.py`, `elastic/cascade.py`), and slots on which work is preempted.
+"""
 
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Final, Protocol
+
+from scheduler.model.resources import Resources
+from scheduler.policy.capacity.backtracking import MOST_STEPS, Backtracking, OpenSlot
 from scheduler.policy.capacity.candidate_queue import RemainingCapacity
 from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestClass
 from scheduler.policy.capacity.slot_index import SlotIndex
@@ -12,12 +19,193 @@ MANY: Final = 100
 """A gang with at least this number of instances is compared with the sum of the free capacity before slots are
 searched, because most large gangs do not fit.
 """
-Extend = Callable[[InstanceRequest], SlotInfo | None]
-_Find = Callable[[Sequence[SlotIndex], InstanceRequest, Collection[str]], tuple[SlotIndex, SlotInfo | None]]
-_Taken = list[tuple[SlotIndex, SlotInfo, RemainingCapacity, int]]
-"""What a search has taken so far, one entry for each slot taken from, in order: (index, slot, the slot's remaining
-capacity before, number of instances placed on it).
-"""
+MOST_REQUESTS: Final = 8
+"""A gang with more different requests than this is not placed by backtracking."""
+Runs = Sequence[tuple[InstanceRequest, int]]
+"""Requests in the order in which a search places them, as (request, how many equal instances follow each other)."""
+Found = list[list[SlotInfo]]
+"""A slot for each instance, in one list for each entry of `Runs`."""
+Shareable = tuple[str, Resources | None, int]
+"""Equal slots, as (pool, resources; None: the slots count leases only, number of slots)."""
+
+
+class Space(Protocol):
+    """The slots on which `place` places the instances of one demand, and the way in which a search chooses among them.
+
+    A space begins without instances. Some spaces can add capacity for an instance that fits nowhere: by a launch, or by
+    the end of leases.
+    """
+
+    def find(self, need: InstanceRequest) -> SlotInfo | None:
+        """Return the best slot for one more instance. If it fits on none, add capacity for it if that is possible.
+        Return None if the instance fits nowhere.
+        """
+
+    def take(self, slot_info: SlotInfo, need: InstanceRequest, most: int) -> int:
+        """Place equal instances on a slot, at least one and at most `most`. Return their number. A search that would
+        find the same slot for each of them may place them at once.
+        """
+
+    def take_all(self, runs: Runs) -> Found | None:
+        """Place each instance in turn on the slot that is best for it. Return None if one fits nowhere; those before
+        it stay placed. `take_each` does this.
+        """
+
+    def undo(self) -> None:
+        """Take all instances back, and all capacity that was added."""
+
+    def settle(self, runs: Runs, found: Found) -> Found | None:
+        """Return slots for all instances after each of them was placed: `found`, or others that the space prefers.
+        Return None, after `undo`, if the instances cannot stay.
+        """
+
+    def could_hold(self, demand: Demand) -> bool:
+        """Return False if it is certain that not all instances fit, in whatever order they are placed."""
+
+    def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
+        """Return the slots, as if empty, that could hold an instance and were not declined. What could be launched for
+        the instance is added, with 0 slots.
+        """
+
+    def widen(self, runs: Runs) -> None:
+        """Add the capacity that `list_open` is to include. `runs`: the instances in order of their shares."""
+
+    def list_open(self, needs: Collection[InstanceRequest]) -> Iterable[OpenSlot]:
+        """Return the slots that may take an instance of one of these requests, with what they have left."""
+
+    def rank(self, need: InstanceRequest, kind: Hashable, slot_info: SlotInfo, load: int) -> tuple[int, ...] | None:
+        """Return the rank of a slot for an instance; the smallest is best, and of equal ones the first in slot order.
+        None: the slot does not serve the request. `kind`: that of the `OpenSlot`; `load`: the number of its leases.
+        """
+
+    def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
+        """Return a function that tests whether limits permit one more instance on a slot, if instances are on the slots
+        `placed`. None: there are no limits.
+        """
+
+    def may_backtrack(self) -> bool:
+        """Return whether the work budget of the payer permits backtracking for the demand in this cycle."""
+
+    def charge(self, steps: int) -> None:
+        """Count steps of backtracking for the work budget of the payer."""
+
+
+def place_as_written(demand: Demand, space: Space) -> list[SlotInfo] | None:
+    """Place the instances of a demand as `place` does, but only in the order in which they are written."""
+    found = _take_in_turn(space, demand.runs)
+    return None if found is None else _flatten(found, range(len(found)))
+
+
+def place(demand: Demand, space: Space) -> list[SlotInfo] | None:
+    """Return a slot for each instance of a demand, in the order of `demand.needs`, and place them in the space. Return
+    None, and place nothing, if no way is found.
+
+    Up to three ways are tried. Each instance takes the slot that is best for it at its turn:
+
+    (1) The instances take turns in the order in which they are written. (2) If that fails and the instances differ,
+    those with the largest share come first: the largest fraction that a request is of the greatest capacity of a slot
+    that could serve it, over the resources. Of equal shares, instances that fewer slots could hold come first, then
+    instances that are written first. (3) If that fails and there are at most `MOST_REQUESTS` different requests, each
+    instance, in the same order, tries slots until the others fit too (`Backtracking`).
+
+    So it does not depend on the order in which parts or slots are written whether a gang fits, as long as the steps of
+    (3) suffice.
+    """
+    slot_infos = place_as_written(demand, space)
+    if slot_infos is not None or len(demand.alike) == 1 or not space.could_hold(demand):
+        return slot_infos
+    order = _sort_by_share(demand, space)
+    runs = [demand.runs[index] for index in order]
+    found = _take_in_turn(space, runs) if order != sorted(order) else None
+    may_backtrack = len(demand.alike) <= MOST_REQUESTS and len(demand.needs) <= MOST_STEPS
+    if found is None and may_backtrack and space.may_backtrack():
+        found = _backtrack(space, runs)
+    return None if found is None else _flatten(found, order)
+
+
+def _flatten(found: Found, order: Sequence[int]) -> list[SlotInfo]:
+    """Return the slots of all instances in order of writing. `found[i]`: those of the run at `order[i]`."""
+    if len(found) == 1:
+        return found[0]
+    by_run = dict(zip(order, found, strict=True))
+    return [slot_info for index in range(len(by_run)) for slot_info in by_run[index]]
+
+
+def _take_in_turn(space: Space, runs: Runs) -> Found | None:
+    found = space.take_all(runs)
+    if found is None:
+        space.undo()
+        return None
+    return space.settle(runs, found)
+
+
+def take_each(space: Space, runs: Runs) -> Found | None:
+    """Place instances as `Space.take_all` does, by `Space.find` and `Space.take`."""
+    found: Found = []
+    for need, left in runs:
+        slot_infos: list[SlotInfo] = []
+        while left:
+            slot_info = space.find(need)
+            if slot_info is None:
+                return None
+            count = space.take(slot_info, need, left)
+            slot_infos += [slot_info] * count
+            left -= count  # noqa: PLW2901  it counts down what is left of this run
+        found.append(slot_infos)
+    return found
+
+
+def _sort_by_share(demand: Demand, space: Space) -> list[int]:
+    """Return the positions of the runs of a demand, those with the largest share first."""
+    ranks: dict[InstanceRequest, tuple[float, int]] = {}
+    for need, _ in demand.runs:
+        if need not in ranks:
+            ranks[need] = _find_share(need, space.list_shareable(need))
+    return sorted(range(len(demand.runs)), key=lambda index: (*ranks[demand.runs[index][0]], index))
+
+
+def _find_share(need: InstanceRequest, slots: Iterable[Shareable]) -> tuple[float, int]:
+    """Return (largest share, negative; number of slots that could hold an instance)."""
+    asked, greatest, count = dict[str, float](), dict[str, float](), 0
+    for pool, capacity, number in slots:
+        count += number
+        for name, amount in need.given[pool].items():
+            if amount > 0 and capacity is not None:
+                asked[name] = max(asked.get(name, 0), amount)
+                greatest[name] = max(greatest.get(name, 0), capacity.get(name, 0))
+    return -max((amount / greatest[name] for name, amount in asked.items() if greatest[name]), default=0.0), count
+
+
+def _backtrack(space: Space, runs: Runs) -> Found | None:
+    needs = [need for need, count in runs for _ in range(count)]
+    space.widen(runs)
+    search = Backtracking(space, needs)
+    slot_infos = search.run(needs)
+    space.charge(search.steps)
+    if slot_infos is None:
+        space.undo()
+        return None
+    for need, slot_info in zip(needs, slot_infos, strict=True):
+        space.take(slot_info, need, 1)
+    left = iter(slot_infos)
+    found = [[next(left) for _ in range(count)] for _, count in runs]
+    return space.settle(runs, found)
+
+
+class Extender(Protocol):
+    """Adds slots to the last index of a search, for instances that fit in no index."""
+
+    def extend(self, need: InstanceRequest) -> SlotInfo | None:
+        """Add a slot for an instance to the last index, for example by a launch. Return None if that is impossible."""
+
+    def could_extend(self, need: InstanceRequest) -> bool:
+        """Return whether `extend` would add a slot for the instance, if it had added none yet."""
+
+    def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
+        """Return what a slot for the instance could be, as `Space.list_shareable` does, with 0 slots."""
+
+    def undo(self, keep: int = 0) -> None:
+        """Remove the slots that were added, except the first `keep` ones."""
 
 
 class Shortage(dict[RequestClass, int]):
@@ -47,144 +235,263 @@ class Shortage(dict[RequestClass, int]):
 def fill(
     demand: Demand,
     slot_index: Sequence[SlotIndex],
-    extend: Extend | None = None,
+    extender: Extender | None = None,
     shortage: Shortage | None = None,
     accept: Callable[[Collection[SlotInfo]], bool] | None = None,
+    *,
+    is_known: bool = False,
 ) -> list[SlotInfo] | None:
     """Return a slot for each instance of a demand, and take the capacity. Return None, and take nothing, if not all
     instances fit.
 
-    The indexes are searched in the given order. `extend` is called for an instance that fits in no index. It may add a
-    slot to the last index, for example by a launch, and return it. When every slot is ready, a later tick may place the
-    instances on these slots in another way. So `extend` is called again until all instances fit in that way too.
-    `shortage`: what is known not to fit in these indexes. `accept`: a function that decides whether a gang may take the
-    slots that were found; None: it may.
+    The indexes are searched in the given order. `extender` may add slots to the last index for instances that fit in no
+    index. If the instances differ, it is asked only after `place` found no way without it. When every slot is ready, a
+    later tick may place the instances on these slots in another way. So slots are added until all instances fit in that
+    way too. `shortage`: what is known not to fit in these indexes. `accept`: a function that decides whether a gang may
+    take the slots that were found; None: it may. `is_known`: the instances are known not to fit without the extender.
     """
     if len(demand.needs) == 1:  # speed: almost all demands have one instance, and nothing has to be undone
         need = demand.needs[0]
         holder, slot_info = _find_in(slot_index, need, demand.declined)
-        if slot_info is None and extend is not None:
-            slot_info = extend(need)
+        if slot_info is None and extender is not None:
+            slot_info = extender.extend(need)
         if slot_info is None:
             return None
         holder.take(slot_info, need)
         slot_info.wanted = True
         return [slot_info]
-    taken = _take(demand, slot_index, extend, shortage)
-    if taken is None:
-        return None
-    if accept is not None and not accept({slot_info for _, slot_info, _, _ in taken}):
-        _undo(taken)
-        return None
-    for _, slot_info, _, _ in taken:
+    slot_infos = _place(demand, slot_index, extender, shortage, accept, is_known=is_known)[0]
+    for slot_info in slot_infos or ():
         slot_info.wanted = True
-    return [slot_info for _, slot_info, _, count in taken for _ in range(count)]
+    return slot_infos
 
 
 def has_room(
-    demand: Demand, slot_index: Sequence[SlotIndex], shortage: Shortage | None = None, extend: Extend | None = None
+    demand: Demand, slot_index: Sequence[SlotIndex], shortage: Shortage | None = None, extender: Extender | None = None
 ) -> bool:
     """Return whether all instances of a demand would get slots in the indexes. No capacity is taken.
 
-    `shortage`: what is known not to fit in these indexes. `extend`: may add a slot to the last index for an instance
-    that fits in no index, as for `fill`; the added slots stay there.
+    `shortage`: what is known not to fit in these indexes. `extender`: may add slots to the last index, as for `fill`;
+    the added slots stay there.
     """
-    taken = _take(demand, slot_index, extend, shortage)
-    _undo(taken or [])
-    return taken is not None
+    slot_infos, space = _place(demand, slot_index, extender, shortage)
+    if slot_infos is not None:
+        space.give_back()
+    return slot_infos is not None
 
 
 def has_room_for_some(demand: Demand, slot_index: Sequence[SlotIndex]) -> bool:
     """Return whether at least one instance of a demand fits on a slot while its other instances are not placed."""
-    return any(_find_in(slot_index, need, demand.declined)[1] is not None for need in dict.fromkeys(demand.needs))
+    needs = dict.fromkeys(demand.needs)
+    return len(list_without_room(demand, slot_index)) < len(needs)
 
 
-def _take(
-    demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None, shortage: Shortage | None
-) -> _Taken | None:
-    before = len(slot_index[-1])
-    taken = _take_all(demand, slot_index, extend, shortage)
-    if taken is not None and len(slot_index[-1]) > before and len(demand.alike) > 1:
-        taken = _take_together(demand, slot_index, extend, taken)
-    return taken
+def list_without_room(demand: Demand, slot_index: Sequence[SlotIndex]) -> list[InstanceRequest]:
+    """Return the different requests of a demand of which an instance fits on no slot, even if no other is placed."""
+    needs = dict.fromkeys(demand.needs)
+    return [need for need in needs if _find_in(slot_index, need, demand.declined)[1] is None]
 
 
-def _take_together(
-    demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None, taken: _Taken
-) -> _Taken | None:
-    """Make sure that all instances still fit when every slot is ready: then the slots of all indexes are ranked
-    together, and each instance takes the best one. So a small instance may take a slot that a larger one has in
-    `taken`, and the larger one needs another slot.
-
-    If the instances fit in this search without another slot, return `taken`. Else search again, let `extend` add slots,
-    and repeat the test with the new result. Return None, and take nothing, if the instances do not fit.
-    """
-    for _ in demand.needs:
-        spent = [slot_info.remaining for _, slot_info, _, _ in taken]
-        _undo(taken)
-        together = _take_all(demand, slot_index, None, None, _find_best_in)
-        if together is not None:
-            _undo(together)
-            for (holder, slot_info, _, count), remaining in zip(taken, spent, strict=True):
-                holder.put_back(slot_info, remaining, -count)
-            return taken
-        more = _take_all(demand, slot_index, extend, None, _find_best_in)
-        if more is None:
-            return None
-        taken = more
-    _undo(taken)
-    return None
-
-
-def _take_all(
+def _place(
     demand: Demand,
     slot_index: Sequence[SlotIndex],
-    extend: Extend | None,
+    extender: Extender | None,
     shortage: Shortage | None,
-    find: _Find | None = None,
-) -> _Taken | None:
+    accept: Callable[[Collection[SlotInfo]], bool] | None = None,
+    *,
+    is_known: bool = False,
+) -> "tuple[list[SlotInfo] | None, _IndexSpace]":
+    space = _IndexSpace(demand, slot_index, shortage=shortage, accept=accept)
     if shortage is not None and shortage.holds_for(demand):
-        return None
-    taken: _Taken = []
-    if extend is None and len(demand.needs) >= MANY and not _could_hold(demand, slot_index, shortage):
-        return None
-    for need, left in demand.runs:
-        while left:
-            holder, slot_info = (find or _find_in)(slot_index, need, demand.declined)
-            if slot_info is None and extend is not None:
-                slot_info = extend(need)
-            if slot_info is None:
-                _undo(taken)
-                if shortage is not None:
-                    shortage.note(demand, sum(count for *_, count in taken))
-                return None
-            # A search that packs finds the same slot again until it is full: no other slot has more leases.
-            remaining = slot_info.remaining
-            count = holder.take_often(slot_info, need, 1 if need.spreads else left)
-            taken.append((holder, slot_info, remaining, count))
-            left -= count  # noqa: PLW2901  it counts down what is left of this run
-    return taken
+        return None, space
+    if extender is None and len(demand.needs) >= MANY and not space.could_hold(demand):
+        return None, space
+    # No slot is added while those that exist suffice. Equal instances need no second search: their order is all one.
+    is_open = extender is None or (len(demand.alike) > 1 and not is_known)
+    slot_infos = place(demand, space) if is_open else None
+    if slot_infos is None and extender is not None:
+        space = _IndexSpace(demand, slot_index, extender, accept=accept)
+        slot_infos = place(demand, space)
+    return slot_infos, space
 
 
-def _could_hold(demand: Demand, slot_index: Sequence[SlotIndex], shortage: Shortage | None) -> bool:
-    """Return False if it is certain that the instances of a demand do not fit; True if only a search can decide.
-
-    For each run of equal requests (an entry of `demand.runs`) the function adds up how many instances fit on all slots,
-    as if the other runs were not placed. It takes no capacity. If the demand has only one run and too few instances
-    fit, their number is recorded in `shortage`.
+class _IndexSpace:
+    """Slot indexes as a space. They are searched in the given order, or together: then each instance takes the best
+    slot of all indexes.
     """
-    for need, count in demand.runs:
-        most = sum(each.count_fits(need, count) for each in slot_index)
-        if most < count:
-            if shortage is not None and len(demand.runs) == 1:
-                shortage.note(demand, most)
-            return False
-    return True
 
+    def __init__(
+        self,
+        demand: Demand,
+        slot_index: Sequence[SlotIndex],
+        extender: Extender | None = None,
+        *,
+        is_together: bool = False,
+        shortage: Shortage | None = None,
+        accept: Callable[[Collection[SlotInfo]], bool] | None = None,
+    ) -> None:
+        self._demand, self._indexes, self._extender, self._accept = demand, slot_index, extender, accept
+        self._is_together, self._find_in = is_together, _find_best_in if is_together else _find_in
+        self._shortage, self._is_in_order = shortage, True
+        self._holder = slot_index[-1]
+        self._holders: dict[SlotInfo, SlotIndex] | None = None
+        """Slot -> its index, for slots that `list_open` returned."""
+        self.taken: list[tuple[SlotIndex, SlotInfo, RemainingCapacity, int]] = []
+        """What was taken so far, one entry for each slot taken from, in order: (index, slot, the slot's remaining
+        capacity before, number of instances placed on it).
+        """
+        self.added: list[SlotInfo] = []
+        """The slots that the extender has added."""
 
-def _undo(taken: _Taken) -> None:
-    for holder, slot_info, remaining, count in reversed(taken):
-        holder.put_back(slot_info, remaining, count)
+    def find(self, need: InstanceRequest) -> SlotInfo | None:
+        self._holder, slot_info = self._find_in(self._indexes, need, self._demand.declined)
+        return slot_info or self._extend(need)
+
+    def _extend(self, need: InstanceRequest) -> SlotInfo | None:
+        slot_info = None if self._extender is None else self._extender.extend(need)
+        if slot_info is not None:
+            self.added.append(slot_info)
+        elif self._shortage is not None and self._is_in_order:
+            self._shortage.note(self._demand, sum(count for *_, count in self.taken))
+        return slot_info
+
+    def take(self, slot_info: SlotInfo, need: InstanceRequest, most: int) -> int:
+        holder = self._holder if self._holders is None else self._holders[slot_info]
+        remaining = slot_info.remaining
+        count = holder.take_often(slot_info, need, 1 if need.spreads else most)
+        self.taken.append((holder, slot_info, remaining, count))
+        return count
+
+    def take_all(self, runs: Runs) -> Found | None:
+        # Speed: `take_each` calls two functions more for each slot.
+        indexes, declined, find, taken, found = self._indexes, self._demand.declined, self._find_in, self.taken, []
+        for need, left in runs:
+            slot_infos: list[SlotInfo] = []
+            while left:
+                holder, slot_info = find(indexes, need, declined)
+                if slot_info is None and (slot_info := self._extend(need)) is None:
+                    return None
+                # A search that packs finds the same slot again until it is full: no other slot has more leases.
+                remaining = slot_info.remaining
+                count = holder.take_often(slot_info, need, 1 if need.spreads else left)
+                taken.append((holder, slot_info, remaining, count))
+                if count == 1:
+                    slot_infos.append(slot_info)
+                else:
+                    slot_infos += [slot_info] * count
+                left -= count  # noqa: PLW2901  it counts down what is left of this run
+            found.append(slot_infos)
+        return found
+
+    def give_back(self) -> None:
+        """Take the instances back. Slots that were added stay."""
+        for holder, slot_info, remaining, count in reversed(self.taken):
+            holder.put_back(slot_info, remaining, count)
+        self.taken = []
+
+    def undo(self) -> None:
+        self.give_back()
+        self._holders, self._is_in_order = None, False  # only the first search is in order of writing
+        self._find_in = _find_best_in if self._is_together else _find_in
+        if self._extender is not None:
+            self._extender.undo()
+            self.added.clear()
+
+    def settle(self, runs: Runs, found: Found) -> Found | None:
+        if self._holders is not None and self._extender is not None:
+            used = {slot_info for _, slot_info, _, _ in self.taken}
+            while self.added and self.added[-1] not in used:
+                self.added.pop()
+            self._extender.undo(keep=len(self.added))
+        elif self.added and len(self._demand.alike) > 1:
+            later = self._settle_together(runs, found)
+            if later is None:
+                self.undo()
+                return None
+            found = later
+        if self._accept is not None and not self._accept({slot_info for _, slot_info, _, _ in self.taken}):
+            self.undo()
+            return None
+        return found
+
+    def _settle_together(self, runs: Runs, found: Found) -> Found | None:
+        """Make sure that all instances still fit when every slot is ready: then the slots of all indexes are ranked
+        together. So a small instance may take a slot that a larger one has in `found`, and the larger one needs another
+        slot.
+
+        If the instances fit in this way without another slot, return `found`. Else search again, let the extender add
+        slots, and repeat the test with the new result. Return None if the instances do not fit.
+        """
+        for _ in self._demand.needs:
+            taken, spent = self.taken, [slot_info.remaining for _, slot_info, _, _ in self.taken]
+            self.give_back()
+            together = _IndexSpace(self._demand, self._indexes, is_together=True)
+            if place(self._demand, together) is not None:
+                together.give_back()
+                for (holder, slot_info, _, count), remaining in zip(taken, spent, strict=True):
+                    holder.put_back(slot_info, remaining, -count)
+                self.taken = taken
+                return found
+            self._find_in = _find_best_in
+            more = self.take_all(runs)
+            if more is None:
+                return None
+            found = more
+        return None
+
+    def could_hold(self, demand: Demand) -> bool:
+        """Add up, for each class of equal requests, how many instances fit on all slots, as if the others were not
+        placed. It takes no capacity.
+        """
+        if self._extender is not None and not any(map(self._extender.could_extend, dict.fromkeys(demand.needs))):
+            return False  # the instances do not fit without further slots
+        needs = {need.likeness: need for need, _ in demand.runs}
+        for likeness, count in demand.alike:
+            need = needs[likeness]
+            if self._extender is not None and self._extender.could_extend(need):
+                continue
+            most = sum(each.count_fits(need, count) for each in self._indexes)
+            if most < count:
+                if self._shortage is not None and not demand.declined:
+                    self._shortage[likeness] = min(most, self._shortage.get(likeness, most))
+                return False
+        return True
+
+    def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
+        for each in self._indexes:
+            yield from each.list_shareable(need, self._demand.declined)
+        if self._extender is not None:
+            yield from self._extender.list_shareable(need)
+
+    def widen(self, runs: Runs) -> None:
+        if self._extender is not None:
+            self.take_all(runs)
+            self.give_back()
+
+    def list_open(self, needs: Collection[InstanceRequest]) -> Iterable[OpenSlot]:
+        self._holders = {}
+        for stage, each in enumerate(self._indexes):
+            # Slots that are ranked together are of one kind, whatever their index.
+            place_of_index = 0 if self._find_in is _find_best_in else stage
+            for slot_info in each.list_slots_for(needs):
+                if slot_info.slot.id not in self._demand.declined:
+                    self._holders[slot_info] = each
+                    yield (place_of_index, slot_info.slot_class), slot_info, slot_info.remaining
+
+    def rank(self, need: InstanceRequest, kind: Hashable, slot_info: SlotInfo, load: int) -> tuple[int, ...] | None:
+        labels = need.rank_labels(slot_info.labels)
+        if labels is None:
+            return None
+        return (kind[0], *labels, load if need.spreads else -load)  # type: ignore[index]  # a kind of `list_open`
+
+    def find_limits(self, placed: Iterable[SlotInfo]) -> None:  # noqa: ARG002  indexes know no limits
+        return None
+
+    def may_backtrack(self) -> bool:
+        return True  # the gang is tried, so it may take all steps
+
+    def charge(self, steps: int) -> None:
+        self._indexes[-1].steps += steps
 
 
 def _find_in(

@@ -68,6 +68,8 @@ class SlotIndex:
         """The steps of work that searches for several instances have taken so far. The work budgets of payers are
         charged with them (`policy/cycle/work_budget.py`).
         """
+        self._equal: dict[SlotClass, list[tuple[Resources | None, int]]] | None = None
+        """Class of slots -> its slots by resources, as (resources, number of slots). None: not counted yet."""
         self._insert_all(slot_infos)
 
     def _insert_all(self, slot_infos: Iterable[SlotInfo]) -> None:
@@ -138,6 +140,7 @@ class SlotIndex:
         slot has in common with slots that are alike. `alike`: this result, if the caller knows it.
         """
         self._slot_infos[slot_info.order] = slot_info
+        self._equal = None
         if alike is None:
             marks, opened = find_marks(slot_info), slot_info.opened
             alike = self._alike.get(marks) or self._add_marks(marks, slot_info)
@@ -162,6 +165,7 @@ class SlotIndex:
     def remove(self, slot_info: SlotInfo) -> None:
         """Remove a slot from the index: no search finds it any more."""
         del self._slot_infos[slot_info.order]
+        self._equal = None
         slot_class, slot_info.slot_class, slot_info.remaining = slot_info.slot_class, None, None
         slot_class.has_removed = True
         self._note(slot_class, slot_info)
@@ -303,7 +307,8 @@ class SlotIndex:
                 if need.rank_labels(slot_class.labels) is None:
                     continue
                 self.steps += 1 + len(slot_class.slot_infos) // SLOTS_A_STEP
-                for slot_info in slot_class.slot_infos:
+                listed = dict.fromkeys(slot_class.slot_infos) if slot_class.has_removed else slot_class.slot_infos
+                for slot_info in listed:
                     if slot_info.slot_class is slot_class:
                         remaining: RemainingCapacity = slot_info.remaining
                         if remaining not in known:
@@ -312,6 +317,42 @@ class SlotIndex:
                         if left <= 0:
                             return most
         return most - left
+
+    def list_shareable(
+        self, need: InstanceRequest, declined: Collection[str] = ()
+    ) -> Iterator[tuple[str, Resources | None, int]]:
+        """Yield the slots of the index that could hold an instance if they were empty, equal ones together, as (pool,
+        resources, number of slots). `declined`: ids of slots to ignore.
+        """
+        equal = self._count_equal(declined) if declined else self._equal
+        if equal is None:
+            equal = self._equal = self._count_equal(())
+        for slot_class in self._list_serving(need):
+            for capacity, count in equal.get(slot_class, ()):
+                if need.could_hold(slot_class.pool, capacity, slot_class.labels):
+                    yield slot_class.pool, capacity, count
+
+    def list_slots_for(self, needs: Iterable[InstanceRequest]) -> Iterator[SlotInfo]:
+        """Yield the slots of the index that serve one of these requests by their pool and labels."""
+        for slot_class in dict.fromkeys(each for need in needs for each in self._list_serving(need)):
+            # A slot that was removed and added again is listed twice.
+            listed = dict.fromkeys(slot_class.slot_infos) if slot_class.has_removed else slot_class.slot_infos
+            yield from (slot_info for slot_info in listed if slot_info.slot_class is slot_class)
+
+    def _list_serving(self, need: InstanceRequest) -> Iterator[SlotClass]:
+        """Yield the classes of slots that serve a request by their pool and labels."""
+        for candidate_queues in self._tiers.get(need) or self._rank(need):
+            for candidates in candidate_queues:
+                yield from candidates.slot_classes
+
+    def _count_equal(self, declined: Collection[str]) -> dict[SlotClass, list[tuple[Resources | None, int]]]:
+        found = dict[SlotClass, dict[object, tuple[Resources | None, int]]]()
+        for slot_info in self._slot_infos.values():
+            if slot_info.slot.id not in declined:
+                capacity, equal = slot_info.capacity, found.setdefault(slot_info.slot_class, {})
+                key = None if capacity is None else tuple(capacity.items())
+                equal[key] = capacity, equal[key][1] + 1 if key in equal else 1
+        return {slot_class: list(equal.values()) for slot_class, equal in found.items()}
 
     def put_back(self, slot_info: SlotInfo, remaining: RemainingCapacity, count: int) -> None:
         """Give back the capacity of the last `count` instances that were placed on a slot. `remaining`: the slot's

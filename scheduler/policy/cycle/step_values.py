@@ -88,6 +88,8 @@ class Unplaced:
     protected: Protected
     elastic: Sequence[ElasticShortage]
     """Elastic instances for which no slot has capacity, in the order in which launches are tried for them."""
+    uncovered: Collection[Demand] = ()
+    """Demands that are known not to fit on the slots that are ready or in flight."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,26 @@ class WorkBudget:
         self.spend(payer, CORES_STEPS * len(reservation.leases))
         return True
 
+    def may_backtrack(self, reservation: Reservation) -> bool:
+        """Return whether this cycle may search slots for a gang under `quota` by backtracking (`capacity/gang.py`).
+
+        Other searches there are not counted. So each payer has a third work budget, which is charged only with these
+        steps. The first gang of a payer for which the method is called may always be searched for.
+        """
+        if not self._most:
+            return True
+        payer = ("backtracking", find_payer(reservation))
+        if self._first.setdefault(payer, reservation.id) == reservation.id:
+            return True
+        is_tried = reservation.id in self._tried.get(payer, ())
+        return (is_tried and not self.is_spent(payer)) or (not is_tried and self._take_turn(payer, reservation.id))
+
+    def charge_backtracking(self, reservation: Reservation, steps: int) -> None:
+        """Charge the steps of a search that `may_backtrack` has permitted, unless it was for the first gang."""
+        payer = ("backtracking", find_payer(reservation))
+        if self._first.get(payer) != reservation.id:
+            self.spend(payer, steps)
+
     def spend(self, payer: Payer, steps: int) -> None:
         """Charge these steps of work to the budget that `payer`, a principal or an account, has in this cycle."""
         self._spent[payer] = self._spent.get(payer, 0) + steps

@@ -9,14 +9,15 @@ instances, and none moves without need.
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import SchedulerKeys
+from scheduler.policy.capacity.backtracking import OpenSlot
+from scheduler.policy.capacity.gang import Found, Runs, Shareable, place, take_each
 from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestClass
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -230,16 +231,7 @@ class Cascade:
         """Return a slot for each essential instance; None if an instance fits on no slot. `first`: the first rank whose
         elastic instances may be lifted.
         """
-        slot_infos: list[SlotInfo] = []
-        self._first_touched = _LAST
-        for need, alike in groupby(demand.needs):
-            for _ in alike:
-                slot_info = self._find(need, first, demand.declined)
-                if slot_info is None:
-                    return None
-                self._assignment.take(slot_info, need)
-                slot_infos.append(slot_info)
-        return slot_infos
+        return place(demand, _LiftSpace(self, demand, first))
 
     def _join(self, reservation: Reservation, demand: Demand) -> list[ElasticGroup]:
         groups = list_groups(self._cycle, reservation, demand, self._ranks[reservation.id], ())
@@ -353,7 +345,7 @@ class Cascade:
         """
         return self._victims.find(group.need, _after(group.rank), declined) if self.takes_back else ()
 
-    def _find(self, need: InstanceRequest, first: Rank, declined: Collection[str]) -> SlotInfo | None:
+    def find(self, need: InstanceRequest, first: Rank, declined: Collection[str]) -> SlotInfo | None:
         """Return a slot for one more instance; None if it fits on none. If no slot has free capacity, lift elastic
         instances of groups from the rank `first` on.
         """
@@ -362,6 +354,46 @@ class Cascade:
             slot_info = self._lift(victims, need, declined)
         return slot_info
 
+    def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
+        """Place an essential instance on a slot."""
+        self._assignment.take(slot_info, need)
+
+    def lift_all(self, needs: Collection[InstanceRequest], first: Rank) -> None:
+        """Lift all elastic instances of groups from the rank `first` on, on slots that could serve one of the requests
+        `needs`. Those that need not go are put back when their groups are served.
+        """
+        for group in self.groups[bisect_left(self.groups, first, key=_rank) :]:
+            for each in group.elastic_instances:
+                home = each.slot_info
+                if home is not None and any(self._assignment.could_serve(need, home) for need in needs):
+                    self._note_lift(each)
+
+    def list_open(self, needs: Collection[InstanceRequest]) -> Iterator[OpenSlot]:
+        """Return the ready slots, as `Space.list_open` does. Slots from which nothing was lifted come first."""
+        self._assignment.update_index()
+        for slot_info in self._cycle.ready.list_slots_for(needs):
+            yield (slot_info.lifted > 0, slot_info.slot_class), slot_info, slot_info.remaining
+
+    def list_shareable(self, need: InstanceRequest, declined: Collection[str]) -> Iterator[Shareable]:
+        """Return the ready slots that could hold an instance, as `Space.list_shareable` does."""
+        return self._cycle.ready.list_shareable(need, declined)
+
+    def charge(self, steps: int) -> None:
+        """Count steps of search for the work budget."""
+        self._cycle.ready.steps += steps
+
+    def begin_lifts(self) -> int:
+        """Return a mark for `undo_lifts`, before instances are lifted for a reservation."""
+        self._first_touched = _LAST
+        return self._assignment.mark
+
+    def undo_lifts(self, mark: int) -> None:
+        """Undo the lifts and placements since `begin_lifts` returned `mark`."""
+        self._assignment.undo(mark)
+        self._lifted.clear()
+        self._first_touched = _LAST
+        self._assignment.update_index()
+
     def _lift(
         self, victims: Sequence[ElasticInstance], need: InstanceRequest, declined: Collection[str] = ()
     ) -> SlotInfo | None:
@@ -369,11 +401,67 @@ class Cascade:
         fits; None if it fits on none.
         """
         for elastic_instance in victims:
-            self._assignment.move(elastic_instance, None)
-            self._lifted.append(elastic_instance.group)
-            self._displaced[elastic_instance.group] = None
-            self._first_touched = min(self._first_touched, elastic_instance.group.rank)
+            self._note_lift(elastic_instance)
         return self._assignment.find(need, declined)
+
+    def _note_lift(self, elastic_instance: ElasticInstance) -> None:
+        self._assignment.move(elastic_instance, None)
+        self._lifted.append(elastic_instance.group)
+        self._displaced[elastic_instance.group] = None
+        self._first_touched = min(self._first_touched, elastic_instance.group.rank)
+
+
+class _LiftSpace:
+    """The ready slots as a space for the essential instances of one reservation (`Space` in `capacity/gang.py`):
+    elastic instances of groups from the rank `first` on may be lifted for them.
+    """
+
+    def __init__(self, cascade: Cascade, demand: Demand, first: Rank) -> None:
+        self._cascade, self._declined, self._first = cascade, demand.declined, first
+        self._mark = cascade.begin_lifts()
+
+    def find(self, need: InstanceRequest) -> SlotInfo | None:
+        return self._cascade.find(need, self._first, self._declined)
+
+    def take(self, slot_info: SlotInfo, need: InstanceRequest, most: int) -> int:  # noqa: ARG002  one at a time
+        self._cascade.take(slot_info, need)
+        return 1
+
+    def undo(self) -> None:
+        self._cascade.undo_lifts(self._mark)
+
+    def take_all(self, runs: Runs) -> Found | None:
+        return take_each(self, runs)
+
+    def settle(self, runs: Runs, found: Found) -> Found:  # noqa: ARG002  instances stay where they are
+        return found
+
+    def could_hold(self, demand: Demand) -> bool:  # noqa: ARG002  the relaxed capacity was compared before
+        return True
+
+    def list_shareable(self, need: InstanceRequest) -> Iterator[Shareable]:
+        return self._cascade.list_shareable(need, self._declined)
+
+    def widen(self, runs: Runs) -> None:
+        self._cascade.lift_all(dict.fromkeys(need for need, _ in runs), self._first)
+
+    def list_open(self, needs: Collection[InstanceRequest]) -> Iterator[OpenSlot]:
+        return (each for each in self._cascade.list_open(needs) if each[1].slot.id not in self._declined)
+
+    def rank(self, need: InstanceRequest, kind: Hashable, slot_info: SlotInfo, load: int) -> tuple[int, ...] | None:
+        labels = need.rank_labels(slot_info.labels)
+        if labels is None:
+            return None
+        return (kind[0], *labels, load if need.spreads else -load)  # type: ignore[index]  # see `Cascade.list_open`
+
+    def find_limits(self, placed: Iterable[SlotInfo]) -> None:  # noqa: ARG002  essential instances have none here
+        return None
+
+    def may_backtrack(self) -> bool:
+        return True  # the gang is tried, so it may take all steps
+
+    def charge(self, steps: int) -> None:
+        self._cascade.charge(steps)
 
 
 def link_pools(demands: Iterable[Demand]) -> dict[str, str]:

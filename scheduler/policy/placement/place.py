@@ -66,7 +66,7 @@ def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
     unplaced = _serve(cycle, waiters, search, guard)
     shortages = elastic.finish()
     left = _add_late_ones(cycle, search, unplaced, demanding)
-    return Unplaced(left, search.deferred, Protected(guard.gangs, guard.kept), shortages)
+    return Unplaced(left, search.deferred, Protected(guard.gangs, guard.kept), shortages, search.uncovered)
 
 
 def _assign_claims(cycle: CycleState, waiters: Queue) -> Queue:
@@ -276,7 +276,9 @@ class _Search:
         """
         if demand in self.uncovered:
             return False
-        slot_infos = fill(demand, (self._cycle.ready, self._cycle.coming), shortage=self._few)
+        is_known = demand in self._without_room and not len(self._cycle.coming)
+        where = (self._cycle.ready, self._cycle.coming)
+        slot_infos = None if is_known else fill(demand, where, shortage=self._few)
         if slot_infos is None:
             self.uncovered.add(demand)
             return False

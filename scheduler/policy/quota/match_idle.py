@@ -6,22 +6,30 @@ also all preferred labels), and then the next one, until the slot is full. No id
 reservation. A reservation with several instances is tried on the slot where its first instance would be placed. Its
 other instances take the first slots in slot order on which they fit and that no limit of the account refuses. The
 reservation is placed if all instances fit. If not, this slot takes the next reservation in order, and the reservation
-that was not placed is tried again on the slots after this slot. Slots that a preemption frees are matched in the same
-way. Source: qscheduler.
+that was not placed is tried again on the slots after this slot. If its instances differ, and it could be placed so on
+none of these slots either, the other ways to place a gang are tried at once (`capacity/gang.py`). Slots that a
+preemption frees are matched in the same way. Source: qscheduler.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property, partial
+from operator import attrgetter
 
-from scheduler.model.resources import Resources, has_labels, shape_of, subtract, total
+from scheduler.model.resources import Labels, Resources, has_labels, shape_of, subtract, total
+from scheduler.policy.capacity.backtracking import OpenSlot
+from scheduler.policy.capacity.candidate_queue import RemainingCapacities, make_capacity_mark
 from scheduler.policy.capacity.fits import find_obstacle
+from scheduler.policy.capacity.gang import Found, Runs, Shareable, place, place_as_written, take_each
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.quota.account_limits import TrialLeases
 from scheduler.policy.quota.group_table import Candidates
 from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex, Requirements
 from scheduler.policy.quota.run import QuotaRun, describe_claim, serves_quota, sort_slots
+
+_ORDER = attrgetter("order")
 
 
 def match_idle(quota_run: QuotaRun, candidates: Candidates, level: int, *, preferring: bool) -> None:
@@ -47,11 +55,11 @@ def offer(
     """
     in_service = sort_slots(each for each in freed if serves_quota(quota_run.cycle, each))
     if givers is None:
-        matching = _Matching(quota_run, candidates, level, lambda: quota_run.idle, preferring=False)
+        matching = _Matching(quota_run, candidates, level, lambda: quota_run.idle, in_service, preferring=False)
         _match(quota_run, in_service, matching, lambda group, slot_infos: quota_run.assign(group, slot_infos, level))
     else:
         later = _LaterSlots(quota_run, in_service, givers)
-        matching = _Matching(quota_run, candidates, level, lambda: later.idle, preferring=False)
+        matching = _Matching(quota_run, candidates, level, lambda: later.idle, later.freed, preferring=False)
         _match(quota_run, later.freed, matching, lambda group, slot_infos: later.claim(group, slot_infos, level))
     quota_run.drop_full()
 
@@ -94,9 +102,9 @@ def _match(
     quota_run: QuotaRun,
     slot_infos: Iterable[SlotInfo],
     matching: "_Matching",
-    place: Callable[[PendingGroup, list[SlotInfo]], object],
+    give: Callable[[PendingGroup, list[SlotInfo]], object],
 ) -> None:
-    """Let each of these slots take the first group in order that can be placed there, until the slot is full. `place`:
+    """Let each of these slots take the first group in order that can be placed there, until the slot is full. `give`:
     places the first unplaced reservation of a group on slots.
     """
     for slot_info in slot_infos:
@@ -104,7 +112,7 @@ def _match(
             found = matching.find(met, slot_info)
             if found is None:
                 break
-            place(*found)
+            give(*found)
 
 
 class _Matching:
@@ -114,11 +122,15 @@ class _Matching:
         candidates: Candidates,
         level: int,
         list_idle: Callable[[], Sequence[SlotInfo]],
+        offered: Collection[SlotInfo] | None = None,
         *,
         preferring: bool,
     ) -> None:
-        """`list_idle`: returns the slots for the instances of gangs after the first one, in slot order."""
-        self._run, self._level, self._list_idle, self._preferring = quota_run, level, list_idle, preferring
+        """`list_idle`: returns the slots for the instances of gangs after the first one, in slot order. `offered`:
+        those of them that are offered to the first instance; None: all.
+        """
+        self._run, self._level, self.list_idle, self._preferring = quota_run, level, list_idle, preferring
+        self._offered, self.limits, self.turns = offered, quota_run.limits, quota_run.cycle.turns
         self._pending: PendingIndex[list[SlotInfo]] = PendingIndex(
             partial(candidates.list_meeting, preferring=preferring), self._is_out
         )
@@ -127,9 +139,14 @@ class _Matching:
         in preferred labels have the same class. With `preferring` False the second element is () for all requests.
         """
         self._hopeless: set[PendingGroup] = set()
-        """Groups of reservations with several instances, of which the instances after the first one do not fit on the
-        idle slots.
+        """Groups of reservations with several instances that do not fit on the idle slots."""
+        self._later: dict[PendingGroup, int] = {}
+        """Group -> the position in slot order of a later slot on which its first instance may be placed. On no slot
+        before it can the instances be placed as they are written.
         """
+        self.capacities = RemainingCapacities()
+        self._equal: list[tuple[str, Resources | None, Labels, int]] | None = None
+        """The idle slots by (pool, resources, labels, number of slots); None: not counted yet."""
 
     def find(self, met: tuple[Requirements, ...], slot_info: SlotInfo) -> tuple[PendingGroup, list[SlotInfo]] | None:
         """Return two things: (1) the first group in order that can be placed with its first instance on this slot; (2)
@@ -154,25 +171,75 @@ class _Matching:
         return self._find_all(group, slot_info) if len(group.demand.needs) > 1 else [slot_info]
 
     def _find_all(self, group: PendingGroup, slot_info: SlotInfo) -> list[SlotInfo] | None:
-        needs, limits = group.demand.needs, self._run.limits
-        scratch = _Scratch(self._list_able, group.demand, limits.try_leases(group.account))
-        scratch.take(slot_info, needs[0])
-        rest = scratch.take_all(needs[1:])
-        if rest is not None:
-            return [slot_info, *rest]
-        # A limit for a label is ignored here: with another first slot, the others may have other labels.
-        if _Scratch(self._list_able, group.demand, None).take_all(needs[1:]) is None:
+        if self._later.get(group, 0) > slot_info.order:
+            return None
+        found = place_as_written(group.demand, _IdleSpace(self, group, slot_info))
+        if found is not None:
+            return found
+        if len(group.demand.alike) == 1:
+            # A limit for a label is ignored here: with another first slot, the others may have other labels.
+            rest = _IdleSpace(self, group, None, has_limits=False)
+            if any(rest.take_next(need) is None for need in group.demand.needs[1:]):
+                self._hopeless.add(group)
+            return None
+        # In this step slots only lose capacity. So it need not be tried again before the next slot that would do now.
+        later = next((each for each in self._walk(group, slot_info) if self._fits_from(group, each)), None)
+        if later is not None:
+            self._later[group] = later.order
+            return None
+        found = place(group.demand, _IdleSpace(self, group, None))
+        if found is None:
             self._hopeless.add(group)
-        return None
+        return found
 
-    def _list_able(self, need: InstanceRequest) -> "_AbleSlots":
+    def _walk(self, group: PendingGroup, slot_info: SlotInfo) -> Iterator[SlotInfo]:
+        """Yield the slots that are offered after this one, and on which the first instance fits."""
+        able = self.list_able(group.demand.needs[0])
+        position = bisect_right(self.list_idle(), slot_info.order, key=_ORDER)
+        while (found := able.find(position)) is not None:
+            position = found[0] + 1
+            if self._offered is not None and found[1] not in self._offered:
+                continue
+            if found[1].slot.id not in group.demand.declined and not self.limits.refuses(group.account, [found[1]]):
+                yield found[1]
+
+    def _fits_from(self, group: PendingGroup, slot_info: SlotInfo) -> bool:
+        return place_as_written(group.demand, _IdleSpace(self, group, slot_info)) is not None
+
+    def meets(self, need: InstanceRequest, slot_info: SlotInfo) -> bool:
+        """Return whether a slot has the labels for an instance, in a pool that serves it."""
+        if slot_info.slot.pool not in need.given or need.rank_labels(slot_info.labels) is None:
+            return False
+        return not self._preferring or has_labels(slot_info.labels, need.prefers)
+
+    def list_shareable(self, need: InstanceRequest, declined: Sequence[str]) -> Iterator[Shareable]:
+        """Yield the idle slots, as if empty, that could hold an instance. See `Space.list_shareable`."""
+        equal = self._count_equal(declined) if declined else self._equal
+        if equal is None:
+            equal = self._equal = self._count_equal(())
+        for pool, capacity, labels, count in equal:
+            is_able = pool in need.given and need.could_hold(pool, capacity, labels)
+            if is_able and not (self._preferring and not has_labels(labels, need.prefers)):
+                yield pool, capacity, count
+
+    def _count_equal(self, declined: Sequence[str]) -> list[tuple[str, Resources | None, Labels, int]]:
+        counts, found = Counter[object](), dict[object, tuple[str, Resources | None, Labels]]()
+        for each in self.list_idle():
+            if each.slot.id not in declined:
+                held = None if each.capacity is None else tuple(each.capacity.items())
+                key = each.slot.pool, held, tuple(each.labels.items())
+                counts[key] += 1
+                found[key] = each.slot.pool, each.capacity, each.labels
+        return [(*each, counts[key]) for key, each in found.items()]
+
+    def list_able(self, need: InstanceRequest) -> "_AbleSlots":
         """Return the idle slots that can take an instance. Requests that fit on the same slots share one `_AbleSlots`
         object.
         """
         mark = (need.likeness, shape_of(need.prefers) if self._preferring else ())
         able = self._able.get(mark)
         if able is None:
-            able = self._able[mark] = _AbleSlots(self._list_idle(), need, preferring=self._preferring)
+            able = self._able[mark] = _AbleSlots(self.list_idle(), need, self.meets)
         return able
 
 
@@ -183,8 +250,10 @@ class _AbleSlots:
     search passes over many such slots in few steps.
     """
 
-    def __init__(self, idle: Sequence[SlotInfo], need: InstanceRequest, *, preferring: bool) -> None:
-        self._idle, self._need, self._preferring = idle, need, preferring
+    def __init__(
+        self, idle: Sequence[SlotInfo], need: InstanceRequest, meets: Callable[[InstanceRequest, SlotInfo], bool]
+    ) -> None:
+        self._idle, self._need, self._meets = idle, need, meets
         self._next = list(range(len(idle) + 1))
         """For each position p in `_idle`: the position q from which a search goes on. While the slot at p may be able
         to take an instance, q is p. Later q is greater than p, and no slot from p up to q - 1 can take an instance.
@@ -208,12 +277,8 @@ class _AbleSlots:
         return position
 
     def _is_able(self, slot_info: SlotInfo) -> bool:
-        need, pool = self._need, slot_info.slot.pool
-        if pool not in need.given or need.rank_labels(slot_info.labels) is None:
-            return False
-        if self._preferring and not has_labels(slot_info.labels, need.prefers):
-            return False
-        return _has_room(slot_info, need.given[pool], slot_info.free, 0)
+        need = self._need
+        return self._meets(need, slot_info) and _has_room(slot_info, need.given[slot_info.slot.pool], slot_info.free, 0)
 
 
 def _has_room(slot_info: SlotInfo, amounts: Resources, free: Resources | None, taken: int) -> bool:
@@ -224,40 +289,34 @@ def _has_room(slot_info: SlotInfo, amounts: Resources, free: Resources | None, t
     return find_obstacle(amounts, free, leases, slot_info.uses_left - taken) is None
 
 
-class _Scratch:
-    """A trial for one reservation: it places the instances on idle slots in a copy of their capacity, and decides
-    nothing.
+class _IdleSpace:
+    """The idle slots as a space for one reservation (`Space` in `capacity/gang.py`). Instances take the first slot in
+    slot order on which they fit, in a copy of the slots' capacity; nothing is decided.
     """
 
     def __init__(
-        self, list_able: Callable[[InstanceRequest], _AbleSlots], demand: Demand, trial: TrialLeases | None
+        self, matching: "_Matching", group: PendingGroup, first: SlotInfo | None, *, has_limits: bool = True
     ) -> None:
-        """Start without instances. `list_able`: returns the idle slots that can take an instance. `trial`: tests the
-        instances against the account's limits for labels; None: the account has no such limits.
+        """Start without instances. `first`: the slot that the first instance takes; None: the first that fits.
+        `has_limits`: whether the account's limits for labels are tested.
         """
-        self._list_able, self._declined, self._trial = list_able, demand.declined, trial
+        self._matching, self._group, self._first = matching, group, first
+        self._declined, self._has_limits = group.demand.declined, has_limits
+        self.undo()
+
+    def undo(self) -> None:
         self._taken: dict[SlotInfo, tuple[int, Resources | None]] = {}
         """Slot -> (the number of instances that the trial placed there, the free amounts that are left after them)."""
         self._positions: dict[InstanceRequest, int] = {}
         """Request -> the position of the slot that was found for it last. Slots before that position cannot take the
         request in this trial.
         """
+        self._trial = self._matching.limits.try_leases(self._group.account) if self._has_limits else None
 
-    def take_all(self, needs: Iterable[InstanceRequest]) -> list[SlotInfo] | None:
-        """Place an instance of each request on the first slot in slot order on which it fits, and return the slots.
-        Return None if a request fits on no slot.
-        """
-        slot_infos = []
-        for need in needs:
-            slot_info = self._find(need)
-            if slot_info is None:
-                return None
-            self.take(slot_info, need)
-            slot_infos.append(slot_info)
-        return slot_infos
-
-    def _find(self, need: InstanceRequest) -> SlotInfo | None:
-        able, position = self._list_able(need), self._positions.get(need, 0)
+    def find(self, need: InstanceRequest) -> SlotInfo | None:
+        if self._first is not None and not self._taken:
+            return self._first
+        able, position = self._matching.list_able(need), self._positions.get(need, 0)
         while (found := able.find(position)) is not None:
             position, slot_info = found
             count, free = self._taken.get(slot_info, (0, slot_info.free))
@@ -268,10 +327,55 @@ class _Scratch:
             position += 1
         return None
 
-    def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
-        """Subtract one instance from the trial's copy of a slot's free capacity, and count its lease."""
+    def take(self, slot_info: SlotInfo, need: InstanceRequest, most: int) -> int:  # noqa: ARG002  one at a time
         count, free = self._taken.get(slot_info, (0, slot_info.free))
         after = None if free is None else subtract(free, need.given[slot_info.slot.pool])
         self._taken[slot_info] = count + 1, after
         if self._trial is not None:
             self._trial.take(slot_info)
+        return 1
+
+    def take_next(self, need: InstanceRequest) -> SlotInfo | None:
+        """Place one more instance, and return its slot. Return None if it fits on none."""
+        slot_info = self.find(need)
+        if slot_info is not None:
+            self.take(slot_info, need, 1)
+        return slot_info
+
+    def take_all(self, runs: Runs) -> Found | None:
+        return take_each(self, runs)
+
+    def settle(self, runs: Runs, found: Found) -> Found:  # noqa: ARG002  instances stay where they are
+        return found
+
+    def could_hold(self, demand: Demand) -> bool:
+        return all(self._matching.list_able(need).find(0) is not None for need in dict.fromkeys(demand.needs))
+
+    def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
+        return self._matching.list_shareable(need, self._declined)
+
+    def widen(self, runs: Runs) -> None:
+        """Do nothing: idle slots do not grow."""
+
+    def list_open(self, needs: Collection[InstanceRequest]) -> Iterator[OpenSlot]:  # noqa: ARG002  all idle slots
+        for slot_info in self._matching.list_idle():
+            if slot_info.slot.id not in self._declined:
+                remaining = self._matching.capacities.find(make_capacity_mark(slot_info), slot_info.free)
+                yield (slot_info.slot.pool, shape_of(slot_info.labels)), slot_info, remaining
+
+    def rank(self, need: InstanceRequest, kind: Hashable, slot_info: SlotInfo, load: int) -> tuple[int, ...] | None:  # noqa: ARG002  in slot order
+        return () if self._matching.meets(need, slot_info) else None
+
+    def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
+        trial = self._matching.limits.try_leases(self._group.account)
+        if trial is None:
+            return None
+        for slot_info in placed:
+            trial.take(slot_info)
+        return trial.allows
+
+    def may_backtrack(self) -> bool:
+        return self._matching.turns.may_backtrack(self._group.first)
+
+    def charge(self, steps: int) -> None:
+        self._matching.turns.charge_backtracking(self._group.first, steps)

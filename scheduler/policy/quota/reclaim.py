@@ -8,7 +8,7 @@ cost of an elastic lease stays with its account. The rules of what may be reclai
 the reclaim, qscheduler for the order of the slots.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from itertools import compress, islice
@@ -19,8 +19,11 @@ import msgspec
 
 from scheduler.model.accounts import FREE
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.resources import Resources, subtract, total
-from scheduler.policy.capacity.fits import measure
+from scheduler.model.resources import Resources, shape_of, subtract, total
+from scheduler.policy.capacity.backtracking import OpenSlot
+from scheduler.policy.capacity.candidate_queue import RemainingCapacities
+from scheduler.policy.capacity.fits import Moment, measure
+from scheduler.policy.capacity.gang import Found, Runs, Shareable, place, take_each
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import make_revoke
@@ -224,7 +227,7 @@ def _fits_now(quota_run: QuotaRun, demand: Demand, need: InstanceRequest, slot_i
 @dataclass(slots=True)
 class _Trial:
     """A trial for one reservation: it finds a slot for each instance, and the elastic leases that have to be reclaimed
-    for them.
+    for them. It is a space (`Space` in `capacity/gang.py`).
     """
 
     reclaimable: _Reclaimable
@@ -252,16 +255,9 @@ class _Trial:
         instances would use no more resources than the reclaimed leases do. (3) No reclaim is needed, and the instances
         fit only after leases that are revoking already have ended; the reservation waits for their end.
         """
-        slot_infos: list[SlotInfo] = []
-        for need in self.group.demand.needs:
-            slot_info = self._find(need)
-            if slot_info is None:
-                return None
-            if self._limited is not None:
-                self._limited.take(slot_info)
-            self.taken.setdefault(slot_info, []).append(need.given[slot_info.slot.pool])
-            self._touched[slot_info.slot.id] = slot_info
-            slot_infos.append(slot_info)
+        slot_infos = place(self.group.demand, self)
+        if slot_infos is None:
+            return None
         self._put_back()
         if not self._is_worth_it():
             return None
@@ -270,6 +266,85 @@ class _Trial:
         return (
             (slot_infos, self.gone) if self.gone or all(self._fits(each, at_once=True) for each in slot_infos) else None
         )
+
+    def take(self, slot_info: SlotInfo, need: InstanceRequest, most: int) -> int:  # noqa: ARG002  one at a time
+        """Place one instance on a slot in the trial."""
+        if self._limited is not None:
+            self._limited.take(slot_info)
+        self.taken.setdefault(slot_info, []).append(need.given[slot_info.slot.pool])
+        self._touched[slot_info.slot.id] = slot_info
+        return 1
+
+    def undo(self) -> None:
+        """Take all instances back, and undo all lifts."""
+        for each in (self.gone, self.taken, self._away, self._touched, self._full, self._walks):
+            each.clear()
+        self._limited = self.reclaimable.quota_run.limits.try_leases(self.group.account)
+
+    def take_all(self, runs: Runs) -> Found | None:
+        """Place each instance in turn, as `Space.take_all` does."""
+        return take_each(self, runs)
+
+    def settle(self, runs: Runs, found: Found) -> Found:  # noqa: ARG002  instances stay where they are
+        """Return the slots that were found."""
+        return found
+
+    def could_hold(self, demand: Demand) -> bool:  # noqa: ARG002  only a search finds it
+        """Return True: lifts may free any capacity."""
+        return True
+
+    def list_shareable(self, need: InstanceRequest) -> Iterator[Shareable]:
+        """Yield the slots that could hold an instance, as `Space.list_shareable` does."""
+        for slot_info in self.reclaimable.quota_run.slot_infos:
+            if _could_serve(self.group.demand, need, slot_info):
+                yield slot_info.slot.pool, slot_info.capacity, 1
+
+    def widen(self, runs: Runs) -> None:
+        """Lift all elastic leases on slots that could serve an instance. `_put_back` puts most of them back."""
+        needs = dict.fromkeys(need for need, _ in runs)
+        for part in self.reclaimable.walk():
+            if any(_could_serve(self.group.demand, need, part.slot_info) for need in needs):
+                self.gone.append(part)
+                self._away.add(part.key)
+                self._touched[part.slot_info.slot.id] = part.slot_info
+
+    def list_open(self, needs: Collection[InstanceRequest]) -> Iterator[OpenSlot]:  # noqa: ARG002  of all requests
+        """Yield the idle slots, and those on which leases are lifted."""
+        capacities = RemainingCapacities()
+        moment: Moment = "later" if self.group.demand.settings.preemption_grace else "always"
+        for slot_info in self.reclaimable.quota_run.slot_infos:
+            is_lifted = slot_info.slot.id in self._touched
+            if not is_lifted and slot_info not in self.reclaimable.idle:
+                continue
+            usage = measure([each for key, each in slot_info.leases.items() if key not in self._away], moment)
+            given = self.reclaimable.quota_run.given.get(slot_info, ())
+            capacity = slot_info.capacity
+            free = None if capacity is None else subtract(capacity, total([usage.amounts, *given]))
+            count, limit = usage.count + slot_info.given, slot_info.pool.lease_limit
+            mark = (None if free is None else tuple(free.items()), count, slot_info.uses_left, limit)
+            # Slots on which nothing has to end come first.
+            yield (is_lifted, slot_info.slot.pool, shape_of(slot_info.labels)), slot_info, capacities.find(mark, free)
+
+    def rank(self, need: InstanceRequest, kind: Hashable, slot_info: SlotInfo, load: int) -> tuple[int, ...] | None:  # noqa: ARG002  in slot order
+        """Return the rank of a slot for an instance, as `Space.rank` does."""
+        return (kind[0],) if _could_serve(self.group.demand, need, slot_info) else None  # type: ignore[index]  # see `list_open`
+
+    def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
+        """Return the test of the account's limits for labels, as `Space.find_limits` does."""
+        limited = self.reclaimable.quota_run.limits.try_leases(self.group.account)
+        if limited is None:
+            return None
+        for slot_info in placed:
+            limited.take(slot_info)
+        return limited.allows
+
+    def may_backtrack(self) -> bool:
+        """Return whether the work budget permits it, as `Space.may_backtrack` does."""
+        return self.reclaimable.quota_run.cycle.turns.may_backtrack(self.group.first)
+
+    def charge(self, steps: int) -> None:
+        """Charge steps of backtracking, as `Space.charge` does."""
+        self.reclaimable.quota_run.cycle.turns.charge_backtracking(self.group.first, steps)
 
     def _put_back(self) -> None:
         """Take leases out of `gone` that need not be reclaimed, because the reservation fits beside them. The first in
@@ -281,7 +356,7 @@ class _Trial:
                 self._away.add(part.key)
         self.gone = [part for part in self.gone if part.key in self._away]
 
-    def _find(self, need: InstanceRequest) -> SlotInfo | None:
+    def find(self, need: InstanceRequest) -> SlotInfo | None:
         """Return a slot on which one more instance fits in the trial: the first idle slot in slot order. If there is
         none, lift elastic leases one by one, last in rank first, until the instance fits on a slot. Return None if no
         lift suffices.

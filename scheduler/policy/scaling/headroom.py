@@ -9,7 +9,7 @@ Leasehold ends only unneeded slots, and only as many as launches are withheld.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -20,14 +20,14 @@ from scheduler.model.pools import Pool
 from scheduler.model.quota_classes import is_limited_by, quota_subject
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import UNPAID
-from scheduler.policy.capacity.gang import fill
+from scheduler.policy.capacity.gang import Shareable, fill
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Headroom, Healed, Replaced, Shortfall, WithHeadroom
 from scheduler.policy.scaling.launch_limits import LaunchLimits
-from scheduler.policy.scaling.offerings import could_serve
+from scheduler.policy.scaling.offerings import Choice, could_serve
 
 _MOST: Final = 1 << 32
 """A number that is greater than the number of slots of any pool."""
@@ -170,8 +170,7 @@ def _imagine_launches(
             done.add(demand)
             continue
         trial.begin(demand)
-        if fill(demand, there, trial.launch, accept=trial.could_be_made) is None:
-            trial.undo()
+        if fill(demand, there, trial, accept=trial.could_be_made) is None:
             done.add(demand)
     return trial.count()
 
@@ -217,21 +216,16 @@ class _ImaginedLaunches:
     """
 
     def begin(self, demand: Demand) -> None:
-        """Make `demand` the present demand, without imagined launches. The calls of `launch` add launches to it, and
+        """Make `demand` the present demand, without imagined launches. The calls of `extend` add launches to it, and
         `undo` removes them.
         """
         self.demand, self.made, self.made_in = demand, [], Counter()
 
-    def launch(self, need: InstanceRequest) -> SlotInfo | None:
+    def extend(self, need: InstanceRequest) -> SlotInfo | None:
         """Imagine a launch for one instance, in the first pool where nothing but `max_slots` or EC2's quota may prevent
         it. Return the imagined slot; None if there is no such pool.
         """
-        assert self.demand is not None, "begin() goes before"  # noqa: S101
-        for name, choice, code in self.limits.list_choices(self.demand, need):
-            if code not in _LACKS_SLOT or not self.limits.lacks_only_slot(name, choice, self.demand.payer):
-                continue
-            if self.made_in[name] >= self.most_launches.get(name, 0) or could_serve(name, choice, self.awaited):
-                continue
+        for name, choice in self._list_possible(need):
             quota = self.limits.refusals.find_quota(name, choice)
             counter, limit = (self.by_limit[name], "") if quota is None else (self.by_quota[name], quota.subject)
             number = next(self.numbers)
@@ -248,6 +242,24 @@ class _ImaginedLaunches:
             return slot_info
         return None
 
+    def could_extend(self, need: InstanceRequest) -> bool:
+        """Return whether a launch can be imagined for an instance now."""
+        return next(self._list_possible(need), None) is not None
+
+    def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
+        """Return the offerings that could hold an instance, and that some pool of the demand may launch."""
+        assert self.demand is not None, "begin() goes before"  # noqa: S101
+        for name, choice, _ in self.limits.list_choices(self.demand, need):
+            yield name, choice.capacity, 0
+
+    def _list_possible(self, need: InstanceRequest) -> Iterator[tuple[str, Choice]]:
+        assert self.demand is not None, "begin() goes before"  # noqa: S101
+        for name, choice, code in self.limits.list_choices(self.demand, need):
+            if code not in _LACKS_SLOT or not self.limits.lacks_only_slot(name, choice, self.demand.payer):
+                continue
+            if self.made_in[name] < self.most_launches.get(name, 0) and not could_serve(name, choice, self.awaited):
+                yield name, choice
+
     def could_be_made(self, slot_infos: Collection[SlotInfo]) -> bool:
         """Return whether a later cycle could make all imagined launches of the present demand if the unneeded slots
         end first.
@@ -259,12 +271,14 @@ class _ImaginedLaunches:
         stay = Counter(each.slot.pool for each in slot_infos if each not in imagined and _is_unneeded(each))
         return all(count + stay[name] <= self.most_launches[name] for name, count in self.made_in.items())
 
-    def undo(self) -> None:
-        """Undo the imagined launches of the present demand, because they do not serve all of its instances."""
-        for slot_info, counter, limit in self.made:
+    def undo(self, keep: int = 0) -> None:
+        """Undo the imagined launches of the present demand, except the first `keep` ones."""
+        for slot_info, counter, limit in self.made[keep:]:
             counter[limit] -= 1
+            self.made_in -= Counter([slot_info.slot.pool])  # a pool without launches is no key
             self._count_market(slot_info, -1)
             self.slot_index.remove(slot_info)
+        del self.made[keep:]
 
     def _count_market(self, slot_info: SlotInfo, count: int) -> None:
         self.markets[slot_info.slot.pool, slot_info.market] += count

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
 
-from scheduler.policy.capacity.gang import fill, has_room, has_room_for_some
+from scheduler.policy.capacity.gang import Shareable, fill, has_room, has_room_for_some, list_without_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -22,8 +22,8 @@ from scheduler.policy.scaling.offerings import Choice
 
 @dataclass
 class TrialLaunch:
-    """The launches that one demand would need, decided as a trial. If they do not suffice, `fill` returns None, and the
-    caller must call `undo`.
+    """The launches that one demand would need, decided as a trial. If they do not suffice, `fill` undoes them and
+    returns None.
     """
 
     cycle: CycleState
@@ -34,41 +34,50 @@ class TrialLaunch:
     starvation guard keeps for the demand.
     """
     launched: list[tuple[str, Choice, SlotInfo]] = field(default_factory=list)
+    """The present launches, in order."""
+    first: tuple[str, Choice, SlotInfo] | None = None
+    """The first launch that was made in the first way (see `capacity/gang.py`); None: there was none."""
     held: str = ""
     """Waiting code of the reason that prevented a launch for the demand; "" if no launch failed, or no offering could
-    hold an instance.
+    hold an instance. Like `first` and `lacks_one`, it is that of the first way.
     """
     lacks_one: bool = False
     """Whether the demand needed a launch that was impossible. If `fill` fails and this is False, no launch was refused:
     each instance by itself has a slot, but the instances cannot have slots at the same time.
     """
+    _lacking: str = ""
+    """The component of the instance that fitted nowhere in the first way."""
+    _is_first: bool = True
+    """Whether the first way is being tried."""
     account: str | None = None
     """The account of the reservation, for which the machines are launched; None: no account is known."""
+    is_known: bool = False
+    """Whether the instances are known not to fit on the slots that exist."""
     gang: str | None = None
     """The id of the reservation if it is a gang; None: it has one instance."""
 
     def fill(self) -> list[SlotInfo] | None:
         """Launch the slots that the demand needs, and return a slot for each instance. Return None if that is
-        impossible; the caller must then call `undo`.
+        impossible; nothing stays launched then.
         """
-        return fill(self.demand, self._list_indexes(), self._launch)
+        return fill(self.demand, self._list_indexes(), self, is_known=self.is_known)
 
     def foresee_code(self) -> str:
         """Return the waiting code that the demand would get if its launches were decided now; "" if launches would
         serve it. Nothing stays launched.
         """
-        is_served = has_room(self.demand, self._list_indexes(), extend=self._launch)
+        is_served = has_room(self.demand, self._list_indexes(), extender=self)
         self.undo()
         return "" if is_served else self.find_code()
 
     def _list_indexes(self) -> list[SlotIndex]:
         return [*self.there, self.cycle.launched]
 
-    def _launch(self, need: InstanceRequest) -> SlotInfo | None:
+    def extend(self, need: InstanceRequest) -> SlotInfo | None:
         """Start a stopped slot for one instance, or launch a slot in the first pool that can launch one. Return the
         slot.
 
-        If no pool can, return None and store the waiting code of the reason in `held`.
+        If no pool can, return None. In the first way, store the waiting code of the reason in `held`.
         """
         account = self.account or self.demand.payer or None
         if (started := self.limits.find_start(self.demand.pools, need, self.demand.payer)) is not None:
@@ -77,30 +86,44 @@ class TrialLaunch:
         else:
             found = self.limits.find_launch(self.demand, need)
             if isinstance(found, str):
-                self.held, self.lacks_one = found, True
+                if self._is_first:
+                    self.held, self.lacks_one, self._lacking = found, True, need.component.name
                 return None
             name, choice = found
             slot_info = self.limits.launch(name, choice, "demand", account, self.gang)
         self.launched.append((name, choice, slot_info))
+        if self._is_first and self.first is None:
+            self.first = self.launched[0]
         self.cycle.launched.add(slot_info)
         return slot_info
 
-    def undo(self) -> None:
-        """Undo the launches of this trial, the last one first. The fields `held`, `lacks_one` and `launched` keep their
-        values, because `probe` and `find_code` read them afterwards.
-        """
-        for name, _, slot_info in reversed(self.launched):
+    def could_extend(self, need: InstanceRequest) -> bool:
+        """Return whether a slot could be started or launched for an instance now."""
+        if self.limits.find_start(self.demand.pools, need, self.demand.payer) is not None:
+            return True
+        return not isinstance(self.limits.find_launch(self.demand, need), str)
+
+    def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
+        """Return the offerings that could hold an instance, and that some pool of the demand may launch."""
+        for name, choice, _ in self.limits.list_choices(self.demand, need):
+            yield name, choice.capacity, 0
+
+    def undo(self, keep: int = 0) -> None:
+        """Undo the present launches except the first `keep` ones, the last one first."""
+        self._is_first = False
+        for name, _, slot_info in reversed(self.launched[keep:]):
             self.cycle.launched.remove(slot_info)
             self.limits.undo(name, slot_info)
+        del self.launched[keep:]
 
     def probe(self) -> None:
         """Start or launch a single slot as the trial of EC2's quota, if the launches failed because of this quota and
         its back-off has ended; else do nothing. A gang that needs several slots gets the first of them in this way.
-        Call it after `undo`.
+        Call it after `fill` has returned None.
         """
-        if self.held != "at_quota" or not self.launched:
+        if self.held != "at_quota" or self.first is None:
             return
-        name, choice, slot_info = self.launched[0]
+        name, choice, slot_info = self.first
         if not self.limits.refusals.may_probe(name, choice):
             return
         if slot_info.state == "stopped":
@@ -112,10 +135,21 @@ class TrialLaunch:
     def find_code(self) -> str:
         """Return the waiting code of the demand. Call it after the trial launches failed and were undone."""
         if self.held:
-            return self.held if self.launched else self.limits.choose_code(self.demand, self.held)
+            return self.held if self.first is not None else self.limits.choose_code(self.demand, self.held)
         if not self.lacks_one or has_room_for_some(self.demand, self._list_indexes()):
             return "gang_incomplete"
         return "cordoned" if self.limits.has_cordoned_room(self.demand) else "no_capacity"
+
+    def find_lacking(self) -> str:
+        """Return the name of the component that lacks room. Call it as `find_code`, and if its result is
+        `gang_incomplete`.
+
+        It is the first component of which one instance by itself has no room and cannot get a slot, else the one whose
+        instance fitted nowhere in the first way.
+        """
+        without = list_without_room(self.demand, self._list_indexes())
+        alone = next((need for need in without if not self.could_extend(need)), None)
+        return (alone or self.demand.needs[-1]).component.name if alone or not self._lacking else self._lacking
 
 
 WITHHELD: Final = frozenset({"at_max_slots", "at_quota"})
@@ -165,14 +199,14 @@ def _launch_for_all(
             if len(demand.needs) > 1 and cycle.turns.must_wait(queue.reservations[tried - 1], cycle.count_steps()):
                 cycle.wait(name, "behind_queue", NEXT_TURN)
                 continue
-            held, code = _launch_for(cycle, name, demand, unplaced, limits)
+            held, code, lacking = _launch_for(cycle, name, demand, unplaced, limits)
             if limits.launches != launches:
                 open_demands |= different  # the new slot may have capacity for any of the refused demands
             if not code:
                 continue
             if refusal is not None:
                 cycle.waits.add_all(refusal.ids, repeat(refusal.reason))
-            refusal = refused[kind] = _refuse(demand, held, code, limits)
+            refusal = refused[kind] = _refuse(demand, held, code, limits, lacking)
         open_demands.discard(demand)
         refusal.ids.append(name)
         if refusal.held in WITHHELD:
@@ -279,34 +313,37 @@ class _Refusal:
         return True
 
 
-def _refuse(demand: Demand, held: str, code: str, limits: LaunchLimits) -> _Refusal:
-    reason = (code, limits.describe(code, demand.pools, demand.payer))
+def _refuse(demand: Demand, held: str, code: str, limits: LaunchLimits, lacking: str = "") -> _Refusal:
+    sentence = limits.describe(code, demand.pools, demand.payer)
+    reason = (code, f"{sentence}: component {lacking} lacks room" if lacking else sentence)
     return _Refusal(demand, held, reason, limits.launches, limits.count_launches(demand.pools))
 
 
 def _launch_for(
     cycle: CycleState, name: str, demand: Demand, unplaced: Unplaced, limits: LaunchLimits
-) -> tuple[str, str]:
-    """Give the reservation `name` capacity on slots that this cycle launches. Return two empty texts if that succeeds.
+) -> tuple[str, str, str]:
+    """Give the reservation `name` capacity on slots that this cycle launches. Return empty texts if that succeeds.
 
     If nothing is launched for it, return two waiting codes, as in `_Refusal`: (1) that of the reason which prevents the
     launch, "" if there is none; (2) the code to report. For example, both are `at_quota`; or the first is
-    `at_max_slots` and the second is `cordoned`, because cordoned slots have room for the reservation.
+    `at_max_slots` and the second is `cordoned`, because cordoned slots have room for the reservation. Then return the
+    name of the component that lacks room, if the second code is `gang_incomplete`; else "".
     """
     if len(demand.needs) == 1 and name not in unplaced.deferred:
-        return _launch_for_one(cycle, name, demand, limits)
+        return *_launch_for_one(cycle, name, demand, limits), ""
     kept = unplaced.protected.kept
     there = [cycle.ready, *([kept[name]] if name in kept else []), cycle.coming]
     gang = name if len(demand.needs) > 1 else None
     account = cycle.view.reservations[name].request.account
-    attempt = TrialLaunch(cycle, limits, demand, there, account=account, gang=gang)
+    is_known = demand in unplaced.uncovered and name not in kept and not len(cycle.launched)
+    attempt = TrialLaunch(cycle, limits, demand, there, account=account, is_known=is_known, gang=gang)
     slot_infos = attempt.fill()
     if slot_infos is None:
-        attempt.undo()
         attempt.probe()
-        return attempt.held, attempt.find_code()
+        code = attempt.find_code()
+        return attempt.held, code, attempt.find_lacking() if code == "gang_incomplete" else ""
     cycle.wait_for(name, slot_infos)
-    return "", ""
+    return "", "", ""
 
 
 def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: LaunchLimits) -> tuple[str, str]:

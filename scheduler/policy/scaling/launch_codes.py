@@ -13,7 +13,7 @@ DETAILS: Final[Mapping[str, str]] = MappingProxyType(
         "capacity": "EC2 is short of capacity in every offering that could serve the reservation",
         "throttled": "EC2 asked us to slow down; launches of this pool are paused",
         "misconfigured": "EC2 refused the last launch as misconfigured, or for lack of permission",
-        "gang_incomplete": "some of its instances would fit, but not all; none has a lease",
+        "gang_incomplete": "some of its instances would fit, but not all",
         "cordoned": "only cordoned slots have room for the reservation",
         "no_capacity": "no slot has room for the reservation, and none can be launched",
     }

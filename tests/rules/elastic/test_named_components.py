@@ -5,6 +5,8 @@ from random import Random
 
 import pytest
 
+from scheduler.policy.elastic.wanted import find_elastic, find_number
+from tests.builders import a_component, a_reservation
 from tests.rules.playing import Document, act, play_out, tick
 from tests.rules.zoe import MODES, a_lab, an_application, component, holdings, on_slot
 
@@ -212,6 +214,13 @@ def test_with_room_for_all_the_holder_has_what_it_wants_and_did_not_give_back(se
     lab = a_lab(*timeline, slots=[on_slot("lab-1", 9, ("r1", "core"))], reservations=[row], kicks=False)
     leases = play_out(lab).reservation("r1")["leases"]
     assert {lease["component"] for lease in leases} == {"core", *held}
+
+
+def test_a_name_concerns_the_component_with_that_name_only() -> None:
+    components = tuple(a_component(name, kind="elastic") for name in ("more", "extra"))
+    found = find_elastic(a_reservation(components=components), "extra")
+    assert found is not None
+    assert (found.name, find_number(components[0], "extra")) == ("extra", None)
 
 
 def test_a_number_concerns_the_component_that_it_names_only() -> None:

@@ -275,7 +275,10 @@ def test_a_gang_keeps_its_ready_capacity_while_the_rest_boots() -> None:
 
 
 def test_a_reservation_for_which_capacity_appears_during_the_tick_is_placed_by_the_next_one() -> None:
-    """Its first instance took the emptier slot from its second one, until `r12` made the other slot the fuller one."""
+    """Its first instance took the emptier slot from its second one, until `r12` made the other slot the fuller one. It
+    has too many different requests for backtracking.
+    """
+    others = [{"name": f"other{number}", "resources": {"gpus": number}} for number in range(1, 8)]
     played = play_out(
         a_scenario(
             submit(
@@ -284,20 +287,28 @@ def test_a_reservation_for_which_capacity_appears_during_the_tick_is_placed_by_t
                 components=[
                     {"name": "big", "resources": {"cpus": 4}},
                     {"name": "wide", "resources": {"cpus": 1, "memory_mib": 50}},
+                    *others,
                 ],
             ),
             submit(0, "r12", resources={"cpus": 1}),
             tick(0),
             tick(1),
-            pool={"max_slots": 2, "resources": {"cpus": 4, "memory_mib": 100}},
-            slots=[a_slot("linux-1", "ready", "h1"), a_slot("linux-2", "ready", "h2")],
+            pool={"max_slots": 3, "resources": {"cpus": 4, "memory_mib": 100}},
+            slots=[
+                a_slot("linux-1", "ready", "h1"),
+                a_slot("linux-2", "ready", "h2"),
+                a_slot("linux-3", "ready", resources={"gpus": 28}),
+            ],
             reservations=[
                 a_holder("h1", resources={"memory_mib": 50}),
                 a_holder("h2", resources={"memory_mib": 100}),
             ],
         )
     )
-    assert played.ticks == [["assign r12 linux-1", "g waits no_capacity"], ["assign g linux-2 linux-1"]]
+    assert played.ticks == [
+        ["assign r12 linux-1", "g waits no_capacity"],
+        [f"assign g linux-2 linux-1{' linux-3' * 7}"],
+    ]
     [waiting] = next(line["waiting"] for line in played.lines if "tick" in line)
     assert waiting["detail"] == "capacity became available during this tick; the next one places it"
 

@@ -1,6 +1,8 @@
 """Gangs on idle slots under quota: placed as by a planner that examines each slot for each instance, at less cost."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf
 from random import Random
 from unittest.mock import patch
@@ -29,43 +31,84 @@ def _make_rules(leases: int = 9) -> Rules:
     return some_rules({"scheduler": {"queue": "quota"}, "limits": {"work_per_tick": 0}, "pools": {"linux": pool}})
 
 
-def _place_naively(
-    slots: list[Slot], waiting: list[Reservation], most: int, limit: float = inf
-) -> dict[str, list[str]]:
-    """Return the slots of each gang: in slot order, each slot is tried as the place of the first instance. `limit`: the
-    most leases of all gangs on slots of one zone.
-    """
-    in_zone = Counter[str]()
-    free = {slot.id: dict(CAPACITY) for slot in slots}
-    count = dict.fromkeys(free, 0)
-    placed: dict[str, list[str]] = {}
+@dataclass
+class _Naive:
+    """Places gangs slot by slot. `limit`: the most leases of all gangs on slots of one zone."""
 
-    def find(needs: list[Component], first: Slot, declined: tuple[str, ...]) -> list[Slot] | None:
-        left, taken, found, here = dict(free), dict(count), list[Slot](), Counter(in_zone)
-        for number, need in enumerate(needs):
-            for slot in [first] if number == 0 else slots:
-                is_able = taken[slot.id] < most and fits(need.resources, left[slot.id])
-                is_able = is_able and here[slot.labels["zone"]] < limit
-                if is_able and slot.id not in declined and has_labels(slot.labels, need.labels):
-                    left[slot.id] = subtract(left[slot.id], need.resources)
-                    taken[slot.id] += 1
-                    here[slot.labels["zone"]] += 1
-                    found.append(slot)
-                    break
-            else:
-                return None
-        return found
+    slots: list[Slot]
+    most: int
+    limit: float
+    in_zone: Counter[str] = field(default_factory=Counter)
+    taken: dict[str, list[Mapping[str, float]]] = field(default_factory=lambda: defaultdict(list))
 
-    for slot in slots:
-        for row in waiting:
-            needs = [each for each in row.request.components for _ in range(each.count)]
-            if row.id not in placed and (found := find(needs, slot, row.declined)) is not None:
-                placed[row.id] = [each.id for each in found]
-                for each, need in zip(found, needs, strict=True):
-                    free[each.id] = subtract(free[each.id], need.resources)
-                    count[each.id] += 1
-                    in_zone[each.labels["zone"]] += 1
-    return placed
+    def run(self, waiting: list[Reservation]) -> dict[str, list[str]]:
+        """Return the slots of each gang: in slot order, each slot is tried as the place of the first instance. If the
+        parts differ and no later slot would do, they are tried in other orders.
+        """
+        placed: dict[str, list[str]] = {}
+        for slot in self.slots:
+            for row in waiting:
+                needs = [each for each in row.request.components for _ in range(each.count)]
+                if row.id not in placed and (found := self.find_for(needs, slot, row.declined)) is not None:
+                    placed[row.id] = [each.id for each in found]
+                    for each, need in zip(found, needs, strict=True):
+                        self.taken[each.id].append(need.resources)
+                        self.in_zone[each.labels["zone"]] += 1
+        return placed
+
+    def find_for(self, needs: list[Component], slot: Slot, declined: tuple[str, ...]) -> list[Slot] | None:
+        """Return slots for all instances, if the first instance fits on this slot."""
+        found = self.find(needs, [slot], declined)
+        differ = len({(str(each.labels), str(each.resources)) for each in needs}) > 1
+        if found or not differ or self.find(needs[:1], [slot], declined) is None:
+            return found
+        later = self.slots[self.slots.index(slot) :]
+        if any(self.find(needs, [each], declined) for each in later):
+            return None
+        return self.find_otherwise(needs, declined)
+
+    def find_otherwise(self, needs: list[Component], declined: tuple[str, ...]) -> list[Slot] | None:
+        """Place the instances by their shares, those with the largest first, and then in any way."""
+
+        def rank(index: int) -> tuple[float, int]:
+            need = needs[index]
+            able = [each for each in self.slots if each.id not in declined and has_labels(each.labels, need.labels)]
+            return -need.resources["memory_mib"], len(able)
+
+        order = sorted(range(len(needs)), key=rank)
+        by_share = [needs[index] for index in order]
+        found = self.find(by_share, self.slots, declined) or self.find(by_share, self.slots, declined, goes_back=True)
+        return None if found is None else [found[order.index(index)] for index in range(len(needs))]
+
+    def find(
+        self, needs: list[Component], first: list[Slot], declined: tuple[str, ...], *, goes_back: bool = False
+    ) -> list[Slot] | None:
+        """Return the first slots in order that fit, one of `first` for the first instance. `goes_back`: all ways are
+        tried.
+        """
+
+        def place(found: list[Slot]) -> list[Slot] | None:
+            if len(found) == len(needs):
+                return found
+            for slot in self.slots if found else first:
+                if slot.id not in declined and self.fits(needs[len(found)], slot, needs, found):
+                    placed = place([*found, slot])
+                    if placed or not goes_back:
+                        return placed
+            return None
+
+        return place([])
+
+    def fits(self, need: Component, slot: Slot, needs: list[Component], found: list[Slot]) -> bool:
+        """Return whether one more instance fits beside the leases on the slot and the instances in `found`."""
+        there = [*self.taken[slot.id], *(each.resources for each, at in zip(needs, found, strict=False) if at is slot)]
+        left: Mapping[str, float] = CAPACITY
+        for amounts in there:
+            left = subtract(left, amounts)
+        zone = slot.labels["zone"]
+        in_zone = self.in_zone[zone] + sum(each.labels["zone"] == zone for each in found)
+        is_able = len(there) < self.most and fits(need.resources, left) and in_zone < self.limit
+        return is_able and has_labels(slot.labels, need.labels)
 
 
 @QUICKLY
@@ -105,7 +148,7 @@ def test_gangs_get_the_slots_that_a_search_of_all_slots_finds(seed: int) -> None
         for each in outcome.decisions
         if isinstance(each, Assign)
     }
-    assert found == _place_naively(slots, queue, most, limit)
+    assert found == _Naive(slots, most, limit).run(queue)
 
 
 def test_a_gang_examines_the_slots_that_can_take_it_and_each_full_slot_once() -> None:

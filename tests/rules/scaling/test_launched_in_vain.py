@@ -153,29 +153,41 @@ def test_nothing_is_drained_for_a_gang_that_also_lacks_a_slot_of_another_pool() 
     assert launches(document) == ["0 launch e-1 d minimum"]
 
 
-PARTS = [{"name": "m", "resources": {"cpus": 8}}, {"name": "x", "count": 2, "resources": {"cpus": 1}}]
+PARTS: list[Document] = [{"name": "m", "resources": {"cpus": 8}}, {"name": "x", "count": 2, "resources": {"cpus": 1}}]
+OTHERS: list[Document] = [{"name": f"other{number}", "resources": {"gpus": number}} for number in range(1, 8)]
+"""With these parts a gang has too many different requests for backtracking."""
 
 
-def a_gang_of_two_sizes(max_slots: int) -> Document:
+def a_gang_of_two_sizes(max_slots: int, parts: list[Document]) -> Document:
     """`m` fits on the host, which counts leases, and the two `x` on a machine; once that is ready `m` takes it."""
     machines = a_pool(max_slots=max_slots, resources={"cpus": 8}, idle_scale_down=10, lease_ttl=0)
     hosts = {"system": SYSTEM, "provider": "static", "lease_ttl": 0}
+    full = {"system": SYSTEM, "provider": "static", "lease_ttl": 0, "resources": {"gpus": 28}}
     return a_scenario(
-        submit(0, "g", components=PARTS), pools={"e": machines, "f": hosts}, slots=[a_slot("f-1", machine="m")]
+        submit(0, "g", components=parts),
+        pools={"e": machines, "f": hosts, "g": full},
+        slots=[a_slot("f-1", machine="m"), a_slot("g-1", machine="n")],
     )
+
+
+def test_a_gang_whose_instances_would_take_each_others_slots_is_placed_in_another_order() -> None:
+    """Once the machine is ready, only an order other than that of writing leaves it to the two `x`."""
+    document = a_gang_of_two_sizes(1, PARTS)
+    assert launches(document) == ["0 launch e-1 demand"]
+    assert play_out({**document, "kicks": True, "wakes": True, "until": 60, "cloud": SLOW}).phases == {"g": "leased"}
 
 
 def test_nothing_is_launched_for_a_gang_whose_instances_would_take_each_others_slots() -> None:
     """Otherwise `m` would take the new machine, one `x` the host, the other nothing: drained as idle and launched
     without end.
     """
-    document = a_gang_of_two_sizes(1)
+    document = a_gang_of_two_sizes(1, [*PARTS, *OTHERS])
     assert launches(document) == []
     assert play_out({**document, "timeline": [*document["timeline"], tick(1)]}).ticks == [["g waits at_max_slots"]]
 
 
 def test_for_a_gang_slots_are_launched_until_all_instances_fit_once_every_slot_is_ready() -> None:
-    document = a_gang_of_two_sizes(2)
+    document = a_gang_of_two_sizes(2, [*PARTS, *OTHERS])
     assert launches(document) == ["0 launch e-1 demand", "0 launch e-2 demand"]
     assert play_out({**document, "kicks": True, "wakes": True, "until": 60, "cloud": SLOW}).phases == {"g": "leased"}
 
