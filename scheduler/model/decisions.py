@@ -71,7 +71,8 @@ class Preempt(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="preempt"
     The account of the pending reservation pays what the victims have cost so far, and the victims' accounts get it
     back. The new lease starts with that cost. `revoke_by` None: the victims become pending at once; the next decision
     is the `Assign` of the reservation, and both are written together or not at all. With a `revoke_by`, the victims are
-    `revoking` until that time, and the leases of the reservation are `claimed`.
+    `revoking` until that time, and the leases of the reservation are `claimed`. A gang on several slots has a decision
+    for each slot with victims; all of them have all leases of the gang, and are written together or not at all.
     """
 
     reservation: str

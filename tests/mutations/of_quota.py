@@ -35,6 +35,18 @@ OF_QUOTA: Final[Changes] = {
             ),
         ],
     },
+    "scheduler.policy.quota.preempt_gangs": {
+        "preempt_for_gangs": [
+            Change(
+                "at most one gang preempts for an account in a tick",
+                "account.id in quota_run.gang_preemptors",
+                "False",
+            ),
+        ],
+        "_name_victims": [
+            Change("a victim on several slots is named on the first one", "there[0]", "there[-1]"),
+        ],
+    },
     "scheduler.policy.quota.account_limits": {
         "AccountLimits.is_fanned_out": [
             Change(

@@ -83,6 +83,7 @@ MODULES: Final = (
     "tests.rules.quota.test_gangs_on_idle_slots",
     "tests.rules.elastic.test_named_components",
     "tests.rules.capacity.test_gang",
+    "tests.rules.quota.test_gangs_that_preempt",
 )
 """Where the tests are, in the order in which they are tried."""
 RULELESS: Final = (

@@ -151,9 +151,9 @@ def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
     Return the chunks.
 
     A preemption without a grace period, and revokes of elastic instances that make capacity for a reservation, form a
-    unit with the assignment or claim that follows them. Other grants, revokes or CPU limits of one reservation form a
-    unit by kind, because copying and reading all leases of a reservation once for each decision would be slow. Every
-    other decision is a unit of its own.
+    unit with the assignment or claim that follows them. All preemptions for one gang are in one unit. Other grants,
+    revokes or CPU limits of one reservation form a unit by kind, because copying and reading all leases of a
+    reservation once for each decision would be slow. Every other decision is a unit of its own.
     """
     units: list[list[Decision]] = []
     for decision in decisions:
@@ -180,6 +180,8 @@ def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
     if isinstance(last, _PARTS) and _find_beneficiary(last) is None:
         is_more = isinstance(decision, type(last)) and decision.reservation == last.reservation
         return is_more and _find_beneficiary(decision) is None and len(unit) < MOST_INSTANCES
+    if isinstance(last, Preempt) and isinstance(decision, Preempt):
+        return decision.reservation == last.reservation  # of one gang, on several slots
     awaited = _find_beneficiary(last)
     return awaited is not None and awaited == _find_newcomer(decision)  # promise: unit-whole
 
@@ -275,31 +277,30 @@ class _Writer:
                     return self._reservations.revoke([each for each in unit if isinstance(each, Revoke)])
                 case Revoke():
                     reason = self._reservations.make_way([each for each in unit if isinstance(each, Revoke)], unit[-1])
+                case Preempt():
+                    assignment = last if isinstance(last := unit[-1], Assign) else None
+                    reason = self._quota.preempt([each for each in unit if isinstance(each, Preempt)], assignment)
                 case _:
-                    reason = self._write(first, unit[-1])
+                    reason = self._write(first)
         except IllegalMoveError as error:
             reason = str(error)
         return [] if reason is None else [(decision, reason) for decision in unit]
 
-    def _write(self, decision: Decision, last: Decision) -> str | None:
-        """Write a decision. If it is skipped, return the reason as text, else None. `last`: the last decision of its
-        unit.
-        """
+    def _write(self, decision: Decision) -> str | None:
+        """Write a decision that is a unit of its own. If it is skipped, return the reason as text, else None."""
         match decision:
             case Claim():
                 # Leases that an earlier tick revoked make the capacity.
                 return self._reservations.make_way([], decision)
-            case Preempt():
-                return self._quota.preempt(decision, last if isinstance(last, Assign) else None)
             case Relevel():
                 return self._quota.relevel(decision)
             case Expire() | Fail() | Requeue() | Restart():
                 return self._reservations.write(decision)
             case Launch() | Start() | Stop() | Drain() | Terminate() | Reset():
                 return self.slots.write(decision)
-            case Assign() | Grant() | Cores() | Revoke():
+            case Assign() | Grant() | Cores() | Revoke() | Preempt():
                 raise AssertionError(
-                    "assignments, grants, revokes and cpu limits are written by write_unit, not by _write"
+                    "assignments, grants, revokes, cpu limits and preemptions are written by write_unit, not by _write"
                 )
             case _:
                 assert_never(decision)

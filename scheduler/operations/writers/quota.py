@@ -116,31 +116,19 @@ class QuotaWriter:
         self._add_event(RELEVELLED, current, **{"from": decision.source, "to": decision.to})
         return None
 
-    def preempt(self, decision: Preempt, assignment: Assign | None) -> str | None:
-        """Write a preemption together with the assignment of the reservation that gets the slot (the newcomer). If the
-        preempted reservations (the victims) get a grace period, the newcomer gets a claim instead of the assignment. If
-        one of these cannot be written, write nothing and return the reason as text; else return None.
+    def preempt(self, decisions: Sequence[Preempt], assignment: Assign | None) -> str | None:
+        """Write the preemptions for one reservation (the newcomer) together with its assignment. There are several if
+        it is a gang that preempts on several slots. If the preempted reservations (the victims) get a grace period, the
+        newcomer gets claims instead of the assignment. If one of these cannot be written, write nothing and return the
+        reason as text; else return None.
 
         The account of the newcomer pays what the victims have cost, and the accounts of the victims get it back. The
-        newcomer's lease starts with that cost.
+        newcomer's first lease starts with that cost.
         """
-        if decision.revoke_by is None and assignment is None:
-            return "no assignment follows the preemption"
-        current = self.work.reservations.get(decision.reservation)
-        if current is None:
-            return "the reservation does not exist any more"
-        victims = [self.work.reservations.get(name) for name in decision.victims]
-        present = [victim for victim in victims if victim is not None]
-        if len(present) < len(victims):
-            return "a reservation to preempt does not exist any more"
-        if (reason := self._object_to_victims(current, present, decision)) is not None:
+        if (reason := self._object_to(decisions, assignment)) is not None:
             return reason
-        if current.leases:
-            return "the reservation has a claim already"
-        is_claim = decision.revoke_by is not None
-        reason = self._leases.object_to(current, decision.leases, leaving=decision.victims, is_claim=is_claim)
-        if reason is not None:
-            return reason
+        current = self.work.reservations[decisions[0].reservation]
+        present = [self.work.reservations[name] for each in decisions for name in each.victims]
         cost = _sum_costs(present, self.now)
         if (payer := self.work.account_of(current)) is None:
             return "the reservation's account does not exist"
@@ -148,10 +136,33 @@ class QuotaWriter:
         if not cost < payer.balance:
             return f"account {payer.id} has too little balance to preempt {', '.join(victim.id for victim in present)}"
         self._pay(payer, present, cost)
-        for victim in present:
-            self._take_back(victim, decision)
-        self._put_in_place(current, decision, assignment, cost)
+        for each in decisions:
+            for name in each.victims:
+                self._take_back(self.work.reservations[name], each)
+        self._put_in_place(current, decisions, assignment, cost)
         return None
+
+    def _object_to(self, decisions: Sequence[Preempt], assignment: Assign | None) -> str | None:
+        """Return as text why the rows do not allow the preemptions for one reservation; None if they do. The balance of
+        its account is not tested.
+        """
+        decision = decisions[0]
+        names = [name for each in decisions for name in each.victims]
+        if decision.revoke_by is None and assignment is None:
+            return "no assignment follows the preemption"
+        current = self.work.reservations.get(decision.reservation)
+        if current is None:
+            return "the reservation does not exist any more"
+        if not all(name in self.work.reservations for name in names):
+            return "a reservation to preempt does not exist any more"
+        for each in decisions:
+            victims = [self.work.reservations[name] for name in each.victims]
+            if (reason := self._object_to_victims(current, victims, each)) is not None:
+                return reason
+        if current.leases:
+            return "the reservation has a claim already"
+        is_claim = decision.revoke_by is not None
+        return self._leases.object_to(current, decision.leases, leaving=names, is_claim=is_claim)
 
     def _object_to_victims(self, current: Reservation, victims: Sequence[Reservation], decision: Preempt) -> str | None:
         """Return as text why one of `victims` may not be preempted for the reservation `current`, by the current rows.
@@ -203,9 +214,12 @@ class QuotaWriter:
         stopped = [stop(lease, self.now) for lease in victim.leases]
         revoke(self.work, victim, PREEMPTED, decision.revoke_by, stopped, details=details)
 
-    def _put_in_place(self, current: Reservation, decision: Preempt, assignment: Assign | None, cost: Levels) -> None:
+    def _put_in_place(
+        self, current: Reservation, decisions: Sequence[Preempt], assignment: Assign | None, cost: Levels
+    ) -> None:
+        decision = decisions[0]
         details: dict[str, Any] = {
-            "preempted": list(decision.victims),
+            "preempted": [name for each in decisions for name in each.victims],
             "account": current.request.account,
             "slot": decision.slot,
             "cost": list(cost),

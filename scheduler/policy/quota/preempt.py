@@ -14,12 +14,12 @@ further work ends for a reservation that fits there. Source: qscheduler, where a
 one slot.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import combinations
 from math import comb
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -155,7 +155,18 @@ def sum_costs(runs: Sequence[RunningWork]) -> Levels:
     return cost
 
 
-def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
+class Remaining(NamedTuple):
+    """What the preemption for reservations that fit on one slot has left for gangs."""
+
+    preemptors: Candidates
+    """The groups that may preempt at the level: their account had no work at a worse level when the step began."""
+    victims: Mapping[SlotInfo, Sequence[RunningWork]]
+    """Slot -> the work that may be preempted there, cheapest first. Some of it may have ended in this step."""
+    pass_on: Callable[[Collection[SlotInfo], Sequence[RunningWork], float | None], object]
+    """Offers the slots on which preempted leases end to pending reservations. See `_Preemption.pass_on`."""
+
+
+def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> Remaining | None:
     """Preempt work at worse levels for pending groups of one paid level. Slots are tried in order of their cheapest
     work; of equal cost, the work with the fewest leases is first, then slot order decides.
 
@@ -171,13 +182,13 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
 
     After each preemption, the other slots on which leases of the victims end are offered to all reservations in
     `candidates` that could be matched to an idle slot, in order. They pay nothing. The step looks for further victims
-    only for reservations that are left.
+    only for reservations that are left. Return what gangs on several slots may preempt; None: nothing.
     """
     if next(quota_run.running.list_worse(level), None) is None:
-        return
+        return None
     preemptors = _find_preemptors(quota_run, candidates, level)
     if all(group.is_served for group in preemptors):
-        return
+        return None
     targets = _Targets(_find_targets(quota_run, level))
     step = _Preemption(quota_run, candidates, preemptors, level, targets)
     for victims, slot_info in targets:
@@ -185,6 +196,7 @@ def preempt(quota_run: QuotaRun, candidates: Candidates, level: int) -> None:
             break
     if not quota_run.cycle.decisions:
         _note_contests(quota_run, preemptors, targets.by_slot)
+    return Remaining(preemptors, targets.by_slot, step.pass_on)
 
 
 def _note_contests(quota_run: QuotaRun, preemptors: Candidates, targets: Mapping[SlotInfo, list[RunningWork]]) -> None:
@@ -194,7 +206,11 @@ def _note_contests(quota_run: QuotaRun, preemptors: Candidates, targets: Mapping
     `targets`: slot -> possible victims there, cheapest first.
     """
     payers: dict[Requirements, set[str]] = {}
+    gangs = {each.account.id for each in preemptors if each.account is not None and len(each.demand.needs) > 1}
     for slot_info, runs in targets.items():
+        for name in gangs:  # their other instances may use the slot
+            least = quota_run.contests.setdefault(name, runs[0].cost)
+            quota_run.contests[name] = min(least, runs[0].cost)
         for requirements in quota_run.requirements_index.list_met(slot_info, slot_info.capacity):
             if requirements not in payers:
                 found = preemptors.list_meeting(requirements, preferring=False)
@@ -342,16 +358,18 @@ class _Preemption:
             if found is not None:
                 group, victims = found
                 revoke_by = _carry_out(self._run, group, slot_info, victims, self._level)
-                self._pass_on(slot_info, victims, revoke_by)
+                self.pass_on((slot_info,), victims, revoke_by)
         return True
 
-    def _pass_on(self, slot_info: SlotInfo, victims: Sequence[RunningWork], revoke_by: float | None) -> None:
-        """Offer the other slots of the victims, which were preempted on this slot, to pending reservations."""
+    def pass_on(
+        self, slot_infos: Collection[SlotInfo], victims: Sequence[RunningWork], revoke_by: float | None
+    ) -> None:
+        """Offer the other slots of the victims, which were preempted on these slots, to pending reservations."""
         freed = self._run.list_slot_infos(lease for victim in victims for lease in victim.leases)
         if revoke_by is None:
             self._run.reopen(freed)
         if len(freed) > 1:  # speed: most victims have one lease
-            others = [each for each in freed if each is not slot_info]
+            others = [each for each in freed if each not in slot_infos]
             self._targets.update(others, self._run.running)
             givers = ", ".join(victim.reservation.id for victim in victims)
             offer(self._run, self._candidates, self._level, others, None if revoke_by is None else givers)

@@ -114,6 +114,8 @@ class QuotaRun:
         """Slots that can take one more lease, whatever their resources, in slot order."""
         self.preempted: set[SlotInfo] = set()
         """Slots on which this cycle has preempted work. Each slot has at most one preemption in a cycle."""
+        self.gang_preemptors: set[str] = set()
+        """Ids of the accounts for which this cycle has preempted work for a gang on several slots."""
         self.contests: dict[str, Levels] = {}
         """Account id -> the cost of the cheapest work that the account's reservations could preempt if its balance was
         greater.

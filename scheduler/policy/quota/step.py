@@ -23,6 +23,7 @@ from scheduler.policy.quota.account_limits import LimitsOfGrants, make_limits_of
 from scheduler.policy.quota.match_idle import match_idle
 from scheduler.policy.quota.pending_groups import PendingGroup, Requirements
 from scheduler.policy.quota.preempt import preempt, relevel
+from scheduler.policy.quota.preempt_gangs import preempt_for_gangs
 from scheduler.policy.quota.reclaim import reclaim
 from scheduler.policy.quota.run import QuotaRun
 from scheduler.policy.quota.steady import SteadyPlan
@@ -165,7 +166,8 @@ def _place_at_each_level(quota_run: QuotaRun) -> None:
         match_idle(quota_run, candidates, level, preferring=False)
         reclaim(quota_run, candidates, level)
         relevel(quota_run.cycle, quota_run.running, level)
-        preempt(quota_run, candidates, level)
+        if (remaining := preempt(quota_run, candidates, level)) is not None:
+            preempt_for_gangs(quota_run, remaining, level)
     free = quota_run.find_free_candidates()
     match_idle(quota_run, free, FREE, preferring=True)
     match_idle(quota_run, free, FREE, preferring=False)

@@ -25,6 +25,8 @@ class Pass:
     placed: set[str] = field(default_factory=set)
     preempted: set[str] = field(default_factory=set)
     """The places that were preempted in this tick."""
+    gang_payers: set[str] = field(default_factory=set)
+    """The accounts for which a job on several places has preempted in this tick."""
     lines: list[Line] = field(default_factory=list)
 
 
@@ -318,6 +320,130 @@ def preempt(world: World, found: Pass, p: int) -> None:
             if account and victims and sum_costs(victims) < account.balance:
                 take_over(world, found, job, account, victims, place, p)
                 break
+    preempt_for_gangs(world, found, p, barred)
+
+
+def preempt_for_gangs(world: World, found: Pass, p: int, barred: set[str]) -> None:
+    """A job with instances on several slots preempts all or nothing, after those on one slot; at most one an account
+    and tick.
+    """
+    for job in those_of(world, found, p):
+        account = world.account_of(job)
+        is_out = account is None or job.account in barred or account.name in found.gang_payers
+        if job.count == 1 or is_out or account is None or job not in those_of(world, found, p):
+            continue
+        trial = Trial(world, found, job, account, p)
+        if trial.run():
+            found.gang_payers.add(account.name)
+            take_over_all(world, found, job, account, trial, p)
+
+
+@dataclass
+class Trial:
+    """What a job on several places would take: idle places first, then victim places in the order of the step."""
+
+    world: World
+    found: Pass
+    job: Job
+    account: Account
+    p: int
+    places: list[Place] = field(default_factory=list)
+    victims: list[tuple[Job, Lease]] = field(default_factory=list)
+    tried: list[Place] = field(default_factory=list)
+
+    def run(self) -> bool:
+        """Place each instance. A victim that need not end does not end."""
+        for _ in range(self.job.count):
+            place = self.find_free() or self.find_next()
+            if place is None:
+                return False
+            self.places.append(place)
+        for each in reversed(self.victims.copy()):
+            self.victims.remove(each)
+            if any(self.count_room(place) < 0 for place in each[1].places):
+                self.victims.append(each)
+        return bool(self.victims)
+
+    def count_room(self, place: Place) -> int:
+        """How many more instances of the job a place takes."""
+        freed = sum(lease.places.count(place) for _, lease in self.victims)
+        return count_room(self.world, place, later=bool(self.world.grace)) + freed - self.places.count(place)
+
+    def find_free(self) -> Place | None:
+        """The first place that is idle, or that a victim frees."""
+        for place in self.world.places:
+            is_open = is_idle(self.world, place) or any(place in lease.places for _, lease in self.victims)
+            if is_open and self.count_room(place) > 0 and self.may_be_at(place):
+                return place
+        return None
+
+    def may_be_at(self, place: Place) -> bool:
+        """Every slot of the job counts for the limits for labels."""
+        return may_be_at(self.world, self.found, self.job, place, self.places)
+
+    def list_victims(self, place: Place) -> list[tuple[Job, Lease]]:
+        """Without those that end already."""
+        return [each for each in list_victims(self.world, place, self.p) if each not in self.victims]
+
+    def find_next(self) -> Place | None:
+        """The first victim place on which an instance fits then; each is tried once."""
+        known = [*self.tried, *(place for place in self.world.places if place.name in self.found.preempted)]
+        places = [place for place in self.world.places if place not in known and self.list_victims(place)]
+        for place in sorted(places, key=self.rank):
+            able = self.list_victims(place)
+            if not sum_costs([*self.victims, able[0]]) < self.account.balance:
+                return None
+            chosen = self.choose(place, able) if self.may_be_at(place) else []
+            if chosen and sum_costs([*self.victims, *chosen]) < self.account.balance:
+                self.victims += chosen
+                self.tried.append(place)
+                return place
+        return None
+
+    def rank(self, place: Place) -> Any:
+        """As of the step, without the victims that end already."""
+        lease = self.list_victims(place)[0][1]
+        return lease.cost, len(lease.places), self.world.order(place)
+
+    def choose(self, place: Place, able: list[tuple[Job, Lease]]) -> list[tuple[Job, Lease]]:
+        """The fewest and cheapest victims that make room there for one more instance."""
+        for size in range(1, len(able) + 1):
+            sets = [
+                list(each)
+                for each in combinations(able, size)
+                if self.count_room(place) + sum(lease.places.count(place) for _, lease in each) > 0
+            ]
+            if sets:
+                return min(sets, key=lambda each: (sum_costs(each), sum(len(lease.places) for _, lease in each)))
+        return []
+
+
+def take_over_all(world: World, found: Pass, job: Job, account: Account, trial: Trial, p: int) -> None:
+    """The sum of the costs is paid once and refunded to each victim. One line for each victim place, in slot order; a
+    victim is named on the first.
+    """
+    paid, named = sum_costs(trial.victims), list[str]()
+    for place in world.places:
+        there = [victim.name for victim, lease in trial.victims if place in lease.places and place in trial.places]
+        if names := [name for name in there if name not in named]:
+            named += names
+            line = {"do": "preempt", "reservation": job.name, "slot": place.name, "victims": names, "level": p}
+            found.lines.append(line)
+        if there:
+            found.preempted.add(place.name)
+    for level in LEVELS:
+        account.balance[level] -= paid[level]
+        for victim, lease in trial.victims:
+            if paid_back := world.account_of(victim):
+                paid_back.balance[level] += lease.cost[level]
+    freed = [
+        place
+        for place in world.places
+        if place not in trial.places and any(place in lease.places for _, lease in trial.victims)
+    ]
+    end_all(world, trial.victims)
+    start(world, found, job, Lease(trial.places, p, paid, world.now, world.now))
+    pass_on(world, found, freed, p)
 
 
 def rank_of(world: World, place: Place, p: int) -> Any:
@@ -381,13 +507,18 @@ def take_over(
     found.lines.append({"do": "preempt", "reservation": job.name, "slot": place.name, "victims": names, "level": p})
     found.preempted.add(place.name)
     freed = [each for each in world.places if each is not place and any(each in old.places for _, old in victims)]
+    end_all(world, victims)
+    start(world, found, job, Lease([place] * job.count, p, paid, world.now, world.now))
+    pass_on(world, found, freed, p)
+
+
+def end_all(world: World, victims: Sequence[tuple[Job, Lease]]) -> None:
+    """Pending again; with a grace period revoking."""
     for victim, lease in victims:
         if world.grace:
             lease.state, lease.until, victim.phase = "revoking", world.now + world.grace, "revoking"
         else:
             victim.lease, victim.phase = None, "pending"
-    start(world, found, job, Lease([place] * job.count, p, paid, world.now, world.now))
-    pass_on(world, found, freed, p)
 
 
 def start(world: World, found: Pass, job: Job, new: Lease) -> None:
