@@ -199,7 +199,7 @@ class Extender(Protocol):
         """Add a slot for an instance to the last index, for example by a launch. Return None if that is impossible."""
 
     def could_extend(self, need: InstanceRequest) -> bool:
-        """Return whether `extend` would add a slot for the instance, if it had added none yet."""
+        """Return whether `extend` may add a slot for the instance, at once or after slots for other instances."""
 
     def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
         """Return what a slot for the instance could be, as `Space.list_shareable` does, with 0 slots."""

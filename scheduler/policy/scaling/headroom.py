@@ -243,8 +243,11 @@ class _ImaginedLaunches:
         return None
 
     def could_extend(self, need: InstanceRequest) -> bool:
-        """Return whether a launch can be imagined for an instance now."""
-        return next(self._list_possible(need), None) is not None
+        """Return whether a launch can be imagined for an instance, now or after others."""
+        assert self.demand is not None, "begin() goes before"  # noqa: S101
+        if next(self._list_possible(need), None) is not None:
+            return True
+        return self.limits.may_change_turn(self.demand, need)
 
     def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
         """Return the offerings that could hold an instance, and that some pool of the demand may launch."""

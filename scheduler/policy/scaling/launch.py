@@ -98,10 +98,11 @@ class TrialLaunch:
         return slot_info
 
     def could_extend(self, need: InstanceRequest) -> bool:
-        """Return whether a slot could be started or launched for an instance now."""
+        """Return whether a slot could be started or launched for an instance, now or after other launches."""
         if self.limits.find_start(self.demand.pools, need, self.demand.payer) is not None:
             return True
-        return not isinstance(self.limits.find_launch(self.demand, need), str)
+        is_possible = not isinstance(self.limits.find_launch(self.demand, need), str)
+        return is_possible or self.limits.may_change_turn(self.demand, need)
 
     def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
         """Return the offerings that could hold an instance, and that some pool of the demand may launch."""

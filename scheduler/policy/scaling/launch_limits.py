@@ -147,6 +147,12 @@ class LaunchLimits:
             codes.append(code)
         return first_code(codes)
 
+    def may_change_turn(self, demand: Demand, need: InstanceRequest) -> bool:
+        """Return whether launches for other instances may make a launch for this one possible, because it is then the
+        turn of another market.
+        """
+        return self._has_mix and any(self.pools[name].list_fitting(need) for name in demand.pools)
+
     def reserve(self, demand: Demand) -> None:
         """Make no further launch in this cycle for other reservations if the new slot could serve an instance of this
         protected demand.
