@@ -15,7 +15,8 @@ from leasehold.common.visible import make_visible
 
 _SHOWN = 60
 _NUMBER_GOES_ON = re.compile(r"[0-9.]")
-_NUMBER_END = re.compile(r"(?<![\w.])-?[0-9.]+$")
+_NUMBER_END = re.compile(r"(?<![\w.\"-])-?[0-9.]+$")
+"""A number at the end of a text that is cut there. Digits that begin a string are no number."""
 _MOST_CHOICES = 60
 _LIKENESS_OF_NAMES = 0.6
 """Names are few and short: `linux` is meant by `lunix`."""

@@ -229,7 +229,8 @@ def test_offers_are_listed_in_the_order_of_choice_with_their_prices(harness: Har
     large = list_(harness.store, wanted={"cpus": 4.0})
     assert (large[0].key, large[0].reasons) == ("m5.xlarge/spot", ())
     assert ("m5.large/spot", ("is too small",)) in [(each.key, each.reasons) for each in large]
-    assert list_(harness.store, pools=["other"]) == []
+    with pytest.raises(InvalidInputError, match='pool: expected one of linux, got "other"'):
+        list_(harness.store, pools=["other"])
 
 
 def test_offers_name_the_budget_that_stops_them(harness: Harness) -> None:
