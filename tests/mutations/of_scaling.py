@@ -216,7 +216,11 @@ OF_SCALING: Final[Changes] = {
         "keep_tiers": [
             Change("cordoned slots do not count", "not each.slot.cordoned", "True"),
             Change("slots that are to be stopped do not drain", "min(lacking, stoppable)", "0"),
-            Change("withheld launches go first", "not headroom.beyond.get(name)", "True"),
+            Change(
+                "withheld launches go first",
+                "name not in headroom.closed and (not headroom.beyond.get(name))",
+                "True",
+            ),
         ],
         "_end_surplus": [
             Change("the dearest stopped slot goes first", "-each.price", "each.price"),
@@ -248,6 +252,13 @@ OF_SCALING: Final[Changes] = {
                 "count",
             ),
         ],
+        "_ImaginedLaunches._are_affordable": [
+            Change(
+                "no slot goes for a launch that a budget then withholds",
+                "self.limits.budgets.allow_all(self.costs, list_ending)",
+                "True",
+            ),
+        ],
         "_count_useful_launches": [
             Change(
                 "no slot drains for a launch that would lack capacity all the same",
@@ -255,12 +266,12 @@ OF_SCALING: Final[Changes] = {
                 "1 << 32",
             ),
         ],
-        "make_headroom": [
+        "_choose_ending": [
             Change("slots in flight go before ready ones", "not each.is_coming", "each.is_coming"),
             Change(
                 "what drains already counts as room being made",
-                "slot_info.state in {'draining', 'terminating'}",
-                "False",
+                "filter(_is_leaving, slot_infos)",
+                "()",
             ),
         ],
         "_Lacking.take": [

@@ -27,6 +27,7 @@ MODULES: Final = (
     "tests.rules.test_cases",
     "tests.rules.scaling.test_warm_pool_and_scale_in",
     "tests.rules.scaling.test_stopped_tier",
+    "tests.rules.scaling.test_loops",
     "tests.rules.queueing.test_waiting",
     "tests.rules.lifecycle.test_interruption",
     "tests.rules.lifecycle.test_draining",

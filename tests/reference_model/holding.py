@@ -45,13 +45,15 @@ History = Sequence[Counted]
 def find_refusal_for_quota(history: History, pool: str, bucket: str) -> int | None:
     """The index of the last launch of that pool and bucket that was refused for quota; None if none was, or if a launch
     has succeeded since that was decided after the refusal was known: "a launch that was decided before is no probe".
+
+    The bucket "" is that of machines without an offering. Its refusal concerns the whole pool, and any success ends it.
     """
     last: int | None = None
     for index, each in enumerate(history):
-        if isinstance(each, Answered) and (each.pool, each.bucket) == (pool, bucket):
-            if each.result == "quota":
+        if isinstance(each, Answered) and each.pool == pool:
+            if each.result == "quota" and each.bucket == bucket:
                 last = index
-            elif each.result == "success" and last is not None:
+            elif each.result == "success" and bucket in ("", each.bucket) and last is not None:
                 refusal = history[last]
                 if isinstance(refusal, Answered) and each.decided_in > refusal.ticks:
                     last = None

@@ -7,6 +7,7 @@ from math import inf
 
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.slots import Slot
+from tests.reference_model.budgeting import ROUNDING, find_left, is_in, sum_running
 from tests.reference_model.gangs import Search
 from tests.reference_model.launching import (
     ROOM,
@@ -15,6 +16,7 @@ from tests.reference_model.launching import (
     choose_eligible,
     count_left,
     find_code,
+    find_limit,
     find_refusal,
     find_turn,
     is_at_quota,
@@ -24,7 +26,7 @@ from tests.reference_model.launching import (
     list_offers,
     start,
 )
-from tests.reference_model.picture import Picture, Site, serving_pools
+from tests.reference_model.picture import Picture, Site, list_essential, serving_pools
 from tests.reference_model.placing import Pass, could_serve_any
 
 
@@ -95,13 +97,20 @@ def release(picture: Picture, name: str, withheld: "Imagined", spared: set[str])
     first, but only for launches beyond `max_slots`: they use nothing of EC2's quota. For a launch at quota, only slots
     of its bucket go, and those without an offering.
     """
+    for site in choose_ending(picture, name, withheld, spared):
+        picture.decide("drain" if site.state == "ready" else "terminate", site.id, "at_quota")
+        site.state = "draining" if site.state == "ready" else "terminating"
+
+
+def choose_ending(picture: Picture, name: str, withheld: "Imagined", spared: set[str]) -> list[Site]:
+    """See `release`."""
     beyond = withheld.count_beyond(name)
     lacking = [bucket for (pool, bucket), count in withheld.by_quota.items() if pool == name for _ in range(count)]
 
     def helps(site: Site) -> bool:
         nonlocal beyond
         for bucket in lacking:
-            if site.state != "stopped" and site.bucket in ("", bucket):
+            if site.state != "stopped" and (not bucket or site.bucket in ("", bucket)):
                 lacking.remove(bucket)
                 return True
         beyond -= 1
@@ -110,10 +119,7 @@ def release(picture: Picture, name: str, withheld: "Imagined", spared: set[str])
     for site in picture.list_in_pool(name):
         if site.state in ("draining", "terminating"):
             helps(site)
-    for site in list_unneeded(picture, name):
-        if site.id not in spared and helps(site):
-            picture.decide("drain" if site.state == "ready" else "terminate", site.id, "at_quota")
-            site.state = "draining" if site.state == "ready" else "terminating"
+    return [site for site in list_unneeded(picture, name) if site.id not in spared and helps(site)]
 
 
 def list_unneeded(picture: Picture, name: str) -> list[Site]:
@@ -194,21 +200,53 @@ class Imagined:
                     continue
                 if self._lacks_room_alone(offer, made, each.request.account or ""):
                     made.append((self._open(offer), self._counter(offer)))
-                    made[-1][1][offer.pool, offer.bucket] += 1
-                    return made[-1][0]
+                    made[-1][1][offer.pool, made[-1][0].bucket] += 1
+                    made[-1][0].account = each.request.account or ""
+                    if len(list_essential(each)) > 1 or self._is_within_budgets([]):
+                        return made[-1][0]
+                    self._close(*made.pop())
             return None
 
         def retract(keep: int) -> None:
             for site, counter in reversed(made[keep:]):
-                counter[site.name, site.bucket] -= 1
-                self.sites.remove(site)
-                copy.picture.sites.remove(site)
+                self._close(site, counter)
             del made[keep:]
 
         def accept(sites: list[Site]) -> bool:
-            return self._could_be_made(made, [site for site in could_end if site in sites])
+            used = [site for site in could_end if site in sites]
+            return self._could_be_made(made, used) and self._is_within_budgets(used)
 
         Search(copy.picture, each, stages, extend, retract, accept).run()
+
+    def _close(self, site: Site, counter: "Counter[tuple[str, str]]") -> None:
+        counter[site.name, site.bucket] -= 1
+        self.sites.remove(site)
+        self.copy.picture.sites.remove(site)
+
+    def _is_within_budgets(self, used: list[Site]) -> bool:
+        """Rule: "No machine ends at the maximum or at a quota for a launch that a budget would then withhold": after
+        the ends, all that is imagined runs within each budget that it concerns.
+        """
+        there = self.copy.picture
+        names = {name for name, _ in (*self.by_quota, *self.by_limit)}
+        ending = [site for name in names for site in choose_ending(there, name, self, {site.id for site in used})]
+        gone = [site for site in there.sites if site in ending or site.state in ("draining", "terminating")]
+        gone = [site for site in gone if site.name in names]
+        for name, budget in there.rules.budgets.items():
+            imagined = sum(site.price for site in self.sites if is_in(budget, site.name, site.account))
+            if budget.action == "warn" or imagined <= ROUNDING:
+                continue
+            paid = sum_running(there, budget, with_leaving=True)
+            with_gone = [site.state for site in gone]
+            for site in gone:
+                site.state = "empty"
+            left = sum_running(there, budget, with_leaving=True)
+            for site, state in zip(gone, with_gone, strict=True):
+                site.state = state
+            most = find_left(there, name) + ROUNDING
+            if paid > most and left > most:
+                return False
+        return True
 
     def _could_be_made(self, made: list[tuple[Site, Counter[tuple[str, str]]]], used: list[Site]) -> bool:
         """Rule: "No slot goes for a reservation that would lack capacity even if all unneeded slots went. A slot that
@@ -247,8 +285,9 @@ class Imagined:
             labels=dict(offer.labels),
             idle_since=inf,
             market=offer.market,
-            bucket=offer.bucket,
+            bucket=offer.bucket if (limit := find_limit(self.real, offer)) is None else limit,
             is_new=True,
+            price=offer.price,
         )
         self.copy.picture.sites.append(site)
         self.sites.append(site)

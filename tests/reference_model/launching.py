@@ -175,15 +175,27 @@ def is_spot_resting(picture: Picture, offer: Offer) -> bool:
 
 
 def is_at_quota(picture: Picture, offer: Offer) -> bool:
-    """Rule: "A pool is *at quota* while a quota hold lasts"; it concerns a class of types in one market."""
-    refusal = find_refusal_for_quota(picture.history, offer.pool, offer.bucket)
-    return refusal is not None and is_lasting(picture.history, refusal, picture.now)
+    """Rule: "A pool is *at quota* while a quota hold lasts"; it concerns a class of types in one market, or the pool if
+    the machine that was refused had no offering.
+    """
+    return find_limit(picture, offer) is not None
+
+
+def find_limit(picture: Picture, offer: Offer) -> str | None:
+    """The bucket whose quota hold lasts for this offer, the narrowest one; None if none does."""
+    found = list_refusals(picture, offer)
+    return next((bucket for bucket, index in found.items() if is_lasting(picture.history, index, picture.now)), None)
+
+
+def list_refusals(picture: Picture, offer: Offer) -> dict[str, int]:
+    """The last refusals for a quota that this offer needs, by bucket, the narrowest one first."""
+    found = {name: find_refusal_for_quota(picture.history, offer.pool, name) for name in (offer.bucket, "")}
+    return {bucket: index for bucket, index in found.items() if index is not None}
 
 
 def may_probe(picture: Picture, offer: Offer) -> bool:
     """Whether a quota hold is over and no launch has succeeded since. A success ends the hold."""
-    refusal = find_refusal_for_quota(picture.history, offer.pool, offer.bucket)
-    return refusal is not None and not is_lasting(picture.history, refusal, picture.now)
+    return bool(list_refusals(picture, offer)) and not is_at_quota(picture, offer)
 
 
 def is_probing(picture: Picture, offer: Offer) -> bool:
@@ -191,7 +203,13 @@ def is_probing(picture: Picture, offer: Offer) -> bool:
     class); while it is under way no other start or launch of that quota follows".
     """
     sites = picture.list_in_pool(offer.pool)
-    return may_probe(picture, offer) and any(site.bucket == offer.bucket and is_asked_for(site) for site in sites)
+    asked = [site.bucket for site in sites if is_asked_for(site)]
+    over = [
+        bucket
+        for bucket, index in list_refusals(picture, offer).items()
+        if not is_lasting(picture.history, index, picture.now)
+    ]
+    return any(bucket in asked or (not bucket and asked) for bucket in over)
 
 
 def is_asked_for(site: Site) -> bool:

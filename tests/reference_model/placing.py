@@ -70,6 +70,8 @@ class Pass:
 
     def __init__(self, picture: Picture) -> None:
         self.picture = picture
+        self.closed: set[str] = set()
+        """The pools where a launch is withheld from a reservation: they launch nothing for their tier or reserve."""
         self.kept: dict[str, list[Site]] = {}
         """Slots that the starvation guard keeps, by the protected reservation."""
         self.blocked: list[str] = []
@@ -221,6 +223,7 @@ class Pass:
             return
         first, site = (attempt.offers[0], attempt.first[0]) if attempt.offers else (None, None)
         attempt.undo()
+        self.closed |= attempt.closed
         if attempt.held in ROOM:
             self.withheld.append((each, list(self.awaited)))
         if each.id in self.kept and len(list_essential(each)) > 1:
@@ -250,6 +253,8 @@ class Attempt:
         self.lacks_one = False
         self.held = ""
         """What holds back the launch that it lacks."""
+        self.closed: set[str] = set()
+        """The pools where `max_slots`, EC2's quota or a budget withholds this launch."""
 
     def run(self) -> str:
         """Return the code with which it waits then."""
@@ -306,6 +311,10 @@ class Attempt:
                 return self.note(offer, start(self.picture, offer, "demand", account))
         if self.is_first:
             self.codes, self.lacks_one = codes, True
+            for name in {offer.pool for offer in offers}:
+                there = [code for offer, code in zip(offers, codes, strict=True) if offer.pool == name]
+                if min(there, key=CODES.index) in (*ROOM, "over_budget"):
+                    self.closed.add(name)
         return None
 
     def note(self, offer: Offer, site: Site) -> Site:

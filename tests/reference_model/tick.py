@@ -28,8 +28,9 @@ class Reported:
 def tick(rows: Sequence[Row], rules: Rules, now: float, history: History = ()) -> Reported:
     """Rule: "Always in this order: expire, heal, order and place, launch for demand, minimum, warm, idle."
 
-    Then machines are replaced, and unneeded slots drain at quota; where `max_slots` withholds launches, none is
-    made for `minimum` or `warm`. Last, the spare cores of each slot are shared.
+    Then machines are replaced, and unneeded slots drain at quota; where `max_slots` withholds launches, none is made
+    for `minimum` or `warm`, and where EC2's quota or a budget does, none for `warm` or the stopped tier. Last, the
+    spare cores of each slot are shared.
     """
     picture = Picture(rows, rules, now, history)
     expire(picture)
@@ -49,11 +50,14 @@ def let_go(picture: Picture, placing: Pass) -> None:
     imagined = Imagined(placing)
     elastic = [name for name, pool in picture.rules.pools.items() if pool.provider == "ec2"]
     beyond, spared = {name: imagined.count_beyond(name) for name in elastic}, imagined.list_spared()
-    for keep in (keep_minimum, keep_warm):
-        for name in elastic:
-            if not beyond[name]:
-                keep(picture, name, start_for_reserve)
-    to_stop = {name: keep_tier(picture, name, may_launch=not beyond[name]) for name in elastic}
+    closed = {name for name in elastic if beyond[name]} | placing.closed
+    for name in elastic:
+        if not beyond[name]:
+            keep_minimum(picture, name, start_for_reserve)
+    for name in elastic:
+        if name not in closed:
+            keep_warm(picture, name, start_for_reserve)
+    to_stop = {name: keep_tier(picture, name, may_launch=name not in closed) for name in elastic}
     for name in elastic:
         shrink(picture, name, to_stop[name])
     for name in elastic:

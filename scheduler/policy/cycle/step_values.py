@@ -98,6 +98,10 @@ class Shortfall:
     reservation, in queue order.
     """
 
+    closed: Container[str]
+    """The pools in which a launch for a pending reservation is withheld, by `max_slots`, EC2's quota or a budget. A
+    machine that such a pool launched for its reserve or tier could be the next to end for the withheld launch.
+    """
     demands: Sequence[Demand]
     kept: Mapping[str, SlotIndex]
     """The ready slots that the starvation guard keeps for reservations, as in `Protected.kept`."""
@@ -122,5 +126,7 @@ class Headroom:
     """
     beyond: Mapping[str, int]
     """Pool -> how many of the launches in `launches` are withheld by `max_slots`. EC2's quota withholds the others."""
+    closed: Container[str]
+    """The pools that launch nothing for their warm reserve and their stopped tier, see `Shortfall.closed`."""
     by_quota: Mapping[str, Counter[str]]
     """Pool -> subject of the back-off for EC2's quota -> how many launches it withholds."""

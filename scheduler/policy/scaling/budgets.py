@@ -1,6 +1,6 @@
 """What the budgets in dollars do in one cycle: which launches they prevent, and which machines they drain."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +13,8 @@ from scheduler.policy.cycle.step_values import Scaled, WithHeadroom
 
 TINY: Final = 1e-6
 """Dollars by which sums of prices may differ from a limit without exceeding it, because floats are rounded."""
+Payer = tuple[str, str]
+"""(pool, account) of a launch; the account is "" if the launch is for none."""
 _LEAVING: Final = UNPAID | {"draining", "terminating"}
 
 
@@ -49,6 +51,20 @@ class BudgetLimits:
         for `account`. The result is False for a machine without a known price.
         """
         return any(_exceeds(each, price) for each in self.limiting if each.budget.covers(pool, account))
+
+    def allow_all(self, costs: Mapping[Payer, float], list_ending: Callable[[], Collection[SlotInfo]]) -> bool:
+        """Return whether no budget is exceeded when machines run in addition to those of this cycle, and other machines
+        have ended. `costs`: (pool, account) -> the sum of the prices of the additional machines, in dollars per hour;
+        `list_ending`: a function that returns the slots whose machines have ended.
+        """
+        for each in self.limiting:
+            added = sum(cost for payer, cost in costs.items() if each.budget.covers(*payer))
+            if added <= TINY or not _exceeds(each, added):
+                continue
+            freed = sum_prices(each.budget, filter(is_paid, list_ending()))
+            if each.rate + added - freed > each.allowed + TINY:
+                return False
+        return True
 
     def find_end(self, pool: str, account: str) -> float:
         """Return when the first new day or month begins for a budget that counts launches of this pool for this
@@ -104,11 +120,14 @@ def active(cycle: CycleState) -> list[SlotInfo]:
     """Return the slots of a cycle that have a machine which is paid by the hour, or get one by a launch or start that
     this cycle has decided. Slots whose stopped machine this cycle terminates are left out.
     """
-    return [
-        each
-        for each in cycle.slot_infos.values()
-        if each.state not in UNPAID and not (each.state == "terminating" and each.slot.state == "stopped")
-    ]
+    return list(filter(is_paid, cycle.slot_infos.values()))
+
+
+def is_paid(slot_info: SlotInfo) -> bool:
+    """Return whether a slot is one of those that `active` returns."""
+    return slot_info.state not in UNPAID and not (
+        slot_info.state == "terminating" and slot_info.slot.state == "stopped"
+    )
 
 
 def sum_prices(budget: Budget, slot_infos: Iterable[SlotInfo]) -> float:

@@ -9,7 +9,7 @@ Leasehold ends only unneeded slots, and only as many as launches are withheld.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -26,6 +26,7 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo, make_slot_info
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import Headroom, Healed, Replaced, Shortfall, WithHeadroom
+from scheduler.policy.scaling.budgets import Payer
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import Choice, could_serve
 
@@ -48,7 +49,7 @@ def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> 
     Call this function before the warm pools are filled, because a pool with withheld launches gets no warm slot.
     """
     if not shortfall.demands or not any(_could_matter(slot_infos, limits) for slot_infos in cycle.pools.values()):
-        return Headroom({}, frozenset(), {}, {})
+        return Headroom({}, frozenset(), {}, shortfall.closed, {})
     wanted = {slot_info.slot.id for slot_info in cycle.slot_infos.values() if slot_info.wanted}
     by_quota, beyond = _imagine_launches(cycle, shortfall, limits)
     spared = set()
@@ -57,7 +58,7 @@ def find_headroom(cycle: Healed, shortfall: Shortfall, limits: LaunchLimits) -> 
             slot_info.wanted = False
             spared.add(slot_info.slot.id)
     launches = {name: by_quota[name].total() + count for name, count in beyond.items()}
-    return Headroom(launches, spared, beyond, by_quota)
+    return Headroom(launches, spared, beyond, shortfall.closed, by_quota)
 
 
 def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
@@ -76,21 +77,30 @@ def make_headroom(cycle: Replaced, headroom: Headroom) -> WithHeadroom:
     for name, pool in cycle.rules.pools.items():
         if not headroom.launches.get(name, 0):
             continue
-        slot_infos, lacking = cycle.pools[name], _Lacking(pool, Counter(headroom.by_quota[name]), headroom.beyond[name])
-        for slot_info in slot_infos:
-            if slot_info.state in {"draining", "terminating"}:
-                lacking.take(slot_info)
-        unneeded = [each for each in slot_infos if _is_unneeded(each) and each.slot.id not in headroom.spared]
-        unneeded.sort(key=lambda each: (not each.is_coming, 0.0 if each.is_coming else each.idle_since, each.order))
-        unneeded.sort(key=lambda each: each.state != "stopped")
-        for slot_info in unneeded:
-            if not lacking.take(slot_info):
-                continue
+        lacking = _Lacking(pool, Counter(headroom.by_quota[name]), headroom.beyond[name])
+        staying = [each for each in cycle.pools[name] if each.slot.id in headroom.spared]
+        for slot_info in _choose_ending(cycle.pools[name], lacking, staying):
             if slot_info.is_coming or slot_info.state == "stopped":
                 cycle.move_slot(slot_info, Terminate(slot=slot_info.slot.id, reason="at_quota"))
             else:
                 cycle.move_slot(slot_info, Drain(slot=slot_info.slot.id, reason="at_quota"))
     return WithHeadroom(cycle)
+
+
+def _choose_ending(
+    slot_infos: Sequence[SlotInfo], lacking: "_Lacking", staying: Collection[SlotInfo]
+) -> list[SlotInfo]:
+    """Return the slots of a pool that end for the launches in `lacking`. `staying`: slots that must not end."""
+    for slot_info in filter(_is_leaving, slot_infos):
+        lacking.take(slot_info)
+    unneeded = [each for each in slot_infos if _is_unneeded(each) and each not in staying]
+    unneeded.sort(key=lambda each: (not each.is_coming, 0.0 if each.is_coming else each.idle_since, each.order))
+    unneeded.sort(key=lambda each: each.state != "stopped")
+    return list(filter(lacking.take, unneeded))
+
+
+def _is_leaving(slot_info: SlotInfo) -> bool:
+    return slot_info.state in {"draining", "terminating"}
 
 
 @dataclass
@@ -151,14 +161,16 @@ def _imagine_launches(
     the quota's back-off that withholds them -> their number; (2) pool -> how many `max_slots` withholds.
 
     The launches are imagined for one demand after the other. If they do not serve all instances of a demand, they are
-    undone, and equal demands are not tried again. No launch is imagined whose slot could serve a protected gang that
-    comes before the demand in the queue, because the starvation guard would prevent such a launch.
+    undone, and equal demands are not tried again. The same happens if a budget would not allow them even after the
+    slots that end for them have ended: no slot ends for a launch that a budget then withholds. No launch is imagined
+    whose slot could serve a protected gang that comes before the demand in the queue, because the starvation guard
+    would prevent such a launch.
     """
     most_launches = {
         name: _count_useful_launches(slot_infos, limits) for name, slot_infos in cycle.pools.items() if slot_infos
     }
     orders = {name: index * _MOST for index, name in enumerate(cycle.pools, 1)}
-    trial = _ImaginedLaunches(limits, cycle.rules.pools, orders, most_launches)
+    trial = _ImaginedLaunches(limits, cycle.rules.pools, cycle.pools, orders, most_launches)
     there = [cycle.ready, *shortfall.kept.values(), cycle.coming, cycle.launched, trial.slot_index]
     most = {name: len(slot_infos) * _could_matter(slot_infos, limits) for name, slot_infos in cycle.pools.items()}
     done: set[Demand] = set()
@@ -179,7 +191,7 @@ def _count_useful_launches(slot_infos: list[SlotInfo], limits: LaunchLimits) -> 
     """Return how many launches the pool could make if all its unneeded slots ended. Counting more withheld launches
     would be useless.
     """
-    goes = sum(_is_unneeded(slot_info) or slot_info.state in {"draining", "terminating"} for slot_info in slot_infos)
+    goes = sum(_is_unneeded(slot_info) or _is_leaving(slot_info) for slot_info in slot_infos)
     name = slot_infos[0].slot.pool
     return min(limits.find_bound(name), limits.count_left(name) + goes)
 
@@ -192,6 +204,8 @@ class _ImaginedLaunches:
 
     limits: LaunchLimits
     pools: Mapping[str, Pool]
+    slot_infos: Mapping[str, Sequence[SlotInfo]]
+    """Pool -> its slots."""
     orders: dict[str, int]
     """Pool -> the position in slot order of its first imagined slot. All imagined slots come behind the existing slots,
     by pool in configured order.
@@ -206,6 +220,8 @@ class _ImaginedLaunches:
     demand: Demand | None = None
     made: list[tuple[SlotInfo, Counter[str], str]] = field(default_factory=list)
     """The imagined slots of the present demand, each with the counter and the key under which it is counted."""
+    costs: dict[Payer, float] = field(default_factory=lambda: defaultdict(float))
+    """(pool, account) -> the sum of the prices per hour of the imagined launches, in dollars."""
     made_in: Counter[str] = field(default_factory=Counter)
     """Pool -> the number of imagined launches of the present demand there."""
     markets: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -225,16 +241,22 @@ class _ImaginedLaunches:
         """Imagine a launch for one instance, in the first pool where nothing but `max_slots` or EC2's quota may prevent
         it. Return the imagined slot; None if there is no such pool.
         """
+        assert self.demand is not None, "begin() goes before"  # noqa: S101
         for name, choice in self._list_possible(need):
             quota = self.limits.refusals.find_quota(name, choice)
             counter, limit = (self.by_limit[name], "") if quota is None else (self.by_quota[name], quota.subject)
+            counter[limit] += 1
+            self.costs[name, self.demand.payer] += choice.price
+            if len(self.demand.needs) == 1 and not self._are_affordable(()):
+                counter[limit] -= 1
+                self.costs[name, self.demand.payer] -= choice.price
+                continue
             number = next(self.numbers)
             slot = Slot(id=f"{name}+{number}", pool=name, state="launching")
             slot_info = make_slot_info(slot, self.pools[name], self.orders[name] + number)
             slot_info.capacity = slot_info.free = choice.capacity
             slot_info.labels, slot_info.idle_since = choice.labels, inf
-            counter[limit] += 1
-            slot_info.market = choice.market
+            slot_info.market, slot_info.price = choice.market, choice.price
             self._count_market(slot_info, 1)
             self.made.append((slot_info, counter, limit))
             self.made_in[name] += 1
@@ -265,20 +287,41 @@ class _ImaginedLaunches:
 
     def could_be_made(self, slot_infos: Collection[SlotInfo]) -> bool:
         """Return whether a later cycle could make all imagined launches of the present demand if the unneeded slots
-        end first.
+        end first, within the budgets.
 
         `slot_infos`: the slots, imagined and existing, that the instances of the demand would use. An existing one
         cannot end to make place for a launch, even if no reservation has needed it before.
         """
         imagined = {slot_info for slot_info, _, _ in self.made}
         stay = Counter(each.slot.pool for each in slot_infos if each not in imagined and _is_unneeded(each))
-        return all(count + stay[name] <= self.most_launches[name] for name, count in self.made_in.items())
+        has_slots = all(count + stay[name] <= self.most_launches[name] for name, count in self.made_in.items())
+        return has_slots and self._are_affordable(slot_infos)
+
+    def _are_affordable(self, used: Collection[SlotInfo]) -> bool:
+        """Return whether the budgets allow all imagined launches once the slots that end for them have ended. `used`:
+        the slots that the instances of the present demand would use, which do not end.
+        """
+
+        def list_ending() -> list[SlotInfo]:
+            ending: list[SlotInfo] = []
+            for name, beyond in self._count_beyond().items():
+                lacking, there = _Lacking(self.pools[name], self.by_quota[name].copy(), beyond), self.slot_infos[name]
+                ending += [*filter(_is_leaving, there), *_choose_ending(there, lacking, used)]
+            return ending
+
+        return self.limits.budgets.allow_all(self.costs, list_ending)
+
+    def _count_beyond(self) -> dict[str, int]:
+        """Return a table: pool -> how many imagined launches `max_slots` withholds."""
+        names = {**self.by_quota, **self.by_limit}
+        return {name: max(0, self.by_limit[name].total() - self.limits.count_left(name)) for name in names}
 
     def undo(self, keep: int = 0) -> None:
         """Undo the imagined launches of the present demand, except the first `keep` ones."""
         for slot_info, counter, limit in self.made[keep:]:
             counter[limit] -= 1
             self.made_in -= Counter([slot_info.slot.pool])  # a pool without launches is no key
+            self.costs[slot_info.slot.pool, self.demand.payer if self.demand else ""] -= slot_info.price
             self._count_market(slot_info, -1)
             self.slot_index.remove(slot_info)
         del self.made[keep:]
@@ -296,6 +339,5 @@ class _ImaginedLaunches:
         """
         for (name, market), number in self.markets.items():
             self.limits.imagine(name, market, -number)
-        names = {**self.by_quota, **self.by_limit}
-        beyond = {name: max(0, self.by_limit[name].total() - self.limits.count_left(name)) for name in names}
-        return {name: self.by_quota[name] for name in names}, beyond
+        beyond = self._count_beyond()
+        return {name: self.by_quota[name] for name in beyond}, beyond

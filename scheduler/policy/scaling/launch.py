@@ -4,7 +4,7 @@ that fits is started instead.
 Sources: the autoscaler's tick (capacity in flight is used first), Arvados (choice of the offering, back-offs).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
@@ -45,6 +45,8 @@ class TrialLaunch:
     """Whether the demand needed a launch that was impossible. If `fill` fails and this is False, no launch was refused:
     each instance by itself has a slot, but the instances cannot have slots at the same time.
     """
+    closed: Collection[str] = ()
+    """The pools in which the launch that was impossible is withheld, as in `Shortfall.closed`."""
     _lacking: str = ""
     """The component of the instance that fitted nowhere in the first way."""
     _is_first: bool = True
@@ -88,6 +90,7 @@ class TrialLaunch:
             if isinstance(found, str):
                 if self._is_first:
                     self.held, self.lacks_one, self._lacking = found, True, need.component.name
+                    self.closed = self.limits.list_closed(self.demand, need)
                 return None
             name, choice = found
             slot_info = self.limits.launch(name, choice, "demand", account, self.gang)
@@ -168,11 +171,11 @@ def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall
     nothing that could serve the gang. Elastic instances come last, after all essential ones.
     """
     if not unplaced.queue.ids and not unplaced.elastic:
-        return Shortfall((), unplaced.protected.kept, {})
+        return Shortfall((), (), unplaced.protected.kept, {})
     cycle.turns.begin_launches(cycle.count_steps())
     withheld, awaited = _launch_for_all(cycle, unplaced, limits)
     _launch_for_elastic(cycle, unplaced.elastic, limits)
-    return Shortfall(withheld, unplaced.protected.kept, awaited)
+    return Shortfall(limits.closed, withheld, unplaced.protected.kept, awaited)
 
 
 def _launch_for_all(
@@ -340,6 +343,7 @@ def _launch_for(
     attempt = TrialLaunch(cycle, limits, demand, there, account=account, is_known=is_known, gang=gang)
     slot_infos = attempt.fill()
     if slot_infos is None:
+        limits.closed.update(attempt.closed)
         attempt.probe()
         code = attempt.find_code()
         return attempt.held, code, attempt.find_lacking() if code == "gang_incomplete" else ""
@@ -366,6 +370,7 @@ def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: Launch
         else:
             found = limits.find_launch(demand, need)
             if isinstance(found, str):
+                limits.closed.update(limits.list_closed(demand, need))
                 return found, choose_code_for_one(demand, found, limits)
             slot_info = limits.launch(*found, "demand", account)
         launched.add(slot_info, need)

@@ -23,6 +23,10 @@ ORDER_OF_CODES: Final = (
     *("behind_queue", "at_max_slots", "at_quota", "over_budget", "capacity", "throttled", "misconfigured"),
 )
 """Waiting codes in order: if several apply, the first one is reported."""
+CLOSING: Final = frozenset({"at_max_slots", "at_quota", "over_budget"})
+"""Waiting codes of launches for reservations, because of which their pool launches nothing for its warm reserve or its
+stopped tier.
+"""
 OF_A_MARKET: Final = frozenset({"at_quota", "over_budget", "capacity", "misconfigured", "no_capacity"})
 """Waiting codes that may be due to the turn of a market. For example, it is on-demand's turn in a pool, and EC2's quota
 prevents only on-demand launches.

@@ -3,7 +3,7 @@
 Sources: the autoscaler, a project that Leasehold follows (how slots are counted); Arvados (launch back-offs).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final
@@ -19,7 +19,7 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
-from scheduler.policy.scaling.launch_codes import DETAILS, OF_A_MARKET, first_code
+from scheduler.policy.scaling.launch_codes import CLOSING, DETAILS, OF_A_MARKET, first_code
 from scheduler.policy.scaling.launch_refusals import LaunchRefusals
 from scheduler.policy.scaling.market_mix import describe_turn, find_turn
 from scheduler.policy.scaling.offerings import (
@@ -46,6 +46,8 @@ class LaunchLimits:
         self._cycle, self._failed_boots = cycle, failed_boots
         self.launches = 0
         """How many launches and starts this cycle has decided so far."""
+        self.closed: set[str] = set()
+        """The pools in which launches for reservations are withheld, see `list_closed`."""
         self.pools = {name: PoolLaunches(cycle, name) for name in cycle.rules.pools}
         self.refusals = LaunchRefusals(cycle, self.pools)
         self._eligible: dict[tuple[object, ...], list[tuple[str, Choice]]] = {}
@@ -152,6 +154,23 @@ class LaunchLimits:
         turn of another market.
         """
         return self._has_mix and any(self.pools[name].list_fitting(need) for name in demand.pools)
+
+    def list_closed(self, demand: Demand, need: InstanceRequest) -> Collection[str]:
+        """Return the pools in which the launch for an instance is withheld by `max_slots`, EC2's quota or a budget.
+
+        Speed: pools without a warm reserve and without a stopped tier are left out.
+        """
+        codes: dict[str, list[str | None]] = {}
+        if self._kept:
+            for name, _, code in self.list_choices(demand, need):
+                codes.setdefault(name, []).append(code)
+        return [name for name, found in codes.items() if name in self._kept and first_code(found) in CLOSING]
+
+    @cached_property
+    def _kept(self) -> frozenset[str]:
+        """The pools that keep a warm reserve or a stopped tier."""
+        pools = self._cycle.rules.pools.items()
+        return frozenset(name for name, pool in pools if pool.target_warm_slots or pool.stopped_slots)
 
     def reserve(self, demand: Demand) -> None:
         """Make no further launch in this cycle for other reservations if the new slot could serve an instance of this

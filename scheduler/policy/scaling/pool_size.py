@@ -24,7 +24,8 @@ def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> 
 
     The minimum of every pool goes before the warm slots of any pool, because a limit over all pools may allow only some
     of these slots. In a pool where `max_slots` withholds launches for reservations, this function launches and starts
-    nothing: a warm slot there would be the first to end for headroom.
+    nothing: a warm slot there would be the first to end for headroom. The same is true for the warm slots of a pool
+    where EC2's quota or a budget withholds such launches.
     """
     pools = [(name, pool) for name, pool in cycle.rules.pools.items() if pool.is_elastic]
     open_pools = [(name, pool) for name, pool in pools if not headroom.beyond.get(name)]
@@ -32,7 +33,7 @@ def fill_warm_pools(cycle: Healed, headroom: Headroom, limits: LaunchLimits) -> 
         if pool.min_slots:
             _launch(limits, name, "minimum", pool.min_slots - count_serving(cycle.pools[name]))
     for name, pool in open_pools:
-        if pool.target_warm_slots:
+        if pool.target_warm_slots and name not in headroom.closed:
             _launch(limits, name, "warm", pool.target_warm_slots - count_reserve(cycle.pools[name]))
     return Warm(cycle)
 
@@ -72,9 +73,9 @@ def keep_tiers(cycle: Warm, headroom: Headroom, limits: LaunchLimits) -> tuple[T
     """Bring the stopped tier of each pool to `stopped_slots` machines. If it has more, terminate the rest. If it has
     fewer, stop idle slots that the pool does not need, and launch the machines that are then still missing.
 
-    Slots that the pool needs for `min_slots` and `target_warm_slots` are not stopped. A pool where `max_slots`
-    withholds launches for reservations launches no machine for its tier. Return two things: (1) `cycle`, typed as the
-    result of this step; (2) pool -> how many slots in flight or idle are to be stopped later.
+    Slots that the pool needs for `min_slots` and `target_warm_slots` are not stopped. A pool where `max_slots`, EC2's
+    quota or a budget withholds launches for reservations launches no machine for its tier. Return two things: (1)
+    `cycle`, typed as the result of this step; (2) pool -> how many slots in flight or idle are to be stopped later.
     """
     to_stop: dict[str, int] = {}
     for name, pool in cycle.rules.pools.items():
@@ -88,7 +89,8 @@ def keep_tiers(cycle: Warm, headroom: Headroom, limits: LaunchLimits) -> tuple[T
             continue
         lacking -= _stop_surplus(cycle, slot_infos, pool, lacking)
         if lacking:
-            stoppable = _launch_for_tier(cycle, limits, name, lacking, may_launch=not headroom.beyond.get(name))
+            may_launch = name not in headroom.closed and not headroom.beyond.get(name)
+            stoppable = _launch_for_tier(cycle, limits, name, lacking, may_launch=may_launch)
             to_stop[name] = min(lacking, stoppable)
     return Tiered(cycle), to_stop
 

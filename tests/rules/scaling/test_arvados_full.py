@@ -222,9 +222,10 @@ CASES: Cases = {
             submit(0, "g", components=[{"name": "w", "count": 2}]),
             *ticks(0, 1),
             pool={"max_slots": 1, "target_warm_slots": 1},
+            slots=[t("linux-1", 1)],
             cloud=SLOW,
         ),
-        [["launch linux-1 t1 warm", "g waits at_max_slots"], ["g waits at_max_slots"]],
+        [["g waits at_max_slots"], ["g waits at_max_slots"]],
     ),
     "the slots that a gang would use stay": (
         a_case(
