@@ -135,8 +135,9 @@ def commit(
                 charge_accounts(work, charged, planned_at)
             writer = _Writer(work, rules, new_id, len(assigns))
             launched = {decision.pool for decision in others if isinstance(decision, Launch)}
-            if launched:
-                end_quota_holds(work, transaction.load_holds(list_quota_holds_of(rules, launched)))
+            # The success of a start ends a quota's back-off as that of a launch does.
+            if asked := launched | {decision.pool for decision in others if isinstance(decision, Start)}:
+                end_quota_holds(work, transaction.load_holds(list_quota_holds_of(rules, asked)))
             # promise: decision-rechecked
             skipped = [Skipped(lost, reason) for unit in chunk for lost, reason in writer.write_unit(unit)]
             if launched:

@@ -315,6 +315,28 @@ def test_after_a_back_off_for_a_quota_one_start_is_the_trial() -> None:
     assert found[1][:2] == ["start linux-2 small demand", "launch linux-3 small demand"]
 
 
+def test_the_success_of_a_start_ends_a_back_off_that_ended_early_because_fewer_slots_are_active() -> None:
+    """EC2 allows one machine, that of r0. When it ends, a start is the trial, and the next tick goes on without one."""
+    played = play_out(
+        a_scenario(
+            submit(0, "r1", "r2"),
+            *ticks(0, 0),
+            act(5, "lose", "linux-2"),
+            *ticks(6, 7),
+            pools={"linux": a_tier(max_leases_per_slot=1)},
+            slots=[stopped("linux-1"), idle("linux-2", leases=[{"reservation": "r0"}])],
+            reservations=[a_holder("r0")],
+            cloud={"quota": 1},
+        )
+    )
+    assert [each for each in played.decisions if each.startswith("6 start")] == ["6 start linux-1 small demand"]
+    assert [each for each in played.decisions if each.startswith("7")] == [
+        "7 assign r1 linux-1",
+        "7 launch linux-2 small demand",
+        "7 launch linux-3 small stopped",
+    ]
+
+
 def test_the_trial_of_a_gang_is_the_start_of_its_first_slot() -> None:
     found = play(
         submit(0, "gang", components=[{"name": "main", "count": 2}]),
