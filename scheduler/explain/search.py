@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from scheduler.model.accounts import Account
-from scheduler.model.decisions import Assign, Decision, Drain, Launch, Plan, Preempt, Start, Terminate
+from scheduler.model.decisions import Assign, Decision, Drain, Launch, Plan, Preempt, Requeue, Start, Terminate
 from scheduler.model.machines import Offering
 from scheduler.model.pools import Pool, slot_ids
 from scheduler.model.reservations import Component, Reservation
@@ -135,9 +135,22 @@ class Search:
         launched for it, at once or after the longest start. In this time other reservations may take them: slots and
         back-offs become free, the starvation guard keeps slots, and the queue `dynsize` changes its order.
         """
+        # A wait may be longer than the machines have that end now. After it both is possible: they are still there, or
+        # not.
+        return self._lasts(change, ()) and (not change.wait_seconds or self._lasts(change, self._list_leaving()))
+
+    def _lasts(self, change: Suggestion, ended: Sequence[Decision]) -> bool:
         if not self.may_go_on():
             return False
-        with suppress(InvalidInputError), self.assuming(change), ExitStack() as stages:
+        with suppress(InvalidInputError), ExitStack() as stages:
+            stages.enter_context(_changed(self.view, [*_list_ending(self.view, self.rules, ended, self.now)]))
+            if change.wait_seconds and change.config:
+                # The rules change before the wait. Meanwhile others launch under them.
+                stages.enter_context(self.assuming(Suggestion(kind=change.kind, text="", config=change.config)))
+                if self._boot(self._plan(self.rules), stages) is None:
+                    return False
+                change = msgspec.structs.replace(change, config={})
+            stages.enter_context(self.assuming(change))
             outcome = self._plan(self.rules)
             if not is_booting(outcome, self.reservation.id):
                 return is_served(outcome, self.reservation.id)
@@ -149,12 +162,33 @@ class Search:
             return self._is_served_when_ready(self._plan(self.rules), stages)
         return False
 
+    def _list_leaving(self) -> list[Decision]:
+        """Return decisions that end the machines of EC2 that drain or terminate, and the work on them."""
+        pools = {name for name, pool in self.rules.pools.items() if pool.is_elastic}
+        slots = self.view.slots.values()
+        leaving = {each.id for each in slots if each.pool in pools and each.state in {"draining", "terminating"}}
+        rows = self.view.reservations.values()
+        lost = [row.id for row in rows if row.phase != "pending" and any(each.slot in leaving for each in row.leases)]
+        return [
+            *(Terminate(slot=name, reason="drained") for name in sorted(leaving)),
+            *(Requeue(reservation=name, reason="slot_gone") for name in sorted(lost)),
+        ]
+
     def _is_served_when_ready(self, outcome: Plan, stages: ExitStack) -> bool:
         """Return whether the reservation is served when the machines are ready that boot under the plan `outcome`. On
         `stages` they are left booting.
         """
-        name = self.reservation.id
-        ending = [*_list_ending(self.view, self.rules, outcome.decisions)]
+        name, last = self.reservation.id, self._boot(outcome, stages)
+        if last is None or not is_served(last, name):
+            return False
+        with _changed(self.view, [*list_started(self.view, self.rules, last, self.now, "ready")]):
+            return is_served(self._plan(self.rules), name)
+
+    def _boot(self, outcome: Plan, stages: ExitStack) -> Plan | None:
+        """Leave the machines booting on `stages` that the plan `outcome` launches, and those of the plans after it,
+        until one launches none. Return that plan; None if there are too many stages.
+        """
+        ending = [*_list_ending(self.view, self.rules, outcome.decisions, self.now)]
         for _ in range(MOST_STAGES):
             # While machines boot, slots whose machines end, and more of the others, are launched for earlier
             # reservations, which then take machines that were launched for this one.
@@ -163,11 +197,8 @@ class Search:
             rows = [*list_started(self.view, self.rules, outcome, self.now, "booting"), *ending]
             stages.enter_context(_changed(self.view, rows))
             outcome = self._plan(self.rules)
-            ending = [*_list_ending(self.view, self.rules, outcome.decisions)]
-        if _launches(outcome) or not is_served(outcome, name):
-            return False
-        with _changed(self.view, [*list_started(self.view, self.rules, outcome, self.now, "ready")]):
-            return is_served(self._plan(self.rules), name)
+            ending = [*_list_ending(self.view, self.rules, outcome.decisions, self.now)]
+        return None if _launches(outcome) else outcome
 
     def _plan(self, rules: Rules) -> Plan:
         self._plans += 1
@@ -348,10 +379,15 @@ def list_started(
             yield msgspec.structs.replace(known, **fields, **own, idle_since=now if state == "ready" else None)
 
 
-def _list_ending(view: View, rules: Rules, decisions: Iterable[Decision]) -> Iterator[Slot]:
-    """Yield the EC2 slots that these decisions drain, as they are when they drain, and those whose machines end, as
-    they are when these machines are gone.
+def _list_ending(view: View, rules: Rules, decisions: Iterable[Decision], now: float) -> Iterator[Row]:
+    """Yield the EC2 slots that these decisions drain, as they are when they drain, those whose machines end, as they
+    are when these machines are gone, and the reservations that return to the queue, as they are there.
     """
+    for each in decisions:
+        row = view.reservations.get(each.reservation) if isinstance(each, Requeue) else None
+        if row is not None and row.phase != "pending":
+            fields: dict[str, Any] = {"phase": "pending", "changed_at": now}
+            yield msgspec.structs.replace(row, **fields, leases=(), leased_at=None, revoke_by=None)
     drained = {each.slot: each.reason for each in decisions if isinstance(each, Drain)}
     ended = {each.slot for each in decisions if isinstance(each, Terminate)}
     for slot in list(view.slots.values()):
@@ -449,8 +485,12 @@ def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[K
         second = find_second(search, first, kinds)
         if second is not None:
             # The search beside the first change tries more than the search without it, so the second may suffice alone.
-            is_enough = _are_apart(first, second) and search.lasts(second)
-            return second if is_enough else join(first, second, f"{first.kind} and {second.kind}")
+            if _are_apart(first, second) and search.lasts(second):
+                return second
+            both = join(first, second, f"{first.kind} and {second.kind}")
+            # The second change was searched after the wait, but people make it before.
+            if not (both.wait_seconds and both.config) or search.lasts(both):
+                return both
         if search.is_cut_short:
             return None
     return None

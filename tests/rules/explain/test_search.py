@@ -274,6 +274,20 @@ def test_a_wait_does_not_count_on_holders_and_hosts_that_fall_silent() -> None:
     assert search.serves(Suggestion(kind="wait", text="", wait_seconds=40))
 
 
+def test_after_a_wait_a_machine_that_ends_now_may_be_gone_and_an_earlier_gang_may_have_its_slot() -> None:
+    rows: list[Row] = [
+        wish("gang", components=(a_component(count=2, resources={"cpus": 2}),), created_at=NOW - 5),
+        wish("r1", resources={"cpus": 2}, created_at=NOW),
+        a_slot("linux-1", state="draining", offering="small"),
+        Slot(id="linux-2", pool="linux"),
+        a_hold("small"),
+    ]
+    search = make_search({"offerings": OFFERINGS[:1], "max_slots": 2, "max_leases_per_slot": 1}, rows)
+    wait = Suggestion(kind="wait", text="", wait_seconds=60)
+    assert search.serves(wait)
+    assert not search.lasts(wait)
+
+
 def test_a_change_leaves_room_for_each_earlier_reservation_that_takes_the_machine_while_it_boots() -> None:
     """EC2 has no small machines. So the large one is launched only for `r1`, and the earliest of the others takes it;
     then another is launched for `r1`, and so on.
