@@ -198,7 +198,11 @@ def _launch_for_all(
         tried += 1
         kind = name if kept and name in kept else demand
         refusal = refused.get(kind)
-        if refusal is None or (refusal.launches != limits.launches and not refusal.still_holds(limits)):
+        if (
+            refusal is None
+            or (refusal.launches != limits.launches and not refusal.still_holds(limits))
+            or (refusal.reserved != limits.reserved and len(demand.needs) > 1)
+        ):
             launches = limits.launches
             if len(demand.needs) > 1 and cycle.turns.must_wait(queue.reservations[tried - 1], cycle.count_steps()):
                 cycle.wait(name, "behind_queue", NEXT_TURN)
@@ -304,6 +308,10 @@ class _Refusal:
     """The numbers of launches in this cycle at the time of the refusal. `launches`: in all pools; `own_launches`: in
     the pools of the demand.
     """
+    reserved: int
+    """The number of requests that were reserved for protected gangs at the time of the refusal. Behind a further one a
+    gang waits with `behind_queue` if one of its launches is prevented by it. A single instance has no such launch.
+    """
     ids: list[str] = field(default_factory=list)
     """Ids of the reservations to which the refusal applies."""
 
@@ -320,7 +328,7 @@ class _Refusal:
 def _refuse(demand: Demand, held: str, code: str, limits: LaunchLimits, lacking: str = "") -> _Refusal:
     sentence = limits.describe(code, demand.pools, demand.payer)
     reason = (code, f"{sentence}: component {lacking} lacks room" if lacking else sentence)
-    return _Refusal(demand, held, reason, limits.launches, limits.count_launches(demand.pools))
+    return _Refusal(demand, held, reason, limits.launches, limits.count_launches(demand.pools), limits.reserved)
 
 
 def _launch_for(

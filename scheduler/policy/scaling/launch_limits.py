@@ -172,6 +172,11 @@ class LaunchLimits:
         pools = self._cycle.rules.pools.items()
         return frozenset(name for name, pool in pools if pool.target_warm_slots or pool.stopped_slots)
 
+    @property
+    def reserved(self) -> int:
+        """The number of different requests that `reserve` has got."""
+        return len(self._reserved)
+
     def reserve(self, demand: Demand) -> None:
         """Make no further launch in this cycle for other reservations if the new slot could serve an instance of this
         protected demand.
