@@ -443,14 +443,12 @@ class _IndexSpace:
         """Add up, for each class of equal requests, how many instances fit on all slots, as if the others were not
         placed. It takes no capacity.
         """
-        if self._extender is not None and not any(map(self._extender.could_extend, dict.fromkeys(demand.needs))):
-            return False  # the instances do not fit without further slots
+        if self._extender is not None:
+            # The instances do not fit without further slots. A slot that is added for one may have room for others.
+            return any(map(self._extender.could_extend, dict.fromkeys(demand.needs)))
         needs = {need.likeness: need for need, _ in demand.runs}
         for likeness, count in demand.alike:
-            need = needs[likeness]
-            if self._extender is not None and self._extender.could_extend(need):
-                continue
-            most = sum(each.count_fits(need, count) for each in self._indexes)
+            most = sum(each.count_fits(needs[likeness], count) for each in self._indexes)
             if most < count:
                 if self._shortage is not None and not demand.declined:
                     self._shortage[likeness] = min(most, self._shortage.get(likeness, most))
