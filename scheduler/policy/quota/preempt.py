@@ -324,6 +324,7 @@ class _Targets:
                 heappush(self._again, self._keys[slot_info])
             else:
                 del self.by_slot[slot_info]
+                self._keys.pop(slot_info, None)
 
 
 class _Preemption:
