@@ -201,6 +201,9 @@ class Extender(Protocol):
     def could_extend(self, need: InstanceRequest) -> bool:
         """Return whether `extend` may add a slot for the instance, at once or after slots for other instances."""
 
+    def may_hold(self, need: InstanceRequest) -> bool:
+        """Return False if no slot that `extend` adds, for whatever instance, could hold this one."""
+
     def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
         """Return what a slot for the instance could be, as `Space.list_shareable` does, with 0 slots."""
 
@@ -443,12 +446,15 @@ class _IndexSpace:
         """Add up, for each class of equal requests, how many instances fit on all slots, as if the others were not
         placed. It takes no capacity.
         """
-        if self._extender is not None:
-            # The instances do not fit without further slots. A slot that is added for one may have room for others.
-            return any(map(self._extender.could_extend, dict.fromkeys(demand.needs)))
+        if self._extender is not None and not any(map(self._extender.could_extend, dict.fromkeys(demand.needs))):
+            return False  # the instances do not fit without further slots
         needs = {need.likeness: need for need, _ in demand.runs}
         for likeness, count in demand.alike:
-            most = sum(each.count_fits(needs[likeness], count) for each in self._indexes)
+            need = needs[likeness]
+            # A slot that is added for one instance may have room for others.
+            if self._extender is not None and self._extender.may_hold(need):
+                continue
+            most = sum(each.count_fits(need, count) for each in self._indexes)
             if most < count:
                 if self._shortage is not None and not demand.declined:
                     self._shortage[likeness] = min(most, self._shortage.get(likeness, most))

@@ -271,6 +271,11 @@ class _ImaginedLaunches:
             return True
         return self.limits.may_change_turn(self.demand, need)
 
+    def may_hold(self, need: InstanceRequest) -> bool:
+        """Return whether a launch that can be imagined, for whatever instance, could hold this one."""
+        assert self.demand is not None, "begin() goes before"  # noqa: S101
+        return self.limits.has_fitting(self.demand, need)
+
     def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
         """Return the offerings that could hold an instance, and that some pool of the demand may launch."""
         assert self.demand is not None, "begin() goes before"  # noqa: S101

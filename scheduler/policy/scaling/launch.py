@@ -107,6 +107,10 @@ class TrialLaunch:
         is_possible = not isinstance(self.limits.find_launch(self.demand, need), str)
         return is_possible or self.limits.may_change_turn(self.demand, need)
 
+    def may_hold(self, need: InstanceRequest) -> bool:
+        """Return whether a slot that could be started or launched, for whatever instance, could hold this one."""
+        return self.limits.has_fitting(self.demand, need) or self.could_extend(need)
+
     def list_shareable(self, need: InstanceRequest) -> Iterable[Shareable]:
         """Return the offerings that could hold an instance, and that some pool of the demand may launch."""
         for name, choice, _ in self.limits.list_choices(self.demand, need):

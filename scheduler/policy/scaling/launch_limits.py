@@ -153,7 +153,13 @@ class LaunchLimits:
         """Return whether launches for other instances may make a launch for this one possible, because it is then the
         turn of another market.
         """
-        return self._has_mix and any(self.pools[name].list_fitting(need) for name in demand.pools)
+        return self._has_mix and self.has_fitting(demand, need)
+
+    def has_fitting(self, demand: Demand, need: InstanceRequest) -> bool:
+        """Return whether an offering of a pool of the demand could hold an instance, whether or not a launch for this
+        instance may choose it.
+        """
+        return any(self.pools[name].list_fitting(need) for name in demand.pools)
 
     def list_closed(self, demand: Demand, need: InstanceRequest) -> Collection[str]:
         """Return the pools in which the launch for an instance is withheld by `max_slots`, EC2's quota or a budget.
