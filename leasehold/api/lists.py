@@ -78,10 +78,11 @@ class ReservationFilter:
 
     def __init__(self, query: Query) -> None:
         self.phases = list_phases(query.take_choices("phase", {*PHASES, "ended"}))
-        self.names = {name: value for name in ("account", "pool", "system") if (value := query.take(name)) is not None}
+        fields = {name: value for name in ("account", "pool", "system") if (value := query.take(name)) is not None}
+        self.pool, self.system = fields.get("pool"), fields.get("system")
         self.slot = query.take("slot")
         self._match = ReservationMatch(
-            fields=self.names,
+            fields=fields,
             slot=self.slot,
             tags=query.take_labels("tag"),
             labels=query.take_labels("label"),

@@ -101,7 +101,7 @@ class Reading:
         if not page["items"] and page["next"] is None and wanted.after < 0:
             if wanted.slot is not None and wanted.slot not in feed.view.slots:
                 raise Unknown(describe_unknown("slot", wanted.slot))
-            await client.check_names(**wanted.names)
+            await client.check_names(pool=wanted.pool, system=wanted.system)
         return respond(page)
 
     async def explanation(self, request: Request) -> Response:

@@ -8,9 +8,9 @@ import typer
 from leasehold.cli.completing import complete_pools
 from leasehold.cli.connecting import adopt_stack
 from leasehold.cli.failures import FAILED
-from leasehold.cli.output import AsJson, print_json, wrap
+from leasehold.cli.output import AsJson, print_json
 from leasehold.cli.root import app, example
-from leasehold.cli.tables import find_width
+from leasehold.cli.tables import find_width, wrap
 from leasehold.common.visible import make_visible
 
 if TYPE_CHECKING:

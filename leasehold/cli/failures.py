@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from leasehold.cli.tables import find_width
+from leasehold.cli.tables import find_width, wrap
 from leasehold.common.visible import make_visible
 from leasehold.errors import BadCredentials, LeaseholdError, Refused
 from leasehold.extras import explain_missing
@@ -126,8 +126,6 @@ def one_line(text: str) -> str:
 
 def print_error(line: str) -> None:
     """Print `line` on standard error after the name of the program, `leasehold`. On a terminal it is wrapped."""
-    from leasehold.cli.output import wrap
-
     with contextlib.suppress(OSError):
         text = f"{ERROR_PREFIX}{make_visible(line, multiline=True)}"
         sys.stderr.write(f"{wrap(text, find_width(sys.stderr), indent='  ')}\n")

@@ -147,6 +147,8 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
         def show() -> None:
             now = client.now()
             found = client.list(phase or None, account=account, pool=pool, system=system, tags=tags)
+            if not found:
+                client.check_names(account=account)
             rows = [row for row in found if least <= now - row.created_at <= most and _requires(row, labels)]
             hides_ended = chosen in {"table", "wide"} and not (phase or ended)
             shown = [row for row in rows if row.phase in _LIVE] if hides_ended else rows

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from leasehold.cli.tables import Cell, Column, Grid, find_width
+from leasehold.cli.tables import Cell, Column, Grid, find_width, wrap
 from leasehold.common.visible import escape_json, make_visible
 from leasehold.texts.values import show_seconds, show_time
 
@@ -104,20 +104,6 @@ def print_thing(*things: object) -> None:
             sys.stdout.write(wrap(make_visible(thing, multiline=True), width) + "\n")
         else:
             _print_drawn(thing, width)
-
-
-def wrap(text: str, width: int | None, indent: str = "") -> str:
-    """Return `text` with long lines wrapped between words at `width` characters, so that no id is broken. `indent`
-    begins the continued lines. With `width` None the text is unchanged.
-    """
-    if width is None:
-        return text
-    import textwrap
-
-    wrapper = textwrap.TextWrapper(
-        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
-    )
-    return "\n".join(line if len(line) <= width else wrapper.fill(line) for line in text.split("\n"))
 
 
 def _print_drawn(thing: object, width: int | None) -> None:

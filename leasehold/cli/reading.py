@@ -25,10 +25,9 @@ from leasehold.cli.output import (
     show_amounts,
     show_instant,
     show_texts,
-    wrap,
 )
 from leasehold.cli.root import app, example
-from leasehold.cli.tables import find_width
+from leasehold.cli.tables import find_width, wrap
 from leasehold.common.faults import describe_unknown
 from leasehold.common.visible import make_visible
 from leasehold.errors import NotAnswered, Unknown

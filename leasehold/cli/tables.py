@@ -200,3 +200,17 @@ def find_width(stream: TextIO | None = None) -> int | None:
         return os.get_terminal_size(stream.fileno()).columns or _WIDTH
     except (OSError, ValueError):
         return _WIDTH
+
+
+def wrap(text: str, width: int | None, indent: str = "") -> str:
+    """Return `text` with long lines wrapped between words at `width` characters, so that no id is broken. `indent`
+    begins the continued lines. With `width` None the text is unchanged.
+    """
+    if width is None:
+        return text
+    import textwrap
+
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+    )
+    return "\n".join(line if len(line) <= width else wrapper.fill(line) for line in text.split("\n"))

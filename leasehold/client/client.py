@@ -234,7 +234,7 @@ class Client(Commands, RuleRequests):
         state. None: any. Raise Refused, with the known names, for a pool that does not exist.
         """
         rows = self._reader.list_slots(pool, state)
-        if not rows:
+        if not rows and not self._reader.checks_names:
             self.check_names(pool=pool)
         return Table(rows)
 
@@ -354,25 +354,23 @@ class Client(Commands, RuleRequests):
         tags: Mapping[str, str] | None = None,
     ) -> Table[Reservation]:
         """Return the reservations of the view that match all given filters, in order of submission. Without a filter,
-        return all. Raise Refused, with the known names, if none matches and a filter names an account, pool or system
-        that does not exist.
+        return all. Raise Refused, with the known names, if none matches and a filter names a pool or system that does
+        not exist. An account may be any name, so one that has no reservations is no fault.
         """
         wanted = {"account": account, "pool": pool, "system": system}
         rows = self._reader.list_reservations(list_phases(phase), wanted, tags or {})
-        if not rows:
-            self.check_names(**wanted)
+        if not rows and not self._reader.checks_names:
+            self.check_names(pool=pool, system=system)
         return Table(rows)
 
     def check_names(self, *, account: str | None = None, pool: str | None = None, system: str | None = None) -> None:
-        """Raise Refused, with the known names, for an account, pool or system that does not exist. Lists check the
-        names of their filters only if they are empty. A name that a reservation or slot of the view has is no fault.
+        """Raise Refused, with the known names, for an account, pool or system that does not exist. A list that is empty
+        checks the pool and the system of its filters. A name that a reservation or slot of the view has is no fault.
 
         Pools and systems are in the report of the last tick. A worker is asked for those that the report lacks, because
         the rules may be newer; if none answers, the name is accepted.
         """
         wanted = {"account": account, "pool": pool, "system": system}
-        if self._reader.checks_names or not any(wanted.values()):
-            return
         known: dict[str, list[str]] = {}
         if account is not None:
             known["account"] = [each.id for each in self._reader.list_accounts()]

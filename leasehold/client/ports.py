@@ -142,7 +142,7 @@ class Reader(Protocol):
     """
 
     checks_names: bool
-    """Whether lists raise Refused for a filter by an account, pool or system that does not exist."""
+    """Whether lists raise Refused for a filter by a pool or system that does not exist."""
 
     def check(self) -> None:
         """Raise Unavailable unless the stack answers and has a valid view."""

@@ -66,7 +66,7 @@ def find_action(document: Mapping[str, Any]) -> Action | None:
 
 class Undo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a change that was made is undone. `actions`: those that reverse the change of rows. `wrote`: the version of
-    the rules that the change wrote; 0: it changed no rules.
+    the rules that the change wrote; 0: it changed no rules. Before version 1 there were none to go back to.
     """
 
     actions: tuple[dict[str, Any], ...] = ()
@@ -81,7 +81,7 @@ def read_undo(text: str) -> Undo | None:
         known = [describe_action(each).verb for each in undo.actions]
     except (msgspec.DecodeError, LookupError, TypeError, ValueError):
         return None
-    return undo if None not in known and (known or undo.wrote) else None
+    return undo if None not in known and (known or undo.wrote) and undo.wrote != 1 else None
 
 
 def describe_action(document: Mapping[str, Any]) -> Described:

@@ -12,6 +12,10 @@ MOST_ENDED: Final = 20_000
 """The most ended reservations that are kept. If there are more, the reservation that was added first is forgotten."""
 
 
+MOST_TAG_KEYS: Final = 1000
+"""Keys beyond this number are not kept: tags may have any keys, and pages list them in a menu."""
+
+
 class FollowedView(View):
     """A view that one thread writes and other threads read while they hold the lock `guard`.
 
@@ -41,7 +45,7 @@ class FollowedView(View):
             super().apply(change)
             self.changed.setdefault(kind, set()).add(change.id)
             if kind == "reservations":
-                if isinstance(change, Reservation):
+                if isinstance(change, Reservation) and len(self.tag_keys) < MOST_TAG_KEYS:
                     self.tag_keys.update(change.request.tags)
                 self._keep_ended(change)
                 # The boxes of slots show their leases.

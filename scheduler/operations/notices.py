@@ -32,8 +32,8 @@ def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, 
 
 def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
     """Return a reservation as JSON values, without the hash of its key; `want` has the most instances that the holder
-    wants of its elastic components. Each lease also has the instance id, address,
-    type and zone of its machine, if the slot still has this machine.
+    wants of its elastic components. Each lease also has the instance id, address, type and zone of its machine, if the
+    slot still has this machine.
     """
     row: dict[str, Any] = msgspec.to_builtins(reservation)
     del row["key_hash"]

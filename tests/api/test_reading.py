@@ -104,7 +104,6 @@ BROKEN = [
     ("/events?name=slot_reddy", "name", 'did you mean "slot_ready"?'),
     ("/slots?pool=lunix", "pool", 'one of arm, empty, linux (did you mean "linux"?)'),
     ("/reservations?pool=lunix&phase=pending", "pool", 'one of arm, empty, linux (did you mean "linux"?)'),
-    ("/reservations?account=ci", "account", "no name, because there is none yet"),
     ("/offers?pool=linux", "pool", "no name, because there is none yet"),
     ("/reservations/r1?after=1&wait=31", "wait", "a number from 0 to 30"),
 ]

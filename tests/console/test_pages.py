@@ -253,6 +253,8 @@ def test_an_undo_needs_the_rights_of_its_change_and_the_rules_that_the_change_wr
     assert "the rules were changed since; version 3 is in force" in undo("operator", rules)[1]
     for broken in ("", "{}", '{"actions": [{"slot": {"id": "x"}}]}', '{"actions": [{"priority": 1}]}', "[1]"):
         assert undo("operator", {"undo": broken})[0] == 400
+    # No rules were in force before version 1.
+    assert undo("operator", {"undo": '{"wrote": 1}'})[0] == 400
     assert console.entered().post(path, rules).status == 403
     assert console.store.load_rules().version == 3
 

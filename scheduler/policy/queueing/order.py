@@ -117,9 +117,9 @@ def _rank_by_present_size(cycle: CycleState) -> Rank:
 def _find_first_size(cycle: CycleState, shape: Shape) -> float:
     """Return the size of a reservation at its submission: (sum of `cpus`) × (sum of `memory_mib`) over all instances.
 
-    A sum of 0 counts as 1, also if no instance has the resource: an amount of 0 must not make the other resource
-    count for nothing. For resources that a component does not request, the defaults of
-    the first pool that serves the reservation count.
+    A sum of 0 counts as 1, also if no instance has the resource: an amount of 0 must not make the other resource count
+    for nothing. For resources that a component does not request, the defaults of the first pool that serves the
+    reservation count.
     """
     pools = cycle.rules.serving_pools(shape.pool, shape.system)
     first = cycle.rules.pools[pools[0]] if pools else None

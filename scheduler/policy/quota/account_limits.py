@@ -3,7 +3,7 @@ same label (`per_label_task_limits`). Source: the releases of qscheduler that en
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 
 from scheduler.model.accounts import Account, find_account
@@ -107,6 +107,15 @@ class AccountLimits:
         if account is None or not account.per_label_task_limits:
             return None
         return TrialLeases(account, self._labelled)
+
+    def find_test(self, account: Account | None, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
+        """Return the test of `try_leases` for one more lease beside leases on the slots `placed`; None: no limit."""
+        trial = self.try_leases(account)
+        if trial is None:
+            return None
+        for slot_info in placed:
+            trial.take(slot_info)
+        return trial.allows
 
     def note(self, group: PendingGroup, slot_infos: Iterable[SlotInfo]) -> None:
         """Count the leases that one reservation of the group gets on these slots. They count for later calls of this

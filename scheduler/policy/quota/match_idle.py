@@ -367,12 +367,7 @@ class _IdleSpace:
         return () if self._matching.meets(need, slot_info) else None
 
     def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
-        trial = self._matching.limits.try_leases(self._group.account)
-        if trial is None:
-            return None
-        for slot_info in placed:
-            trial.take(slot_info)
-        return trial.allows
+        return self._matching.limits.find_test(self._group.account, placed)
 
     def may_backtrack(self) -> bool:
         return self._matching.turns.may_backtrack(self._group.first)

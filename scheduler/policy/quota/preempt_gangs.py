@@ -215,7 +215,8 @@ class _GangSpace:
         """Leave out the victims that need not end, the last chosen one first."""
         for name, victim in reversed(list(self._chosen.items())):
             del self._chosen[name]
-            if not all(map(self._fits, self._run.list_slot_infos(victim.leases))):
+            freed = self._run.list_slot_infos(victim.leases)
+            if not all(self._fits(each) for each in freed if each in self._taken):
                 self._chosen[name] = victim
         return found
 
@@ -252,12 +253,7 @@ class _GangSpace:
         return (kind[0],) if self._could_serve(need, slot_info) else None  # type: ignore[index]  # see `list_open`
 
     def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
-        trial = self._run.limits.try_leases(self._account)
-        if trial is None:
-            return None
-        for slot_info in placed:
-            trial.take(slot_info)
-        return trial.allows
+        return self._run.limits.find_test(self._account, placed)
 
     def may_backtrack(self) -> bool:
         return self._run.cycle.turns.may_backtrack(self._group.first)

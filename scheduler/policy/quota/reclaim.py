@@ -331,12 +331,7 @@ class _Trial:
 
     def find_limits(self, placed: Iterable[SlotInfo]) -> Callable[[SlotInfo], bool] | None:
         """Return the test of the account's limits for labels, as `Space.find_limits` does."""
-        limited = self.reclaimable.quota_run.limits.try_leases(self.group.account)
-        if limited is None:
-            return None
-        for slot_info in placed:
-            limited.take(slot_info)
-        return limited.allows
+        return self.reclaimable.quota_run.limits.find_test(self.group.account, placed)
 
     def may_backtrack(self) -> bool:
         """Return whether the work budget permits it, as `Space.may_backtrack` does."""

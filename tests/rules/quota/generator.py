@@ -220,7 +220,7 @@ class _Author:
             return None
         if job.lease and self._chance(0.6):
             [place] = job.lease.places
-        return {"reservation": job.name if self._chance(0.9) else "nobody", "slot": place.name}
+        return {"reservation": job.name if self._chance(0.9) else "unknown", "slot": place.name}
 
     def _choose_idle(self, world: World) -> Document | None:
         place = self._random.choice(world.places)
