@@ -29,7 +29,7 @@ class Window:
 
     def find(self, selector: str) -> WebElement:
         """Return the first shown element of this selector, as soon as there is one."""
-        return wait_for(lambda: next(iter(self.find_all(selector)), None), f"{selector} on the page\n{self.describe()}")
+        return self._wait_for(lambda: next(iter(self.find_all(selector)), None), f"{selector} on the page")
 
     def find_all(self, selector: str) -> list[WebElement]:
         """Return the shown elements of this selector."""
@@ -47,7 +47,13 @@ class Window:
 
     def await_text(self, selector: str, text: str) -> None:
         """Return as soon as the elements show this text."""
-        wait_for(lambda: text in self.text(selector), f"{text!r} in {selector}\n{self.describe()}")
+        self._wait_for(lambda: text in self.text(selector), f"{text!r} in {selector}")
+
+    def _wait_for(self, find: Callable[[], R | None], what: str) -> R:
+        try:
+            return wait_for(find, what)
+        except AssertionError as failure:
+            raise AssertionError(f"{failure}\n{self.describe()}") from None
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Return the value of a JavaScript expression."""
@@ -69,8 +75,7 @@ class Window:
 
     def describe(self) -> str:
         """Return address and text of the page, for the message of a failure."""
-        body = self.driver.find_elements(By.TAG_NAME, "body")
-        return f"{self.driver.current_url}: {body[0].text[:2000] if body else ''}"
+        return f"{self.driver.current_url}: {self.text('body')[:2000]}"
 
 
 @contextmanager
