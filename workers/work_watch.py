@@ -11,16 +11,18 @@ from contextlib import contextmanager, suppress
 from typing import Final, cast
 
 import redis
+from typing_extensions import override
 
 from leasehold.common.names import RedisNames
 from scheduler.ports import Waiting, Work
+from scheduler.ports.view import WorkWatch
 from workers.queue_watch import read_sent_at
 
 RENEWALS: Final = 3
 """How often the names of work that is under way are renewed before they no longer count."""
 
 
-class RedisWorkWatch:
+class RedisWorkWatch(WorkWatch):
     """The WorkWatch of the processes of a cluster, which share a Redis. Safe for threads, not for forks.
 
     `client`: the client of the view's Redis; `broker`: that of the Redis with the queues. `seconds`: how long the work
@@ -36,8 +38,8 @@ class RedisWorkWatch:
         self._renewer: threading.Thread | None = None
 
     @contextmanager
+    @override
     def begin(self, names: Collection[str]) -> Iterator[frozenset[str]]:
-        """See WorkWatch."""
         others = self._read_under_way()
         begun = frozenset(names) - others
         with self._guard:
@@ -55,8 +57,8 @@ class RedisWorkWatch:
                 with suppress(redis.RedisError):
                     self._client.zrem(self._key, *begun)
 
+    @override
     def read(self, queues: Sequence[str]) -> Work:
-        """See WorkWatch."""
         try:
             with self._broker.pipeline(transaction=False) as pipeline:
                 for queue in queues:

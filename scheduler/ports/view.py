@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal, Protocol, Self
 
 import msgspec
+from typing_extensions import override
 
 from leasehold.common.heartbeats import Heartbeat
 from leasehold.common.names import RedisNames
@@ -471,13 +472,13 @@ class WorkWatch(Protocol):
         """Return the work that is under way in any process, and the messages that wait in these queues."""
 
 
-class NoWorkWatch:
+class NoWorkWatch(WorkWatch):
     """Knows of no work that waits or is under way: for a process without other processes, like a simulation."""
 
+    @override
     def begin(self, names: Collection[str]) -> AbstractContextManager[frozenset[str]]:
-        """Return a context that is entered with all names. See WorkWatch."""
         return nullcontext(frozenset(names))
 
-    def read(self, queues: Sequence[str]) -> Work:  # noqa: ARG002 - the port's signature
-        """Return no work. See WorkWatch."""
+    @override
+    def read(self, queues: Sequence[str]) -> Work:
         return Work()

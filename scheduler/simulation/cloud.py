@@ -8,10 +8,12 @@ from math import inf
 from typing import Any
 
 import msgspec
+from typing_extensions import override
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.ports import BatchAnswer, BatchOrder, Category, CloudError, LaunchOrder, Place
+from scheduler.ports.fleet import Fleet, Probe
 from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, PlannedOutage
 from scheduler.simulation.market import SimulatedMarket
 
@@ -61,7 +63,7 @@ class _Machine:
     offering: str | None = None
 
 
-class SimulatedCloud:
+class SimulatedCloud(Fleet, Probe):
     """The ports Fleet (EC2's machines) and Probe (whether a machine serves) in a simulation: machines that exist only
     on the virtual clock.
     """
@@ -126,17 +128,17 @@ class SimulatedCloud:
                 return outage.error
         return None
 
-    def find_places(self, pool: str, rules: Rules) -> tuple[Place, ...]:  # noqa: ARG002 - of the port
-        """Return no subnet, because the simulated cloud has none. See Fleet."""
+    @override
+    def find_places(self, pool: str, rules: Rules) -> tuple[Place, ...]:
         return ()
 
+    @override
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
-        """Return the complete launch request for this order, as JSON values. See Fleet."""
         assert order.pool in rules.pools, "a launch is decided for a pool of the rules"  # noqa: S101
         return msgspec.to_builtins(order)  # type: ignore[no-any-return]
 
+    @override
     def launch(self, request: Mapping[str, Any]) -> Machine:
-        """Carry out a launch request that `freeze` returned; raise CloudError if it is refused. See Fleet."""
         self.calls += 1
         verdict = self.verdicts.pop(request["launch_id"], None)
         if verdict is not None:
@@ -147,16 +149,13 @@ class SimulatedCloud:
         self.put(name, request["slot"], request["launch_id"], runs_at, runs_at + self.delays.bind)
         return self._describe(name)
 
+    @override
     def freeze_batch(self, order: BatchOrder, rules: Rules) -> dict[str, Any]:
-        """Return the request for the machines of a batch, as JSON values. See Fleet."""
         assert order.pool in rules.pools, "a launch is decided for a pool of the rules"  # noqa: S101
         return msgspec.to_builtins(order)  # type: ignore[no-any-return]
 
+    @override
     def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
-        """Carry out a request that `freeze_batch` returned, with the offering that was planned for the batch. A refusal
-        that may concern one offering is returned as the refusal of this offering, because no other one was tried; any
-        other refusal is raised as CloudError. See Fleet.
-        """
         self.calls += 1
         verdict = self.verdicts.pop(request["batch"], None)
         if verdict is not None:
@@ -189,10 +188,8 @@ class SimulatedCloud:
         machine = self._machines[f"i-{name}"]
         machine.pool, machine.offering = pool, offering
 
-    def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:  # noqa: ARG002 - of the port
-        """Return the machines with these ids. Unknown ids are missing in the result. `checked` has no effect, because
-        simulated machines have no status checks. See Fleet.
-        """
+    @override
+    def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
         return {name: self._describe(name) for name in machines if name in self._machines}
 
     def _describe(self, name: str) -> Machine:
@@ -209,39 +206,39 @@ class SimulatedCloud:
             offering=machine.offering,
         )
 
+    @override
     def find_launch(self, launch_id: str) -> list[Machine]:
-        """Return the machines whose tag has this launch id, except terminated ones. See Fleet."""
         name = self._launched.get(launch_id)
         found = self._describe(name) if name is not None else None
         return [found] if found is not None and found.state != "terminated" else []
 
+    @override
     def find_batch(self, batch: str) -> list[Machine]:
-        """Return the machines of this batch, except terminated ones. See Fleet."""
         return [machine for machine in self.sweep() if machine.id.startswith(f"i-{batch}-")]
 
+    @override
     def sweep(self) -> Iterator[Machine]:
-        """Yield every machine with the cluster's tags, except terminated ones. See Fleet."""
         return (found for name in self._machines if (found := self._describe(name)).state != "terminated")
 
-    def claim(self, machines: Sequence[str], cluster_id: str) -> dict[str, CloudError]:  # noqa: ARG002 - of the port
-        """Tag machines with the identity of the cluster. Here: do nothing, because a simulation has only one cluster.
-        See Fleet.
-        """
+    @override
+    def claim(self, machines: Sequence[str], cluster_id: str) -> dict[str, CloudError]:
+        # A simulation has only one cluster.
         return {}
 
-    def show_life(self, machines: Sequence[str], sign: str) -> dict[str, CloudError]:  # noqa: ARG002 - of the port
-        """Tag machines with a sign of life. Here: do nothing, as `claim`. See Fleet."""
+    @override
+    def show_life(self, machines: Sequence[str], sign: str) -> dict[str, CloudError]:
+        # Do nothing, as `claim`.
         return {}
 
+    @override
     def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        """Terminate these machines after the simulated delay. Unknown ids are ignored. See Fleet."""
         for name in machines:
             if name in self._machines:
                 self.end(name, self._event_queue.now + self.delays.terminate)
         return {}
 
+    @override
     def stop(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        """Stop these machines after the simulated delay. See Fleet."""
         for name in machines:
             if name in self._machines and self._machines[name].stopped_at == inf:
                 self._machines[name].stopped_at = self._event_queue.now + self.delays.stop
@@ -251,8 +248,8 @@ class SimulatedCloud:
         """Mark the machine `name` as stopped from now on."""
         self._machines[name].stopped_at = self._event_queue.now
 
+    @override
     def start(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        """Start these machines, except those that are refused. See Fleet."""
         self.calls += 1
         refused: dict[str, CloudError] = {}
         for name in machines:
@@ -267,10 +264,10 @@ class SimulatedCloud:
             raise error
         return refused
 
+    @override
     def resize(self, machine: str, instance_type: str) -> None:
-        """Change the instance type of a stopped machine. Here: do nothing, because simulated machines have no instance
-        type. See Fleet.
-        """
+        # Simulated machines have no instance type.
+        pass
 
     def end(self, name: str, gone_at: float) -> None:
         """End the machine at the time `gone_at`, unless it ends earlier anyway."""
@@ -285,8 +282,8 @@ class SimulatedCloud:
             del self._machines[name]
             self._launched.pop(machine.launch_id, None)
 
+    @override
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
-        """Return whether the simulated machine of this slot serves by now. See Probe."""
         return slot.pool in rules.pools and self._event_queue.now >= self._machines[machine.id].serves_at
 
     def next_turns(self, name: str) -> list[float]:

@@ -6,12 +6,15 @@ from math import inf
 from random import Random
 from typing import Final
 
+from typing_extensions import override
+
 from scheduler.model.market import InstanceType, Price
 from scheduler.model.price_walk import HOUR, PriceWalk
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Market, Slot
 from scheduler.operations.market.refresh import refresh_market, save_market
 from scheduler.ports import Store
+from scheduler.ports.market import MarketSource
 from scheduler.simulation.cloud_documents import MarketDocument, TypeDocument
 
 ANY_ZONE: Final = "simulated"
@@ -20,7 +23,7 @@ _DIGITS: Final = 6
 """Decimals of a price in dollars per hour."""
 
 
-class SimulatedMarket:
+class SimulatedMarket(MarketSource):
     """EC2's market on a virtual clock: the port MarketSource. All zones have the same prices.
 
     Prices and shortages depend only on the settings of the market and the time. So they are the same whatever the
@@ -94,8 +97,8 @@ class SimulatedMarket:
         kind = find_type(slot, rules)
         return kind is not None and self.is_short(kind, slot.market or "spot", now)
 
+    @override
     def read_types(self, seen_at: float) -> list[InstanceType]:
-        """Return all instance types of the market. See MarketSource."""
         return [
             InstanceType(
                 name=each.name,
@@ -112,12 +115,11 @@ class SimulatedMarket:
             for each in self._types.values()
         ]
 
+    @override
     def read_spot_prices(self, types: Sequence[str], zones: Sequence[str], seen_at: float) -> list[Price]:
-        """Return the present spot prices of these instance types in these zones, or in all zones if `zones` is empty.
-        See MarketSource.
-        """
         return list(self._list_prices(types, "spot", zones or self._zones, seen_at))
 
+    @override
     def read_on_demand_prices(self, types: Sequence[str], seen_at: float) -> list[Price]:
         """Return the present on-demand prices of these instance types. `seen_at`: the present virtual time. See
         MarketSource.

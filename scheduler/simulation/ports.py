@@ -7,6 +7,8 @@ The view cache has only one copy of the rows, because the same process publishes
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from typing_extensions import override
+
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import UNPAID
@@ -18,11 +20,12 @@ from scheduler.operations.machines.power import start_all, stop_all
 from scheduler.operations.machines.terminate import terminate
 from scheduler.operations.ports import Ports
 from scheduler.ports import OutboxMessage, ViewUnavailableError
+from scheduler.ports.view import Dispatcher, ViewCache
 from scheduler.simulation.cloud import EventQueue, SimulatedCloud, find_request, is_gang
 from scheduler.view.memory import MemoryViewCache
 
 
-class SimulatedDispatcher:
+class SimulatedDispatcher(Dispatcher):
     """Runs the slow tasks of workers in a simulation, each at its own time of the virtual clock.
 
     `ports` must be set before the first task runs.
@@ -50,12 +53,10 @@ class SimulatedDispatcher:
         """
         return start_all(self.ports, [(slot_id, epoch)])[slot_id]
 
+    @override
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """Begin the launches of these slots' machines. See Dispatcher.
-
-        The simulated cloud decides now whether it refuses a launch. Its answer arrives after the delay that the setting
-        `cloud.launch` gives in seconds. The slots of a gang's batch get one answer.
-        """
+        # The simulated cloud decides now whether it refuses a launch. Its answer arrives after the delay that
+        # the setting `cloud.launch` gives in seconds. The slots of a gang's batch get one answer.
         requests: dict[str, Slot] = {}
         for slot in self._judge(slots):
             requests.setdefault(find_request(slot), slot)
@@ -98,22 +99,18 @@ class SimulatedDispatcher:
 
         self._event_queue.note(at, answer)
 
+    @override
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """Schedule the terminations of the machines of these slots' present epochs. See Dispatcher.
-
-        A slot without a machine becomes empty after the same time as a slot with a machine.
-        """
+        # A slot without a machine becomes empty after the same time as a slot with a machine.
         for slot in slots:
             wait = 0.0 if slot.instance_id else self._cloud.delays.terminate
             # A simulated machine costs the same whoever ends it, and its figures count until its end.
             end = partial(terminate, self.ports, slot.id, slot.epoch, spares=False)
             self._event_queue.note(self._event_queue.now + wait, end)
 
+    @override
     def send_power(self, slots: Sequence[Slot]) -> None:
-        """Schedule the starts and stops of these slots' machines. See Dispatcher.
-
-        Whether the simulated cloud refuses a start is decided now.
-        """
+        # Whether the simulated cloud refuses a start is decided now.
         now = self._event_queue.now
         for slot in self._judge([slot for slot in slots if slot.power == "start"]):
             self._event_queue.note(now, partial(self._start, slot.id, slot.epoch))
@@ -124,8 +121,8 @@ class SimulatedDispatcher:
     def _start(self, slot_id: str, epoch: int) -> None:
         self.start(slot_id, epoch)
 
+    @override
     def send_checks(self, slots: Sequence[str]) -> None:
-        """Schedule a check of each slot for each time at which its machine changes its state. See Dispatcher."""
         for name in slots:
             for slot in self.ports.store.find_slots(ids=[name]):
                 self.note_checks(slot)
@@ -135,17 +132,17 @@ class SimulatedDispatcher:
         for at in self._cloud.next_turns(slot.instance_id or ""):
             self._event_queue.note(at, partial(check, self.ports, [slot.id]))
 
+    @override
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """Send a callback to a producer. Here: do nothing, because a simulation has no producers that receive
-        callbacks. See Dispatcher.
-        """
+        # A simulation has no producers that receive callbacks.
+        pass
 
+    @override
     def wake_at(self, due: float | None, now: float) -> None:
-        """Schedule a tick for the virtual time `due`. None: no tick is scheduled. See Dispatcher."""
         self.due = None if due is None else max(due, now)
 
 
-class SimulatedViewCache(MemoryViewCache):
+class SimulatedViewCache(MemoryViewCache, ViewCache):
     """The ViewCache of a simulation. Published changes are kept in order until the next tick applies them to the view.
 
     In contrast to Redis, ended reservations and deleted rows leave the view at once, so that a scenario may use an id
@@ -157,41 +154,37 @@ class SimulatedViewCache(MemoryViewCache):
         self._changes: list[Change] = []
         """The changes that were published since the last call of `catch_up`."""
 
+    @override
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Keep changed rows for the next `catch_up`. Return whether the view is valid. See ViewCache."""
         if self._view is None:
             return False
         self._changes += changes
         return True
 
+    @override
     def catch_up(self) -> View | None:
-        """Return the view with all published changes. See ViewCache."""
         if self._view is not None:
             for change in self._changes:
                 self._view.apply(change)
             self._changes.clear()
         return self._view
 
+    @override
     def load(self) -> View | None:
-        """Return the view with all published changes; None if there is no view yet. Unlike with Redis, the view of this
-        object is the only copy, so nothing is read. See ViewCache.
-        """
         return self.catch_up()
 
+    @override
     def rebuild(self, rows: Iterable[Row]) -> View:
-        """Replace the view by these rows. See ViewCache."""
         self._changes.clear()
         self._view = View(rows)
         return self._view
 
+    @override
     def matches_copy(self) -> bool:
-        """Return whether the view agrees with the process's own copy. Here both are the same object, so the result is
-        whether there is a view. See ViewCache.
-        """
         return self._view is not None
 
+    @override
     def read_kept(self) -> dict[str, Reservation]:
-        """Return the reservations of the view. See ViewCache."""
         view = self.catch_up()
         return {} if view is None else dict(view.reservations)
 

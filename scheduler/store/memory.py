@@ -9,6 +9,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.costs import Cost
 from scheduler.model.events import Event
@@ -30,6 +32,7 @@ from scheduler.ports import (
     StoredPrincipal,
     StoredRules,
 )
+from scheduler.ports.store import Store
 from scheduler.store.cost_reading import ReadsCosts
 from scheduler.store.memory_transaction import MemoryTransaction
 from scheduler.store.shared_rules import RECENT_SECONDS
@@ -38,7 +41,7 @@ from scheduler.store.world import World
 Key = TypeVar("Key")
 
 
-class MemoryStore(ReadsCosts):
+class MemoryStore(ReadsCosts, Store):
     """The Store port in memory. `clock`: a function that returns seconds since the epoch, real or virtual.
 
     Only one transaction is open at a time, in all threads. A second one waits for the first, as on SQLite.
@@ -54,19 +57,21 @@ class MemoryStore(ReadsCosts):
         """All committed events, oldest first. This is the store's own list, which the caller must not change."""
         return self._world.events
 
+    @override
     def transaction(self) -> MemoryTransaction:
-        """Begin a transaction. It is committed when the `with` block ends without an error. See Store."""
         return MemoryTransaction(self._world, self._lock, self._clock)
 
+    @override
     def close(self) -> None:
-        """Close the connections to the database. Here: do nothing, because a store in memory has none. See Store."""
+        # A store in memory has no connections.
+        pass
 
+    @override
     def now(self) -> float:
-        """Return cluster time, outside a transaction. See Store."""
         return self._clock()
 
+    @override
     def read_cluster(self) -> ClusterRow:
-        """Return the row about the cluster, with cluster time. See Store."""
         world = self._world
         return ClusterRow(
             now=self._clock(),
@@ -80,54 +85,50 @@ class MemoryStore(ReadsCosts):
             market_version=world.market.version,
         )
 
+    @override
     def accept_restores(self, restores: int) -> None:
-        """Permit writes only while the number of backups that were restored into the database is `restores`. Here: do
-        nothing, because no backup is restored into a store in memory while it is in use. See Store.
-        """
+        # No backup is restored into a store in memory while it is in use.
+        pass
 
+    @override
     def rules_version(self) -> int:
-        """Return the version of the scheduling rules in force. See Store."""
         return self._world.rules.version
 
+    @override
     def rules_versions(self) -> RulesVersion:
-        """Return the version of the scheduling rules in force and the version of the market. See Store."""
         return RulesVersion(self._world.rules.version, self._world.market.version)
 
+    @override
     def load_market(self) -> StoredMarket:
-        """Return the catalogue of instance types and all prices. See Store."""
         return self._world.market
 
+    @override
     def find_holds(self) -> list[Hold]:
-        """Return every launch back-off (hold), sorted by id, without locking. See Store."""
         return sorted(self._world.holds.values(), key=attrgetter("id"))
 
+    @override
     def load_rules(self) -> StoredRules:
-        """Return the scheduling rules in force. See Store."""
         return self._world.rules
 
+    @override
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` entries in the history of the rules, oldest first; with `version` only the entry of
-        this version. See Store.
-        """
         found = [each for each in self._world.applied if version in {None, each.version}]
         return found[-limit:]
 
+    @override
     def find_principals(self) -> list[StoredPrincipal]:
-        """Return every principal (sender of signed messages), sorted by name, without locking. See Store."""
         return [row for _, row in sorted(self._world.principals.items())]
 
+    @override
     def is_session_ended(self, session: str) -> bool:
-        """Return whether the session with this id was logged out. See Store."""
         return session in self._world.ended_sessions
 
+    @override
     def load_leader_term(self) -> LeaderTerm:
-        """Return the term and holder of the present leadership; term 0 before the first leader. See Store."""
         return self._world.leader_term
 
+    @override
     def read_rows(self) -> Iterator[Row]:
-        """Yield every slot, launch back-off (hold) and account, and every reservation except those that ended over 10
-        minutes ago. See Store.
-        """
         since = self._clock() - RECENT_SECONDS
         yield from [
             row
@@ -135,10 +136,8 @@ class MemoryStore(ReadsCosts):
             if not isinstance(row, Reservation) or row.phase not in ENDED or row.changed_at > since or not is_over(row)
         ]
 
+    @override
     def read_stamps(self) -> Iterator[RowVersion]:
-        """Yield the version of every slot, launch back-off (hold) and account, and of every reservation that has not
-        ended. See Store.
-        """
         rows = list(self._world.present())
         return (
             RowVersion(KINDS[type(row)], row.id, row.version, row.marked_at)
@@ -146,10 +145,8 @@ class MemoryStore(ReadsCosts):
             if not (isinstance(row, Reservation) and is_over(row))
         )
 
+    @override
     def read_versions_since(self, since: float, known: RecentWrites | None = None) -> list[RowVersion]:
-        """Return the versions of all rows that were written at or after `since`, also of ended reservations. Rows whose
-        present version the caller has, as `known` shows, are missing. See Store.
-        """
         found: list[RowVersion] = []
         # The rows that were written last come first, so no older rows are read.
         for (kind, row_id), stamp in reversed(self._world.written.items()):
@@ -165,12 +162,10 @@ class MemoryStore(ReadsCosts):
                 found.append(RowVersion(name, row.id, row.version, row.marked_at, is_ended))
         return found
 
+    @override
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """Return up to `limit` reservations that match all conditions that are not None, in order of submission,
-        without locking. See Store.
-        """
         known = self._world.reservations
         if ids is not None:
             named = (known[row_id] for row_id in set(ids) if row_id in known)
@@ -184,6 +179,7 @@ class MemoryStore(ReadsCosts):
             return nsmallest(limit, known.values(), key=attrgetter("sequence"))
         return found[:limit]
 
+    @override
     def find_slots(
         self,
         *,
@@ -191,50 +187,46 @@ class MemoryStore(ReadsCosts):
         states: Sequence[str] | None = None,
         pools: Sequence[str] | None = None,
     ) -> list[Slot]:
-        """Return the slots that match all conditions that are not None, in any order, without locking. See Store."""
         known = self._world.slots
         rows = known.values() if ids is None else [known[row_id] for row_id in set(ids) if row_id in known]
         found = (row for row in rows if states is None or row.state in states)
         return [row for row in found if pools is None or row.pool in pools]
 
+    @override
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
-        """Return the slots whose `instance_id` is one of `machines`, in any order, without locking. See Store."""
         wanted = set(machines)
         return [row for row in self._world.slots.values() if row.instance_id in wanted]
 
+    @override
     def find_accounts(self) -> list[Account]:
-        """Return every account, deleted (forgotten) ones too, in the order of their ids, without locking. See Store."""
         return sorted(self._world.accounts.values(), key=lambda account: account.id)
 
+    @override
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
-        """Return the stored balances of this account at or after `since`, oldest first. See Store."""
         return sorted(
             (sample for sample in self._world.balances.get(account, {}).values() if sample.at >= since),
             key=lambda sample: sample.at,
         )
 
+    @override
     def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:
-        """Return the booked costs of the hours that begin at or after `since`, the slots with costs that are not booked
-        yet, and cluster time. See ReadsCosts.
-        """
         with self._lock:
             booked = [cost for cost in self._world.costs.values() if cost.hour >= since]
             metered = [slot for slot in self._world.slots.values() if slot.meter is not None]
             return booked, metered, self._clock()
 
+    @override
     def prune_costs(self, before: float) -> int:
-        """Delete the costs of hours that began before `before`. Return the number of deleted rows. See CostLedger."""
         with self._lock:
             return _drop_all(self._world.costs, [key for key in self._world.costs if key[0] < before])
 
+    @override
     def prune_booked_machines(self, before: float) -> int:
-        """Delete the rows about machines without a slot that store, as the end of the booked costs, a time before
-        `before`. Return the number of deleted rows. See CostLedger.
-        """
         with self._lock:
             booked = self._world.booked_machines
             return _drop_all(booked, [name for name, until in booked.items() if until < before])
 
+    @override
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
         """Return the stored price changes of these instance types, sorted by type, zone, market and hour. See
         PriceHistory.
@@ -243,6 +235,7 @@ class MemoryStore(ReadsCosts):
             found = [each for each in self._world.price_changes.values() if each.type in types]
         return sorted(found, key=lambda each: each.key)
 
+    @override
     def prune_price_changes(self, before: float) -> int:
         """Delete the price changes of hours that began before `before`. Return the number of deleted rows. See
         PriceHistory.
@@ -251,17 +244,17 @@ class MemoryStore(ReadsCosts):
             known = self._world.price_changes
             return _drop_all(known, [key for key, each in known.items() if each.hour < before])
 
+    @override
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        """Return up to `limit` messages of the outbox that were last sent before `sent_before`. See Store."""
         due = [row for row in self._world.outgoing.values() if row.sent_at < sent_before]
         return sorted(due, key=lambda row: (row.created_at, row.id))[:limit]
 
+    @override
     def count_phases(self) -> dict[str, int]:
-        """Return the number of reservations in each phase; 0 for a phase without any. See Store."""
         return {phase: len(self._world.phases[phase]) for phase in PHASES}
 
+    @override
     def read_events(self, which: EventFilter) -> list[Event]:
-        """Return the events that match the filter, oldest first. See Store."""
         events = self._world.events
         found = (
             event
@@ -274,6 +267,7 @@ class MemoryStore(ReadsCosts):
         chosen = list(islice(found, which.limit))
         return chosen[::-1] if which.newest else chosen
 
+    @override
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
         """Delete old rows: events and balances from before `events_before`, answers to requests from before
         `requests_before`, and reservations that ended before `ended_before`. Return the number of deleted rows. See

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from typing_extensions import override
+
 from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
+from scheduler.ports.market import MarketWrites
 
 
-class MemoryMarketWrites:
+class MemoryMarketWrites(MarketWrites):
     """The part of a transaction of the memory store that writes instance types and prices. The writes are collected
     until the transaction ends. See MarketWrites.
     """
@@ -13,28 +16,28 @@ class MemoryMarketWrites:
     _market: StoredMarket
     _price_changes: list[PriceChange]
 
+    @override
     def save_types(self, types: Sequence[InstanceType]) -> None:
-        """Insert instance types into the catalogue, or replace the stored types of the same names. See MarketWrites."""
         self._keep_types({**self._market.type_by_name, **{each.name: each for each in types}})
 
+    @override
     def delete_types(self, names: Iterable[str]) -> None:
-        """Delete the instance types with these names from the catalogue. See MarketWrites."""
         gone = set(names)
         self._keep_types({name: each for name, each in self._market.type_by_name.items() if name not in gone})
 
+    @override
     def save_prices(self, prices: Sequence[Price]) -> None:
-        """Insert prices, or replace the stored prices of the same type, zone and market. See MarketWrites."""
         known = self._market
         kept = {each.key: each for each in (*known.prices, *prices)}
         rows = tuple(kept[key] for key in sorted(kept))
         self._market = StoredMarket(version=known.version, types=known.types, prices=rows)
 
+    @override
     def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
-        """Insert price changes, or replace stored ones of the same type, zone, market and hour. See MarketWrites."""
         self._price_changes += changes
 
+    @override
     def count_market_change(self) -> None:
-        """Increase the version of the market by one. See MarketWrites."""
         known = self._market
         self._market = StoredMarket(version=known.version + 1, types=known.types, prices=known.prices)
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import msgspec
+from typing_extensions import override
 
 from scheduler.model.accounts import NOTHING, Account, BalanceSample, Levels, add, find_account
 from scheduler.model.costs import Cost, book
@@ -32,6 +33,7 @@ from scheduler.ports import (
     StoredRules,
     StoreUnavailableError,
 )
+from scheduler.ports.store import Transaction
 from scheduler.store.memory_market import MemoryMarketWrites
 from scheduler.store.shared_rules import LONG_AGO, WholeOrNothing, take_marks
 from scheduler.store.world import Key, World
@@ -39,7 +41,7 @@ from scheduler.store.world import Key, World
 _LOCK_SECONDS = 5.0
 
 
-class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
+class MemoryTransaction(MemoryMarketWrites, WholeOrNothing, Transaction):
     """A transaction of the memory store. It collects its writes, and carries all of them out when the `with` block ends
     without an error.
     """
@@ -76,19 +78,20 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         finally:
             self._lock.release()
 
+    @override
     def now(self) -> float:
-        """Return cluster time at the begin of the transaction; in a simulation, virtual time. See Transaction."""
         return self._now
 
+    @override
     def rules_version(self) -> int:
-        """Return the version of the scheduling rules that was in force when the transaction began. See Transaction."""
         return self._rules.version
 
+    @override
     def take_term(self, holder: str) -> LeaderTerm:
-        """Make the process `holder` the leader: increase the stored leader term by one. See Transaction."""
         self._leader_term = LeaderTerm(self._leader_term.term + 1, holder, self._leader_term.ticked_at)
         return self._leader_term
 
+    @override
     def jump(self, term: int, token: int) -> None:
         """Set the leader term and the highest fencing token to these values after a restore, and count the restore. See
         Transaction.
@@ -96,40 +99,36 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         self._leader_term, self._token = LeaderTerm(term, "", LONG_AGO), token
         self._restores += 1
 
+    @override
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
-        """Store `now` as the time of the last tick of this leader term. Raises DeposedError if another leader has begun
-        a later term. See Transaction.
-        """
         current = self._leader_term
         if (current.term, current.holder) != (leader_term.term, leader_term.holder):
             raise self._lose(DeposedError(f"term {leader_term.term} is over: the present term is {current.term}"))
         self._leader_term = LeaderTerm(leader_term.term, leader_term.holder, now)
 
+    @override
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Lock the reservations with these ids and return them by id, with their leases. See Transaction."""
         return cast("dict[str, Reservation]", self._load(Reservation, ids))
 
+    @override
     def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Lock the slots with these ids and return them by id. See Transaction."""
         return cast("dict[str, Slot]", self._load(Slot, ids))
 
+    @override
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
-        """Lock the launch back-offs (holds) with these ids and return them by id. See Transaction."""
         return cast("dict[str, Hold]", self._load(Hold, ids))
 
+    @override
     def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
-        """Lock the accounts with these ids and return them by id, deleted (forgotten) ones too. See Transaction."""
         return cast("dict[str, Account]", self._load(Account, ids))
 
+    @override
     def load_all_accounts(self) -> list[Account]:
-        """Lock and return every account, deleted (forgotten) ones too, sorted by id. See Transaction."""
         names = {*self._world.accounts, *(key[1] for key in self._rows if key[0] is Account)}
         return list(self.load_accounts(sorted(names)).values())
 
+    @override
     def sum_running(self, now: float) -> dict[str, Levels]:
-        """Return, by account, the worker-seconds by level that the account's running leases have used from their last
-        charge to `now`. See Transaction.
-        """
         accounts = {account.id: account for account in self.load_all_accounts()}
         owners = {owner for held in self._world.occupants.values() for owner in held}
         owners |= {row.id for row in self._rows.values() if isinstance(row, Reservation)}
@@ -141,24 +140,20 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
                 found[account.id] = add(found.get(account.id, NOTHING), used)
         return found
 
+    @override
     def last_sequence(self) -> int:
-        """Return the `sequence` (number in the order of submission) of the newest reservation. See Transaction."""
         return self._sequence
 
+    @override
     def count_pending_of_principal(self, principal: str | None, sender: str | None = None) -> Pending:
-        """Count the pending reservations of this principal (None: of the unsigned requests of the host `sender`), and
-        their instances. See Transaction.
-        """
         return self._count_pending(lambda row: (row.principal, row.sender) == (principal, sender))
 
+    @override
     def count_pending_of_account(self, account: str) -> Pending:
-        """Count the pending reservations of this account, and their instances. See Transaction."""
         return self._count_pending(lambda row: row.request.account == account)
 
+    @override
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None, str | None], Pending]:
-        """Count the reservations whose `sequence` is above `after` and at most `upto`, by principal, account and
-        sender. See Transaction.
-        """
         names = {*self._world.reservations, *(key[1] for key in self._rows if key[0] is Reservation)}
         found: dict[tuple[str | None, str | None, str | None], Pending] = {}
         for row in self.load_reservations(names).values():
@@ -173,10 +168,8 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         rows = [row for row in self.load_reservations(names).values() if row.phase == "pending" and counts(row)]
         return Pending(len(rows), sum(row.instances or 1 for row in rows))
 
+    @override
     def load_leases(self, slots: Iterable[str], without: Container[str] = ()) -> dict[str, list[tuple[str, Lease]]]:
-        """Return the leases on each of these slots (in any epoch) as pairs (reservation id, lease), sorted by
-        reservation id, except those of the reservations in `without`. See Transaction.
-        """
         written = {key[1]: row for key, row in self._rows.items() if key[0] is Reservation}
         found: dict[str, list[tuple[str, Lease]]] = {}
         for slot in slots:
@@ -195,25 +188,23 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
                 there.sort(key=itemgetter(0))
         return found
 
+    @override
     def list_holders(self) -> list[str]:
-        """Return the ids of all reservations with leases or claims, sorted. See Transaction."""
         written = {key[1]: row for key, row in self._rows.items() if key[0] is Reservation}
         held = {owner for owners in self._world.occupants.values() for owner in owners} - written.keys()
         return sorted(held | {name for name, row in written.items() if isinstance(row, Reservation) and row.leases})
 
+    @override
     def load_all_slots(self) -> list[Slot]:
-        """Lock and return every slot. See Transaction."""
         names = dict.fromkeys([*self._world.slots, *(key[1] for key in self._rows if key[0] is Slot)])
         return list(self.load_slots(names).values())
 
+    @override
     def count_active(self, pool: str) -> int:
-        """Return the number of slots of this pool that are neither `empty` nor `error`. See Transaction."""
         return sum(slot.pool == pool and slot.state not in INACTIVE for slot in self.load_all_slots())
 
+    @override
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
-        """Store those of these reservations whose ids are new, in this order. Return these with their `sequence`,
-        `version` 1 and `marked_at`. See Transaction.
-        """
         inserted = []
         for row in rows:
             if self._find((Reservation, row.id)) is not None:
@@ -224,10 +215,8 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
             inserted.append(stored)
         return inserted
 
+    @override
     def save(self, rows: Sequence[Row]) -> list[Row]:
-        """Write `rows`, and return them with their new `version` and `marked_at`. Raises StaleWriteError if one of them
-        has changed since this transaction read it. See Transaction.
-        """
         saved: list[Row] = []
         now, kept, known, replace = self._now, self._rows, self._world.rows, msgspec.structs.replace
         for row in rows:
@@ -240,10 +229,8 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
             saved.append(stored)
         return saved
 
+    @override
     def mark(self, rows: Sequence[Row]) -> list[Row]:
-        """Write only the time marks of `rows` (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`, `sent_at`,
-        `not_before`, `attempts`, `marked_at`), and return the rows as they are stored now. See Transaction.
-        """
         marked = []
         for row in rows:
             current = self._guard(row)
@@ -254,10 +241,8 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
             marked.append(changed)
         return marked
 
+    @override
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
-        """Delete `rows`, and return their tombstones for the view. Raises StaleWriteError if one of them has changed
-        since this transaction read it. See Transaction.
-        """
         gone = []
         for row in rows:
             if self._guard(row) is None:
@@ -267,7 +252,8 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
             self._buried = max(self._buried, row.version + 1)
         return gone
 
-    def next_tokens(self, count: int, likely: int = 0) -> range:  # noqa: ARG002 - tokens in memory cost no statement
+    @override
+    def next_tokens(self, count: int, likely: int = 0) -> range:
         """Return `count` fencing tokens that were never used before, ascending. `likely` has no effect here. See
         Transaction.
         """
@@ -275,71 +261,67 @@ class MemoryTransaction(MemoryMarketWrites, WholeOrNothing):
         self._token += count
         return range(first, first + count)
 
+    @override
     def append_events(self, events: Sequence[Event]) -> None:
-        """Append these events to the stored history, in this order. See Transaction."""
         self._events.extend(events)
 
+    @override
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
-        """Return the stored answers to the requests with these ids, by request id. See Transaction."""
         both = {**self._world.answers, **self._answers} if self._answers else self._world.answers
         return {row_id: both[row_id] for row_id in ids if row_id in both}
 
+    @override
     def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
-        """Store answers to requests. See Transaction."""
         for answered in answers:
             if answered.id in self._answers or answered.id in self._world.answers:
                 raise self._lose(StaleWriteError(f"request {answered.id} has an answer already"))
             self._answers[answered.id] = answered
 
+    @override
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
-        """Insert messages to producers into the outbox, or replace stored ones with the same ids. See Transaction."""
         self._outgoing.update((row.id, row) for row in rows)
 
+    @override
     def delete_outgoing(self, ids: Iterable[str]) -> None:
-        """Delete the messages with these ids from the outbox, because the broker accepted them. See Transaction."""
         self._outgoing.update(dict.fromkeys(ids))
 
+    @override
     def load_principals(self) -> dict[str, StoredPrincipal]:
-        """Lock and return every principal (sender of signed messages), by name. See Transaction."""
         both = {**self._world.principals, **self._principals}
         return {name: row for name, row in sorted(both.items()) if row is not None}
 
+    @override
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
-        """Insert or replace principals, and increase `ClusterRow.principals_version`. See Transaction."""
         self._principals.update((row.name, row) for row in rows)
 
+    @override
     def delete_principals(self, names: Iterable[str]) -> None:
-        """Delete principals, and increase `ClusterRow.principals_version`. See Transaction."""
         self._principals.update(dict.fromkeys(names))
 
+    @override
     def end_session(self, session: str, until: float) -> None:
-        """Store that the session with this id was logged out. See Transaction."""
         self._ended_sessions[session] = until
 
+    @override
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
-        """Store samples of account balances for the history. See Transaction."""
         self._balances.extend(samples)
 
+    @override
     def book(self, costs: Sequence[Cost]) -> None:
-        """Add these costs to the rows of the cost ledger that have the same key. See CostWriter."""
         self._costs += costs
 
+    @override
     def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
-        """Return, for each machine in `born`, the time from which its costs are not booked, and store that they are
-        booked until now. `born`: machine -> the result if nothing is booked for this machine. See CostWriter.
-        """
         found = {name: self._booked.get(name, self._world.booked_machines.get(name, at)) for name, at in born.items()}
         self._booked |= {name: max(at, self._now) for name, at in found.items()}
         return found
 
+    @override
     def load_rules(self) -> StoredRules:
-        """Return the scheduling rules in force, or those that this transaction has stored. See Transaction."""
         return self._rules
 
+    @override
     def save_rules(self, document: Mapping[str, Any], version: int, images: Mapping[str, str] | None = None) -> int:
-        """Store this document as the rules in force, and return their new version. Raises StaleWriteError if the
-        version in force is not `version`. See Transaction.
-        """
         if version != self._rules.version:
             raise self._lose(StaleWriteError(f"the rules have version {self._rules.version}, not {version}"))
         stored, found = dict(document), dict(images or {})

@@ -39,6 +39,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.types import TypeEngine
+from typing_extensions import override
 
 from leasehold.common.database_urls import POOLING
 from scheduler.model.validation import fault
@@ -51,7 +52,7 @@ from scheduler.ports import (
     StoreUnavailableError,
 )
 from scheduler.store.cluster import read_stored, select_cluster
-from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, take_columns
+from scheduler.store.dialect import Bulk, Dialect, Field, Merge, StoreConnection, take_columns
 from scheduler.store.reference_clock import ReferenceClock
 from scheduler.store.schema import SchemaError
 
@@ -133,7 +134,7 @@ column.
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 
-class PostgresDialect:
+class PostgresDialect(Dialect):
     """The Dialect for one database on a PostgreSQL server. `clock`: for tests, cluster time in place of the server's
     clock. `migrates`: statements have no time limit, because a migration may take long.
     """
@@ -156,6 +157,7 @@ class PostgresDialect:
         self._clock = clock
         self._reference = ReferenceClock(_CLUSTER)
 
+    @override
     def create_engine(self) -> Engine:
         """Return a new SQLAlchemy engine for this process. Raises StoreUnavailableError if psycopg is not installed."""
         try:
@@ -175,8 +177,8 @@ class PostgresDialect:
         self._connector.watch(engine)
         return engine
 
+    @override
     def begin(self, engine: Engine, *, writes: bool) -> StoreConnection:
-        """Return a connection of this engine with a new transaction. See Dialect."""
         connection = engine.connect().execution_options(**self.options(writes=writes))
         try:
             connection.begin()
@@ -185,87 +187,81 @@ class PostgresDialect:
             raise
         return connection
 
+    @override
     def dispose(self, engine: Engine) -> None:
-        """Close all connections of this engine that have no transaction. See Dialect."""
         engine.dispose()
 
+    @override
     def options(self, *, writes: bool) -> Mapping[str, Any]:
-        """Return the SQLAlchemy execution options for a connection that is used for one transaction. See Dialect."""
         return {} if writes else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
-    def given(self, fields: Sequence[Field], shared: Sequence[int] = ()) -> FromClause:  # noqa: ARG002 - none is shared
-        """Return an SQL table expression with these columns, whose rows are the structs that are passed with
-        `bind_rows`. Nested values are JSON text. See Dialect.
-        """
+    @override
+    def given(self, fields: Sequence[Field], shared: Sequence[int] = ()) -> FromClause:
         arrays = [_array(_bound(each), _type_of(each)) for each, _ in fields]
         columns = [column(each.name, _type_of(each)) for each, _ in fields]
         return func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
 
+    @override
     def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
-        """Return ((), parameters): the bind parameters that pass `rows` (structs) to `bulk.statement()`. The first part
-        is always empty, because here no value is passed once for all rows. See Dialect.
-        """
         columns = zip(bulk.fields, take_columns(bulk.fields, rows), strict=True)
         return (), {_bound(each): _write_array(values, _find_writer(each)) for (each, _), values in columns}
 
+    @override
     def ids(self) -> Select[tuple[str]]:
         """Return an SQL select that yields the ids passed with `bind_ids`, one in each row, for `IN (...)`. See
         Dialect.
         """
         return select(func.unnest(_array("ids", Text())))
 
+    @override
     def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
-        """Return the bind parameters that pass `ids` to a statement that was built with `ids()`. See Dialect."""
         return {"ids": _write_array(ids, _quote)}
 
+    @override
     def gather(self, column: Column[Any]) -> ColumnElement[str]:
-        """Return an SQL aggregate: the JSON text of an array of all values of `column`. See Dialect."""
         return cast(func.json_agg(column), Text)
 
+    @override
     def upsert(self, table: Table, given: FromClause, merge: Merge) -> Insert:
-        """Return a statement that inserts the rows of `given` into `table`, or merges them with the rows that have the
-        same primary key. See Dialect.
-        """
         columns = [table.c[each.name] for each in given.c]
         statement = insert(table).from_select(columns, select(given))
         merged = {each.name: merge(each, statement.excluded[each.name]) for each in columns if not each.primary_key}
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=merged)
 
+    @override
     def prepare_clock(self, engine: Engine) -> None:
-        """Make sure that the database has a base from which cluster time is computed. Here: do nothing, because a
-        PostgreSQL server has a clock of its own. See Dialect.
-        """
+        # A PostgreSQL server has a clock of its own.
+        pass
 
+    @override
     def read_cluster(self, connection: StoreConnection) -> ClusterRow:
-        """Return the row about the cluster with cluster time, by one statement. See Dialect."""
         if self._clock is None:
             return self._reference.read(known_as("Connection", connection))
         stored = read_stored(connection, _CLUSTER)
         return stored.at(self._clock(), stored.clock_offset)
 
+    @override
     def queue_for_events(self, connection: StoreConnection) -> None:
-        """Wait until no other open transaction has numbered events, so that event numbers are committed in ascending
-        order. See Dialect.
-        """
         connection.execute(_ADVISORY, {"key": _EVENTS_LOCK})
 
+    @override
     def queue_for_migration(self, connection: Connection) -> None:
-        """Wait until no other process migrates the database. See Dialect."""
         connection.execute(_ADVISORY, {"key": _MIGRATION_LOCK})
 
+    @override
     def check_primary(self, connection: Connection) -> None:
-        """Check that the server is no standby. Raises StandbyError if it is one. See Dialect."""
         if not self._wants_standby and connection.execute(_IN_RECOVERY).scalar_one():
             raise StandbyError(f"{self._shown}: {_STANDBY}")
 
-    def check_direct(self, connection: Connection) -> None:  # noqa: ARG002 - it has shown whether there is a pooler
-        """Check that no pooler is between this process and the server. See Dialect."""
+    @override
+    def check_direct(self, connection: Connection) -> None:
         if self._connector is not None and self._connector.is_pooled:
             raise StoreUnavailableError(
                 f"{self._shown}: a pooler is between this host and the server: let LEASEHOLD_DATABASE__URL name the"
                 " server itself for this command"
             )
 
+    @override
     def check_text(self, connection: Connection) -> None:
         """Check that the encoding of the database can store every text. Raises StoreUnavailableError if it cannot. See
         Dialect.
@@ -277,10 +273,8 @@ class PostgresDialect:
                 " create it again with `ENCODING 'UTF8' TEMPLATE template0`"
             )
 
+    @override
     def explain(self, error: Exception) -> Exception:
-        """Return the error of the Store port that stands for a database driver's error. Its message is one line without
-        passwords. See Dialect.
-        """
         state = _state_of(error)
         if state == _UNIQUE:
             return StaleWriteError("a row exists already: another transaction inserted it")

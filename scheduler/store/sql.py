@@ -19,6 +19,7 @@ from sqlalchemy import (
     select,
     tuple_,
 )
+from typing_extensions import override
 
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.costs import Cost
@@ -42,6 +43,7 @@ from scheduler.ports import (
     StoredRules,
     StoreUnavailableError,
 )
+from scheduler.ports.store import Store
 from scheduler.store import sql_ledger, tables
 from scheduler.store.cost_reading import ReadsCosts
 from scheduler.store.dialect import Dialect
@@ -109,7 +111,7 @@ _DUE = (
 )
 
 
-class SqlStore(ReadsCosts):
+class SqlStore(ReadsCosts, Store):
     """The Store port on the database of `dialect`. Each process has connections of its own, which open on first use."""
 
     def __init__(self, dialect: Dialect) -> None:
@@ -133,15 +135,15 @@ class SqlStore(ReadsCosts):
             engine = self._engines.setdefault(process, self._dialect.create_engine())
         return engine
 
+    @override
     def close(self) -> None:
-        """Close all database connections of this process. See Store."""
         engine = self._engines.pop(os.getpid(), None)
         if engine is not None:
             self._dialect.dispose(engine)
 
     @contextmanager
+    @override
     def transaction(self) -> Iterator[SqlTransaction]:
-        """Begin a transaction. It is committed when the `with` block ends without an error. See Store."""
         with open_session(self.engine, self._dialect, writes=True) as session:
             began = monotonic()
             cluster = self._seen.read_to_write(session)
@@ -154,50 +156,46 @@ class SqlStore(ReadsCosts):
                     f"a transaction took {seconds:.0f} seconds, which is too long: it was not committed"
                 )
 
+    @override
     def now(self) -> float:
-        """Return cluster time, outside a transaction. See Store."""
         return self.read_cluster().now
 
+    @override
     def read_cluster(self) -> ClusterRow:
-        """Return the row about the cluster; its field `now` is cluster time. See Store."""
         with self._reading() as session:
             return self._seen.read(session)
 
+    @override
     def accept_restores(self, restores: int) -> None:
-        """Permit transactions while the database has this number of restores (`ClusterRow.restores`, how often a backup
-        was restored). If the number changes, `transaction` raises DatabaseWentBackError. See Store.
-        """
         self._seen.accept_restores(restores)
 
+    @override
     def rules_version(self) -> int:
-        """Return the version of the scheduling rules in force. See Store."""
         with self._reading() as session:
             return read_rules_version(session)
 
+    @override
     def rules_versions(self) -> RulesVersion:
-        """Return the version of the scheduling rules in force and the version of the market. See Store."""
         with self._reading() as session:
             return read_rules_versions(session)
 
+    @override
     def load_market(self) -> StoredMarket:
-        """Return the catalogue of instance types and all prices, of one moment. See Store."""
         with self._reading() as session:
             return read_market(session)
 
+    @override
     def find_holds(self) -> list[Hold]:
-        """Return every launch back-off (hold), sorted by id, without locking. See Store."""
         with self._reading() as session:
             return read_holds(session)
 
+    @override
     def load_rules(self) -> StoredRules:
-        """Return the scheduling rules in force. See Store."""
         with self._reading() as session:
             return self._rules.load(session)
 
+    @override
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
-        """Return the newest `limit` entries in the history of the rules, oldest first; with `version` only the entry of
-        this version. See Store.
-        """
         with self._reading() as session:
             found = select(_RULES.version, _RULES.applied_at, _RULES.document, _RULES.images)
             if version is not None:
@@ -208,25 +206,23 @@ class SqlStore(ReadsCosts):
                 for number, at, text, images in reversed(newest)
             ]
 
+    @override
     def find_principals(self) -> list[StoredPrincipal]:
-        """Return every principal (sender of signed messages), sorted by name, without locking. See Store."""
         with self._reading() as session:
             return read_principals(session)
 
+    @override
     def is_session_ended(self, session: str) -> bool:
-        """Return whether the session with this id was logged out. See Store."""
         with self._reading() as found:
             return bool(found.fetch(FIND_SESSION, session=session))
 
+    @override
     def load_leader_term(self) -> LeaderTerm:
-        """Return the term and holder of the present leadership; term 0 before the first leader. See Store."""
         with self._reading() as session:
             return load_leader_term(session)
 
+    @override
     def read_rows(self) -> Iterator[Row]:
-        """Yield every slot, launch back-off (hold) and account, and every reservation except those that ended over 10
-        minutes ago. See Store.
-        """
         with self._reading() as session:
             ended_after = session.read_cluster().now - RECENT_SECONDS
             for chunk in session.stream(_ALL_SLOTS):
@@ -238,26 +234,20 @@ class SqlStore(ReadsCosts):
             for chunk in session.stream(_RECENT, ended_after=ended_after):
                 yield from read_reservations(session, self._statements, chunk)
 
+    @override
     def read_stamps(self) -> Iterator[RowVersion]:
-        """Yield the version of every slot, launch back-off (hold) and account, and of every reservation that has not
-        ended. See Store.
-        """
         with self._reading() as session:
             yield from self._versions.read_live(session)
 
+    @override
     def read_versions_since(self, since: float, known: RecentWrites | None = None) -> list[RowVersion]:
-        """Return the versions of all rows that were written at or after `since`, also of ended reservations. Rows whose
-        present version the caller has, as `known` shows, may be missing. See Store.
-        """
         with self._reading() as session:
             return list(self._versions.read_since(session, since, known))
 
+    @override
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
     ) -> list[Reservation]:
-        """Return up to `limit` reservations that match all conditions that are not None, in order of submission,
-        without locking. See Store.
-        """
         with self._reading() as session:
             if ids is not None:
                 found = sorted(session.fetch_for(self._statements.reservations.find, ids), key=_SEQUENCE_OF)
@@ -270,6 +260,7 @@ class SqlStore(ReadsCosts):
                 rows = list(session.fetch(_SUBMITTED, limit=limit))
             return read_reservations(session, self._statements, rows[:limit])
 
+    @override
     def find_slots(
         self,
         *,
@@ -277,7 +268,6 @@ class SqlStore(ReadsCosts):
         states: Sequence[str] | None = None,
         pools: Sequence[str] | None = None,
     ) -> list[Slot]:
-        """Return the slots that match all conditions that are not None, in any order, without locking. See Store."""
         wanted = {"state": states, "pool": pools}
         given = {name: list(values) for name, values in wanted.items() if values is not None}
         with self._reading() as session:
@@ -287,42 +277,39 @@ class SqlStore(ReadsCosts):
             rows = SLOTS.read_all([*session.fetch_for(self._statements.slots.find, ids)])
             return [row for row in rows if all(getattr(row, name) in given[name] for name in given)]
 
+    @override
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
-        """Return the slots whose `instance_id` is one of `machines`, in any order, without locking. See Store."""
         with self._reading() as session:
             return SLOTS.read_all(list(session.fetch_for(self._statements.slots.find_by_machine, machines)))
 
+    @override
     def find_accounts(self) -> list[Account]:
-        """Return every account, deleted (forgotten) ones too, in the order of their ids, without locking. See Store."""
         with self._reading() as session:
             return ACCOUNTS.read_all(session.fetch(_ALL_ACCOUNTS.order_by(tables.accounts.c.id)))
 
+    @override
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
-        """Return the stored balances of this account at or after `since`, oldest first. See Store."""
         with self._reading() as session:
             return BALANCES.read_all(session.fetch(_BALANCES, of_account=account, since=since))
 
+    @override
     def load_costs(self, since: float) -> tuple[list[Cost], list[Slot], float]:
-        """Return the booked costs of the hours that begin at or after `since`, the slots with costs that are not booked
-        yet, and cluster time. See ReadsCosts.
-        """
         with self._reading() as session:
             now = session.read_cluster().now
             booked = sql_ledger.COSTS.read_all(session.fetch(sql_ledger.SINCE, since=since))
             return booked, SLOTS.read_all(session.fetch(_METERED)), now
 
+    @override
     def prune_costs(self, before: float) -> int:
-        """Delete the costs of hours that began before `before`. Return the number of deleted rows. See CostLedger."""
         with self._writing() as session:
             return session.change(sql_ledger.prune_costs(before))
 
+    @override
     def prune_booked_machines(self, before: float) -> int:
-        """Delete the stored booking times that are before `before`. A booking time is the time until which the costs of
-        a machine without a slot are booked. Return the number of deleted rows. See CostLedger.
-        """
         with self._writing() as session:
             return session.change(sql_ledger.prune_booked_machines(before))
 
+    @override
     def read_price_changes(self, types: Sequence[str]) -> list[PriceChange]:
         """Return the stored price changes of these instance types, sorted by type, zone, market and hour. See
         PriceHistory.
@@ -330,6 +317,7 @@ class SqlStore(ReadsCosts):
         with self._reading() as session:
             return read_price_changes(session, types)
 
+    @override
     def prune_price_changes(self, before: float) -> int:
         """Delete the price changes of hours that began before `before`. Return the number of deleted rows. See
         PriceHistory.
@@ -337,19 +325,19 @@ class SqlStore(ReadsCosts):
         with self._writing() as session:
             return prune_price_changes(session, before)
 
+    @override
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
-        """Return up to `limit` messages of the outbox that were last sent before `sent_before`. See Store."""
         with self._reading() as session:
             return OUTGOING.read_all(session.fetch(_DUE, sent_before=sent_before, limit=limit))
 
+    @override
     def count_phases(self) -> dict[str, int]:
-        """Return the number of reservations in each phase; 0 for a phase without any. See Store."""
         with self._reading() as session:
             counted = dict(tuple(row) for row in session.fetch(_PHASES))
             return {phase: counted.get(phase, 0) for phase in PHASES}
 
+    @override
     def read_events(self, which: EventFilter) -> list[Event]:
-        """Return the events that match the filter, oldest first. See Store."""
         wanted = {"reservation": which.reservation, "slot": which.slot, "name": which.name}
         same = [_EVENT[name] == value for name, value in wanted.items() if value is not None]
         order = _EVENT.number.desc() if which.newest else _EVENT.number
@@ -358,6 +346,7 @@ class SqlStore(ReadsCosts):
             found = EVENTS.read_all(session.fetch(chosen))
             return found[::-1] if which.newest else found
 
+    @override
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
         """Delete old rows: events and balances from before `events_before`, answers to requests from before
         `requests_before`, and reservations that ended before `ended_before`. Return the number of deleted rows. See

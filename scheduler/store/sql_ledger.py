@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Column, ColumnElement, Executable, Select, bindparam, case, delete, select
+from typing_extensions import override
 
 from scheduler.model.costs import BookedMachine, Cost, add_costs
+from scheduler.ports.ledger import CostWriter
 from scheduler.store.cost_tables import booked_machines, costs
 from scheduler.store.dialect import Bulk, Dialect
 from scheduler.store.session import Session, cut
@@ -57,7 +59,7 @@ def _advance(column: Column[Any], given: ColumnElement[Any]) -> ColumnElement[An
     return until if column is booked_machines.c.since else case((given > until, given), else_=until)
 
 
-class SqlLedgerWrites:
+class SqlLedgerWrites(CostWriter):
     """The part of a SqlTransaction that writes into the cost ledger. See CostWriter."""
 
     _session: Session
@@ -65,17 +67,15 @@ class SqlLedgerWrites:
     _now: float
     _costs: list[Cost]
 
+    @override
     def book(self, costs: Sequence[Cost]) -> None:
         """Add these costs to the rows of the cost ledger that have the same key, at the end of the transaction. See
         CostWriter.
         """
         self._costs += costs
 
+    @override
     def take_unbooked(self, born: Mapping[str, float]) -> dict[str, float]:
-        """Return machine -> the time until which its costs were booked, for each machine in `born`. Store that the
-        costs of these machines are now booked until the present time. `born`: machine -> the time at which its costs
-        begin. This time is returned if no costs of the machine were booked. See CostWriter.
-        """
         rows = [BookedMachine(name, born[name], max(born[name], self._now)) for name in sorted(born)]
         bulk, bind = self._ledger.advance, self._session.dialect.bind_rows
         found: dict[str, float] = {}

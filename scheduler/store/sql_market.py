@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from sqlalchemy import Delete, delete, func, select
+from typing_extensions import override
 
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.market import InstanceType, Price, PriceChange, StoredMarket
-from scheduler.ports.market import RulesVersion
+from scheduler.ports.market import MarketWrites, RulesVersion
 from scheduler.store import fixed, market_tables, tables
 from scheduler.store.dialect import Dialect
 from scheduler.store.session import Session
@@ -59,32 +60,32 @@ def read_holds(session: Session) -> list[Hold]:
     return HOLDS.read_all(session.fetch(_HOLDS))
 
 
-class SqlMarketWrites:
+class SqlMarketWrites(MarketWrites):
     """The part of a SqlTransaction that writes instance types and prices. See MarketWrites."""
 
     _session: Session
 
+    @override
     def save_types(self, types: Sequence[InstanceType]) -> None:
-        """Insert instance types into the catalogue, or replace the stored types of the same names. See MarketWrites."""
         by_name = {each.name: each for each in types}
         self._session.write(INSTANCE_TYPES.put(self._session.dialect), [by_name[name] for name in sorted(by_name)])
 
+    @override
     def delete_types(self, names: Iterable[str]) -> None:
-        """Delete the instance types with these names from the catalogue. See MarketWrites."""
         self._session.change_for(_delete_types(self._session.dialect), names)
 
+    @override
     def save_prices(self, prices: Sequence[Price]) -> None:
-        """Insert prices, or replace the stored prices of the same type, zone and market. See MarketWrites."""
         by_key = {price.key: price for price in prices}
         self._session.write(PRICES.put(self._session.dialect), [by_key[key] for key in sorted(by_key)])
 
+    @override
     def save_price_changes(self, changes: Sequence[PriceChange]) -> None:
-        """Insert price changes, or replace stored ones of the same type, zone, market and hour. See MarketWrites."""
         by_key = {each.key: each for each in changes}
         self._session.write(CHANGES.put(self._session.dialect), [by_key[key] for key in sorted(by_key)])
 
+    @override
     def count_market_change(self) -> None:
-        """Increase the version of the market by one. See MarketWrites."""
         self._session.fetch(fixed.COUNT, counter=COUNTER, count=1)
 
 

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Executable
+from typing_extensions import override
 
 from scheduler.model.accounts import Account, BalanceSample, Levels, at_level
 from scheduler.model.accounts import add as add_levels
@@ -26,6 +27,7 @@ from scheduler.ports import (
     StoredPrincipal,
     StoredRules,
 )
+from scheduler.ports.store import Transaction
 from scheduler.store import fixed
 from scheduler.store.dialect import Bulk
 from scheduler.store.lease_rows import LeaseRows, lay_out_leases
@@ -46,7 +48,7 @@ MOST_TOKENS: Final = 1000
 """The most fencing tokens that one statement reserves, unless a call of `next_tokens` asks for more."""
 
 
-class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
+class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing, Transaction):
     """One transaction of a SqlStore. It is usable until the `with` block of `SqlStore.transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, cluster: ClusterRow) -> None:
@@ -76,35 +78,35 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
             self._session.queue_for_events()  # promise: event-order
             self._session.write(self._statements.append_events, self._events)
 
+    @override
     def now(self) -> float:
-        """Return cluster time at the begin of the transaction. See Transaction."""
         return self._now
 
+    @override
     def rules_version(self) -> int:
-        """Return the version of the rules in force when the transaction began, or at `note_tick`. See Transaction."""
         return self._rules_version
 
+    @override
     def take_term(self, holder: str) -> LeaderTerm:
-        """Make the process `holder` the leader: increase the stored leader term by one. See Transaction."""
         (row,) = self._session.fetch(fixed.TAKE_TERM, me=holder)
         return LeaderTerm(*row)
 
+    @override
     def jump(self, term: int, token: int) -> None:
-        """Set leader term and highest fencing token to these values, and count a restore. See Transaction."""
         self._session.change(fixed.JUMP_TERM, to=term, long_ago=LONG_AGO)
         self._session.change(fixed.JUMP_TOKEN, to=token)
         self._session.change(fixed.COUNT_RESTORE)
 
+    @override
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
-        """Lock the row of the leader term and store `now` as the time of the term's last tick. See Transaction."""
         if self._session.change(fixed.NOTE_TICK, my_term=leader_term.term, me=leader_term.holder, now=now) != 1:
             raise self._lose(DeposedError(f"term {leader_term.term} is over"))
         if not self._session.dialect.has_one_writer:
             # Rules may have been stored since the begin, and cannot be from now on: see `load_rules`.
             self._rules_version = read_rules_version(self._session)
 
+    @override
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Lock the reservations with these ids and return them by id, with their leases. See Transaction."""
         rows = list(self._session.fetch_for(self._statements.reservations.load, ids))
         last: dict[str, int] = {}
         found = {row.id: row for row in read_reservations(self._session, self._statements, rows, last)}
@@ -112,54 +114,50 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         self._locked |= found
         return found
 
+    @override
     def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Lock the slots with these ids and return them by id. See Transaction."""
         return {row.id: row for row in SLOTS.read_all([*self._session.fetch_for(self._statements.slots.load, ids)])}
 
+    @override
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
-        """Lock the launch back-offs (holds) with these ids and return them by id. See Transaction."""
         return {row.id: row for row in map(HOLDS.read, self._session.fetch_for(self._statements.holds.load, ids))}
 
+    @override
     def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
-        """Lock the accounts with these ids and return them by id, deleted (forgotten) ones too. See Transaction."""
         rows = self._session.fetch_for(self._statements.accounts.load, ids)
         return {row.id: row for row in map(ACCOUNTS.read, rows)}
 
+    @override
     def load_all_accounts(self) -> list[Account]:
-        """Lock and return every account, deleted (forgotten) ones too, sorted by id. See Transaction."""
         return ACCOUNTS.read_all(self._session.fetch(fixed.ALL_ACCOUNTS))
 
+    @override
     def sum_running(self, now: float) -> dict[str, Levels]:
-        """Return, by account, the worker-seconds by level that the account's running leases have used from their last
-        charge to `now`. See Transaction.
-        """
         found: dict[str, Levels] = {}
         for account, level, used in self._session.fetch(fixed.RUNNING, now=now):
             sums = at_level(level, used)
             found[account] = add_levels(found[account], sums) if account in found else sums
         return found
 
+    @override
     def last_sequence(self) -> int:
-        """Return the `sequence` (number in the order of submission) of the newest reservation. See Transaction."""
         self._has_sequence = True
         return self._count("sequence", 0).start - 1
 
+    @override
     def count_pending_of_principal(self, principal: str | None, sender: str | None = None) -> Pending:
-        """Count the pending reservations of this principal (None: of the unsigned requests of the host `sender`), and
-        their instances. See Transaction.
-        """
         if principal is None:
             if sender is not None:
                 return self._count_pending(fixed.PENDING_OF_SENDER, name=sender)
             return self._count_pending(fixed.PENDING_UNSIGNED)
         return self._count_pending(fixed.PENDING_OF_PRINCIPAL, name=principal)
 
+    @override
     def count_pending_of_account(self, account: str) -> Pending:
-        """Count the pending reservations of this account, and their instances. See Transaction."""
         return self._count_pending(fixed.PENDING_OF_ACCOUNT, name=account)
 
+    @override
     def count_inserted(self, after: int, upto: int) -> dict[tuple[str | None, str | None, str | None], Pending]:
-        """Count, by principal, account and sender, the rows with after < `sequence` <= upto. See Transaction."""
         found = self._session.fetch(fixed.INSERTED, after=after, upto=upto)
         return {
             (principal, account, sender): Pending(int(count), int(most))
@@ -170,10 +168,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         ((count, instances),) = self._session.fetch(statement, **values)
         return Pending(int(count), int(instances))
 
+    @override
     def load_leases(self, slots: Iterable[str], without: Container[str] = ()) -> dict[str, list[tuple[str, Lease]]]:
-        """Return the leases on each of these slots (in any epoch) as pairs (reservation id, lease), sorted by
-        reservation id, except those of the reservations in `without`. See Transaction.
-        """
         found: dict[str, list[tuple[str, Lease]]] = {slot: [] for slot in slots}
         fetched = self._session.fetch_for(self._statements.leases.on_slots, found)
         rows = [row for row in fetched if row[-1] not in without]
@@ -181,23 +177,21 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
             found[lease.slot].append((row[-1], lease))
         return found
 
+    @override
     def list_holders(self) -> list[str]:
-        """Return the ids of all reservations with leases or claims, sorted. See Transaction."""
         return [str(row[0]) for row in self._session.fetch(fixed.HOLDERS)]
 
+    @override
     def load_all_slots(self) -> list[Slot]:
-        """Lock and return every slot. See Transaction."""
         return SLOTS.read_all(self._session.fetch(fixed.ALL_SLOTS))
 
+    @override
     def count_active(self, pool: str) -> int:
-        """Return the number of slots of this pool that are neither `empty` nor `error`. See Transaction."""
         ((count,),) = self._session.fetch(fixed.ACTIVE, of_pool=pool)
         return int(count)
 
+    @override
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
-        """Store the reservations in `rows` whose ids are not stored yet, in this order. Return the newly stored ones
-        with their `sequence`, `version` 1 and `marked_at`. See Transaction.
-        """
         # Lock the counter before reading known ids: no other transaction can insert until this one ends.
         if not self._has_sequence:
             self.last_sequence()
@@ -218,10 +212,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         self._leases.write(stored, self._write, are_new=True)
         return stored
 
+    @override
     def save(self, rows: Sequence[Row]) -> list[Row]:
-        """Write `rows`, and return them with their new `version` and `marked_at`. Raises StaleWriteError if one of them
-        has changed since this transaction read it. See Transaction.
-        """
         first = 1
         if any(row.version == 0 for row in rows):
             # A new row gets a higher version than any deleted row, because the view keeps tombstones.
@@ -244,10 +236,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
                 self._write(statements.update, [row for row in alike if (kind, row.id) not in new])
         return stored
 
+    @override
     def mark(self, rows: Sequence[Row]) -> list[Row]:
-        """Write only the time marks of `rows` (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`, `sent_at`,
-        `not_before`, `attempts`, `marked_at`), and return the rows as they are stored now. See Transaction.
-        """
         current = {kind: self._find_stored(kind, [row.id for row in alike]) for kind, alike in _by_kind(rows).items()}
         marked = []
         for row in rows:
@@ -263,10 +253,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         )
         return marked
 
+    @override
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
-        """Delete `rows`, and return their tombstones for the view. Raises StaleWriteError if one of them has changed
-        since this transaction read it. See Transaction.
-        """
         gone = [Gone(KINDS[type(row)], row.id, row.version + 1) for row in rows]
         if gone:
             # Lock this before the rows are deleted: a transaction that inserts one of the ids again waits here, and
@@ -281,8 +269,8 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
             self._locked.pop(name, None)
         return gone
 
+    @override
     def next_tokens(self, count: int, likely: int = 0) -> range:
-        """Return `count` fencing tokens that were never used before, ascending. See Transaction."""
         if self._last_token - self._token < count:
             # Speed: each further statement reserves ten times as many tokens. Those that are left over are not used.
             reserved = self._count("token", max(count, self._block, min(likely, MOST_TOKENS)))
@@ -291,62 +279,60 @@ class SqlTransaction(SqlLedgerWrites, SqlMarketWrites, WholeOrNothing):
         self._token += count
         return range(self._token - count + 1, self._token + 1)
 
+    @override
     def append_events(self, events: Sequence[Event]) -> None:
-        """Append these events to the stored history, in this order. See Transaction."""
         self._events += events
 
+    @override
     def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
-        """Return the stored answers to the requests with these ids, by request id. See Transaction."""
         return {row.id: row for row in map(ANSWERS.read, self._session.fetch_for(self._statements.find_answers, ids))}
 
+    @override
     def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
-        """Store answers to requests. See Transaction."""
         self._write(self._statements.insert_answers, answers)
 
+    @override
     def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
-        """Insert messages to producers into the outbox, or replace stored ones with the same ids. See Transaction."""
         by_id = {row.id: row for row in rows}
         self._session.write(self._statements.put_outgoing, [by_id[key] for key in sorted(by_id)])
 
+    @override
     def delete_outgoing(self, ids: Iterable[str]) -> None:
-        """Delete the messages with these ids from the outbox, because the broker accepted them. See Transaction."""
         self._session.change_for(self._statements.delete_outgoing, ids)
 
+    @override
     def load_principals(self) -> dict[str, StoredPrincipal]:
-        """Lock and return every principal (sender of signed messages), by name. See Transaction."""
         self._session.fetch(fixed.LOCK_PRINCIPALS)
         return {row.name: row for row in read_principals(self._session)}
 
+    @override
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
-        """Insert or replace principals, and increase `ClusterRow.principals_version`. See Transaction."""
         self._session.change(fixed.CHANGE_PRINCIPALS)
         self._session.write(self._statements.put_principals, rows)
 
+    @override
     def delete_principals(self, names: Iterable[str]) -> None:
-        """Delete principals, and increase `ClusterRow.principals_version`. See Transaction."""
         self._session.change(fixed.CHANGE_PRINCIPALS)
         self._session.change_for(self._statements.delete_principals, names)
 
+    @override
     def end_session(self, session: str, until: float) -> None:
-        """Store that the session with this id was logged out. See Transaction."""
         self._session.change(fixed.FORGET_SESSIONS, now=self.now())
         if not self._session.fetch(fixed.FIND_SESSION, session=session):
             self._session.change(fixed.END_SESSION, id=session, until=until)
 
+    @override
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
-        """Store samples of account balances for the history. See Transaction."""
         by_key = {(sample.account, sample.at): sample for sample in samples}
         self._session.write(self._statements.put_balances, [by_key[key] for key in sorted(by_key)])
 
+    @override
     def load_rules(self) -> StoredRules:
-        """Lock the row of the leader term, and return the scheduling rules in force. See Transaction."""
         self._session.fetch(fixed.LOCK_LEADER)
         return self._rules.load(self._session)
 
+    @override
     def save_rules(self, document: Mapping[str, Any], version: int, images: Mapping[str, str] | None = None) -> int:
-        """Store this document as the rules in force, and return their new version. Raises StaleWriteError if the
-        version in force is not `version`. See Transaction.
-        """
         read_rules(dict(document))
         current = read_rules_version(self._session)
         if current != version:

@@ -32,11 +32,12 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.exc import SQLAlchemyError
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+from typing_extensions import override
 
 from scheduler.ports import ClusterRow, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.boot_clock import SELECT, BootClock
 from scheduler.store.cluster import read_stored
-from scheduler.store.dialect import Bulk, Field, Merge, StoreConnection, are_alike, take_columns
+from scheduler.store.dialect import Bulk, Dialect, Field, Merge, StoreConnection, are_alike, take_columns
 from scheduler.store.schema import SchemaError
 from scheduler.store.sqlite_connection import SqliteConnections
 
@@ -78,7 +79,7 @@ _CAUSES: Final = (
 )
 
 
-class SqliteDialect:
+class SqliteDialect(Dialect):
     """The Dialect for one SQLite database file. `clock`: for tests, cluster time in place of the boot clock
     (boot_clock.py).
 
@@ -100,36 +101,33 @@ class SqliteDialect:
     process that is stopped within a transaction keeps the write lock, so no other process can write before its commit.
     """
 
+    @override
     def create_engine(self) -> Engine:
-        """Return a new SQLAlchemy engine for this process. See Dialect."""
         return create_engine(
             f"sqlite+{_DRIVER}://", creator=self._connect, poolclass=QueuePool, pool_size=5, max_overflow=50
         )
 
+    @override
     def begin(self, engine: Engine, *, writes: bool) -> StoreConnection:
-        """Return a connection of this engine with a new transaction. See Dialect."""
         connections = self._connections.get(engine)
         if connections is None:
             connections = self._connections.setdefault(engine, SqliteConnections(engine))
         return connections.begin(writes=writes)
 
+    @override
     def dispose(self, engine: Engine) -> None:
-        """Close all connections of this engine that have no transaction. See Dialect."""
         if (connections := self._connections.pop(engine, None)) is not None:
             connections.dispose()
         engine.dispose()
 
+    @override
     def options(self, *, writes: bool) -> Mapping[str, Any]:
-        """Return the SQLAlchemy execution options for a connection that is used for one transaction. See Dialect."""
         return {_WRITES: writes}
 
+    @override
     def given(self, fields: Sequence[Field], shared: Sequence[int] = ()) -> FromClause:
-        """Return an SQL table expression with the columns of `fields`, whose rows are the structs that are passed with
-        `bind_rows`. Nested values are JSON text. See Dialect.
-
-        Speed: taking values from the JSON text of each row costs more than writing the row. So SQLite takes the values
-        that all rows have in common only once.
-        """
+        # Speed: taking values from the JSON text of each row costs more than writing the row. So SQLite takes
+        # the values that all rows have in common only once.
         items = func.json_each(bindparam("rows", type_=Text)).table_valued("value", name="items")
         # Materialized: otherwise SQLite serializes an item again for every column taken from it (4 times slower).
         rows = select(items.c.value).cte("rows", nesting=True).prefix_with("MATERIALIZED")
@@ -144,16 +142,11 @@ class SqliteDialect:
             values.append(func.json_extract(source, path, type_=column.type).label(column.name))
         return select(*values).subquery("given")
 
+    @override
     def bind_rows(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> tuple[tuple[int, ...], dict[str, object]]:
-        """Return (shared, parameters). `shared`: the positions of the fields that have an equal value in all rows; such
-        a value is passed once. `parameters`: the bind parameters that pass `rows` (structs) to
-        `bulk.statement(shared)`. They are a JSON array that has, for each row, an array of the other values, and a JSON
-        array of the shared values. If there are few rows, no value is shared. See Dialect.
-
-        Speed: the values of a row are a JSON array, in which each nested value has its own position. If a row were a
-        JSON object, SQLite would search the row for the name of each value. Also, nested values that all rows have in
-        common could not be passed once.
-        """
+        # Speed: the values of a row are a JSON array, in which each nested value has its own position. If a
+        # row were a JSON object, SQLite would search the row for the name of each value. Also, nested values
+        # that all rows have in common could not be passed once.
         if len(rows) < LEAST_SHARED:
             return (), {"rows": msgspec.json.encode(bulk.read(rows)).decode()}
         columns = take_columns(bulk.fields, rows)
@@ -166,6 +159,7 @@ class SqliteDialect:
             bound["shared"] = msgspec.json.encode([columns[at][0] for at in shared]).decode()
         return shared, bound
 
+    @override
     def ids(self) -> Select[tuple[str]]:
         """Return an SQL select that yields the ids passed with `bind_ids`, one in each row, for `IN (...)`. See
         Dialect.
@@ -173,59 +167,59 @@ class SqliteDialect:
         ids = func.json_each(bindparam("ids", type_=Text)).table_valued("value", name="ids")
         return select(ids.c.value)
 
+    @override
     def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
-        """Return the bind parameters that pass `ids` to a statement that was built with `ids()`. See Dialect."""
         return {"ids": msgspec.json.encode(ids).decode()}
 
+    @override
     def gather(self, column: Column[Any]) -> ColumnElement[str]:
-        """Return an SQL aggregate: the JSON text of an array of all values of `column`. See Dialect."""
         return func.json_group_array(column, type_=Text)
 
+    @override
     def upsert(self, table: Table, given: FromClause, merge: Merge) -> Insert:
-        """Return a statement that inserts the rows of `given` into `table`, or merges them with the rows that have the
-        same primary key. See Dialect.
-        """
         columns = [table.c[each.name] for each in given.c]
         # Without a WHERE before it, SQLite parses the ON of ON CONFLICT as that of a join.
         statement = insert(table).from_select(columns, select(given).where(true()))
         merged = {each.name: merge(each, statement.excluded[each.name]) for each in columns if not each.primary_key}
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=merged)
 
+    @override
     def prepare_clock(self, engine: Engine) -> None:
-        """Make sure that the database has a valid base from which cluster time is computed. See Dialect."""
         if self._clock is None:
             self._boot.prepare(engine)
 
+    @override
     def read_cluster(self, connection: StoreConnection) -> ClusterRow:
-        """Return the row about the cluster with cluster time, by one statement. See Dialect."""
         stored = read_stored(connection, SELECT)
         return stored.at(self._boot.read(stored) if self._clock is None else self._clock(), stored.clock_offset)
 
+    @override
     def queue_for_events(self, connection: StoreConnection) -> None:
-        """Wait until no other open transaction has numbered events. Here: do nothing, because SQLite has one writer at
-        a time, so event numbers are committed in ascending order. See Dialect.
-        """
+        # SQLite has one writer at a time, so event numbers are committed in ascending order.
+        pass
 
+    @override
     def queue_for_migration(self, connection: Connection) -> None:
-        """Wait until no other process migrates the database. Here: do nothing, because a migration begins as a writer,
-        and SQLite has one writer at a time. See Dialect.
-        """
+        # A migration begins as a writer, and SQLite has one writer at a time.
+        pass
 
+    @override
     def check_primary(self, connection: Connection) -> None:
-        """Do nothing, because a file has no standby. See Dialect."""
+        # A file has no standby.
+        pass
 
+    @override
     def check_direct(self, connection: Connection) -> None:
-        """Do nothing, because a file has no pooler. See Dialect."""
+        # A file has no pooler.
+        pass
 
+    @override
     def check_text(self, connection: Connection) -> None:
-        """Check that the encoding of the database can store every text. Here: do nothing, because SQLite stores every
-        text. See Dialect.
-        """
+        # SQLite stores every text.
+        pass
 
+    @override
     def explain(self, error: Exception) -> Exception:
-        """Return the error of the Store port into which `error` is converted. `error` is an instance of a class in the
-        attribute `errors`. The message of the result is one line without passwords. See Dialect.
-        """
         error = getattr(error, "orig", None) or error
         if isinstance(error, sqlite3.IntegrityError) and _name_of(error) != _NOT_NULL:
             return StaleWriteError(f"a row exists already: {error}")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from typing_extensions import override
+
 from leasehold.common.heartbeats import Heartbeat
 from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.model.history import Sample, find_place
@@ -16,6 +18,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Change, Gone, Kind, Row, View, as_published, count_rows, is_newer
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import Heard, SetAside, ViewUnavailableError, check_reply_address
+from scheduler.ports.view import Heartbeats, LeaderLock, Notifier, ViewCache
 
 KEPT_SECONDS = 600.0
 """Seconds for which the view keeps ended reservations, and tombstones that refuse older copies of deleted rows."""
@@ -124,7 +127,7 @@ class InMemoryRedis:
             del self._gone[first]
 
 
-class MemoryViewCache:
+class MemoryViewCache(ViewCache):
     """The ViewCache port in memory. Objects that share one `redis` act like processes that share one Redis."""
 
     def __init__(self, redis: InMemoryRedis | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -132,20 +135,16 @@ class MemoryViewCache:
         self._view: View | None = None
         self._position: tuple[int | None, int] = (None, 0)
 
+    @override
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Write changed rows into the view; a row older than its copy in the view is ignored. Return whether the view
-        is valid. See ViewCache.
-        """
         with self.redis.guard:
             if self.redis.generation is None and self.redis.building is None:
                 return False
             self.redis.accept(changes)
             return True
 
+    @override
     def catch_up(self) -> View | None:
-        """Update this process's own copy of the view with the latest changes, and return the copy; None if the copy is
-        not valid any more. See ViewCache.
-        """
         with self.redis.guard:
             generation, sequence = self._position
             deltas = self.redis.deltas_after(sequence)
@@ -157,6 +156,7 @@ class MemoryViewCache:
             self._position = (generation, self.redis.sequence)
             return self._view
 
+    @override
     def load(self) -> View | None:
         """Read the whole view, keep it as this process's own copy, and return it; None if the view is not valid. See
         ViewCache.
@@ -165,66 +165,66 @@ class MemoryViewCache:
             self._view = None if self.redis.generation is None else self._copy()
             return self._view
 
+    @override
     def read_kept(self) -> dict[str, Reservation]:
-        """Return all reservations stored in the view, ended ones too, even if the view is not valid. See ViewCache."""
         with self.redis.guard:
             return {row.id: row for row in self.redis.rows["reservations"].values() if isinstance(row, Reservation)}
 
+    @override
     def rebuild(self, rows: Iterable[Row]) -> View:
-        """Replace the view by these rows from the database, and return this process's new copy. See ViewCache."""
         with self.redis.guard:
             self.redis.begin_generation(rows)
             self._view = self._copy()
             return self._view
 
+    @override
     def set_aside_wrong_keys(self) -> list[SetAside]:
-        """Rename the Redis keys that have a wrong type, and return them. Here: return [], because a view in memory has
-        no Redis keys. See ViewCache.
-        """
+        # A view in memory has no Redis keys.
         return []
 
+    @override
     def list_set_aside(self) -> list[SetAside]:
-        """List the Redis keys that were renamed because of wrong contents. Here: return [], because a view in memory
-        has no Redis keys. See ViewCache.
-        """
+        # Of wrong contents.
         return []
 
+    @override
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
-        """Remove entries from the list of renamed Redis keys. Here: do nothing, because a view in memory has no such
-        list. See ViewCache.
-        """
+        # A view in memory has no such list.
+        pass
 
+    @override
     def matches_copy(self) -> bool:
-        """Return whether the stored view has as many rows of each kind as this process's own copy. See ViewCache."""
         with self.redis.guard:
             return (view := self.catch_up()) is not None and count_rows(view) == self.redis.count_rows()
 
+    @override
     def publish_time(self, now: float) -> None:
-        """Publish cluster time. Here: do nothing, because all processes in memory share one clock. See ViewCache."""
+        # All processes in memory share one clock.
+        pass
 
+    @override
     def write_report(self, report: Mapping[str, Any], waits: Waits = NO_WAITS) -> None:
-        """Store the report of the last tick, and the waiting reservations with their waiting codes. See ViewCache."""
         self.redis.report = {**report, "waiting": {name: list(reason) for name, reason in waits.items()}}
 
+    @override
     def read_report(self) -> dict[str, Any]:
-        """Return the report of the last tick; {} before the first tick. See ViewCache."""
         return dict(self.redis.report)
 
+    @override
     def write_sample(self, sample: Sample) -> None:
-        """Store a sample of the history of the last hour at its place in the ring. See ViewCache."""
         self.redis.history[find_place(sample.at)] = sample
 
+    @override
     def read_history(self) -> list[Sample]:
-        """Return all samples of the history. See ViewCache."""
         return list(self.redis.history.values())
 
+    @override
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Return by id the reservations with these ids that are in the view. See ViewCache."""
         rows = self._valid_rows("reservations")
         return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Reservation)}
 
+    @override
     def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Return by id the slots with these ids that are in the view. See ViewCache."""
         rows = self._valid_rows("slots")
         return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Slot)}
 
@@ -249,7 +249,7 @@ class LockHolder:
     again: bool = False
 
 
-class MemoryLeaderLock:
+class MemoryLeaderLock(LeaderLock):
     """The LeaderLock port in memory, for one thread. `clock` measures `lock_seconds`. Objects with the same
     `lock_holder` act like processes that share one lock. `hear`: the method of the notifier that a successful `take`
     calls.
@@ -266,8 +266,8 @@ class MemoryLeaderLock:
         self._lock_seconds, self._clock = lock_seconds, clock
         self._me = object()
 
+    @override
     def take(self) -> bool:
-        """Take the leader lock for its full duration and return True; return False if it is taken. See LeaderLock."""
         if self._holder() is not None:
             self.lock_holder.again = True
             return False
@@ -276,26 +276,26 @@ class MemoryLeaderLock:
         self._hear()
         return True
 
+    @override
     def renew(self) -> bool:
-        """Extend the leader lock to its full duration. Return whether this process still has it. See LeaderLock."""
         if self._holder() is not self._me:
             return False
         self.lock_holder.until = self._clock() + self._lock_seconds
         return True
 
+    @override
     def release(self) -> bool:
-        """Release the leader lock if this process has it. Return whether another `take` was refused meanwhile, so that
-        one more tick must run. See LeaderLock.
-        """
         if self._holder() not in (self._me, None):
             return False
         self.lock_holder.holder, self.lock_holder.until = None, 0.0
         return self.lock_holder.again
 
+    @override
     def seconds_until_free(self) -> float:
         """Return the seconds until the leader lock expires if it is not renewed; 0 if no process has it."""
         return self.lock_holder.until - self._clock() if self._holder() is not None else 0.0
 
+    @override
     def seconds_left(self) -> float:
         """Return the seconds until this process's leader lock expires; 0 if the process does not have it."""
         return self.lock_holder.until - self._clock() if self._holder() is self._me else 0.0
@@ -304,7 +304,7 @@ class MemoryLeaderLock:
         return self.lock_holder.holder if self._clock() < self.lock_holder.until else None
 
 
-class MemoryHeartbeats:
+class MemoryHeartbeats(Heartbeats):
     """The Heartbeats port in memory. `kept_since`: the time since which heartbeats are kept (default: always)."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, kept_since: float = float("-inf")) -> None:
@@ -327,17 +327,15 @@ class MemoryHeartbeats:
         """Store this heartbeat for the slot, as if it arrived now. `run`: the run of the agent whose key it is."""
         self._beats[slot, run] = (beat, self._clock())
 
+    @override
     def listen(self, hosts: Mapping[str, str], runs: Mapping[str, str] | None = None) -> Heard:
-        """Return the heartbeats of these hosts (slot id -> machine id). Heartbeats that another machine sent for the
-        slot are ignored. See Heartbeats.
-        """
         now = self._clock()
         places = [(slot, run) for slot in hosts for run in dict.fromkeys([(runs or {}).get(slot), None])]
         found = [(place[0], *self._beats[place]) for place in places if place in self._beats]
         return Heard.of(hosts, ((slot, beat, now - at) for slot, beat, at in found), now - self._kept_since)
 
 
-class MemoryNotifier:
+class MemoryNotifier(Notifier):
     """The Notifier port in memory, which records what is sent. `notices`: pairs (reservation, notice); `news`: pairs
     (slot, hint); `replies`: reply address -> the answers. `kicks`: the number of calls of `kick`; `ticks_sent`: the
     number of messages that these calls sent.
@@ -361,8 +359,8 @@ class MemoryNotifier:
         """Whether a tick was requested in the last `kick_seconds` and no tick has begun since."""
         return self._clock() < self._flag_until
 
+    @override
     def kick(self) -> None:
-        """Request a tick. A message is sent unless a tick was requested within `kick_seconds`. See Notifier."""
         self.kicks += 1
         if self.is_rung:
             return
@@ -371,29 +369,31 @@ class MemoryNotifier:
         self.ticks_sent += 1
         self._flag_until = self._clock() + self._kick_seconds
 
+    @override
     def hear(self) -> None:
-        """Record that a tick has begun, so that the next kick requests another tick. See Notifier."""
         self._flag_until = float("-inf")
 
+    @override
     def notify(self, notices: Mapping[str, Mapping[str, Any]]) -> None:
-        """Publish a notice for the holder of each of these reservations. Here: record it in `notices`. See Notifier."""
+        # Record it in `notices`.
         self.notices += [(reservation, dict(each)) for reservation, each in notices.items()]
 
+    @override
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
         """Send a hint to the host of each of these slots, because the slot has changed. Here: record it in `news`. See
         Notifier.
         """
         self.news += [(slot, dict(each)) for slot, each in news.items()]
 
+    @override
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
-        """Write an answer to a request under its reply address. Here: record it in `replies`. See Notifier."""
+        # Record it in `replies`.
         check_reply_address(address, DEFAULT_PREFIX)
         self.replies.setdefault(address, []).append(dict(answer))
 
+    @override
     def reply_to_all(self, answers: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-        """Write these answers, each with its reply address. Here: record them in `replies`, and return [] because no
-        answer can fail. See Notifier.
-        """
+        # No answer can fail.
         for address, answer in answers:
             self.reply(address, answer)
         return []

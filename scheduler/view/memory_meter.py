@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from typing_extensions import override
+
 from scheduler.ports import RefusedMessage
-from scheduler.ports.view import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
+from scheduler.ports.view import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS, Meter
 from scheduler.view.metric_table import REFUSED, find_label_values
 
 
-class MemoryMeter:
+class MemoryMeter(Meter):
     """The Meter port in memory: sums of counters by name and labels, and lists of the values observed in histograms."""
 
     def __init__(self) -> None:
@@ -18,30 +20,29 @@ class MemoryMeter:
         self._refused: list[RefusedMessage] = []
         self._noted: dict[str, tuple[float, int]] = {}
 
+    @override
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
-        """Add `amount` to the counter with this name and these labels. See Meter."""
         find_label_values(name, "counter", labels)
         self.counts[name, tuple(sorted(labels.items()))] += amount  # type: ignore[assignment] # it adds floats, too
 
+    @override
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """Add one observation to the histogram with this name and these labels. See Meter."""
         self.observe_all(name, labels, [value])
 
+    @override
     def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
-        """Add many observations to the histogram with this name and these labels. See Meter."""
         find_label_values(name, "histogram", labels)
         self.observations += [(name, dict(labels), value) for value in values]
 
+    @override
     def note_probes(self, slots: Sequence[str], at: float) -> None:
         """Record `at` as the time at which the machines of these slots answered a probe or EC2 reported them. See
         Meter.
         """
         self.probed.update(dict.fromkeys(slots, at))
 
+    @override
     def note_refused(self, refused: RefusedMessage) -> None:
-        """Count a refused message, and keep it for `take_refused` unless too many messages with the same defect are
-        kept. See Meter.
-        """
         self.count(REFUSED, {"queue": refused.queue, "defect": refused.defect})
         begun, noted = self._noted.get(refused.defect, (refused.at, 0))
         if refused.at >= begun + REFUSED_SECONDS:
@@ -50,11 +51,11 @@ class MemoryMeter:
         if noted < MOST_REFUSED:
             self.put_back_refused([refused])
 
+    @override
     def take_refused(self) -> list[RefusedMessage]:
-        """Return and remove the kept refused messages, oldest first. See Meter."""
         taken, self._refused = self._refused, []
         return taken
 
+    @override
     def put_back_refused(self, refused: Sequence[RefusedMessage]) -> None:
-        """Keep these refused messages again; of all kept ones only the newest MOST_KEPT stay. See Meter."""
         self._refused = [*self._refused, *refused][-MOST_KEPT:]

@@ -11,10 +11,11 @@ from typing import Final, cast
 
 import msgspec
 import redis
+from typing_extensions import override
 
 from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.ports import RefusedMessage
-from scheduler.ports.view import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
+from scheduler.ports.view import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS, Meter
 from scheduler.view.connection import Command, ask, redis_errors
 from scheduler.view.metric_table import METRICS, REFUSED, find_label_values
 
@@ -65,7 +66,7 @@ def gather_counts() -> Iterator[None]:
             meter.add(sums)
 
 
-class RedisMeter:
+class RedisMeter(Meter):
     """The Meter port on Redis.
 
     The hash `<prefix>metrics` has a field for each number; the field's name is the JSON of [metric, label values,
@@ -77,21 +78,22 @@ class RedisMeter:
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self._client, self._key, self._refused = client, f"{prefix}metrics", f"{prefix}refused"
 
+    @override
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
-        """Add `amount` to the counter with this name and these labels. See Meter."""
         self._add(name, find_label_values(name, "counter", labels), {"": amount})
 
+    @override
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """Add one observation to the histogram with this name and these labels. See Meter."""
         self.observe_all(name, labels, [value])
 
+    @override
     def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
-        """Add many observations to the histogram with this name and these labels. See Meter."""
         found = find_label_values(name, "histogram", labels)
         if values:
             buckets = Counter(str(bisect_left(METRICS[name].buckets, value)) for value in values)
             self._add(name, found, {**buckets, "sum": sum(values)})
 
+    @override
     def note_probes(self, slots: Sequence[str], at: float) -> None:
         """Record `at` as the time at which the machines of these slots answered a probe or EC2 reported them. See
         Meter.
@@ -101,10 +103,8 @@ class RedisMeter:
             if fields:
                 self._client.hset(self._key, mapping=fields)
 
+    @override
     def note_refused(self, refused: RefusedMessage) -> None:
-        """Count a refused message, and keep it for `take_refused` unless MOST_REFUSED messages with the same defect
-        were kept within REFUSED_SECONDS. Needs no database. See Meter.
-        """
         labels = find_label_values(REFUSED, "counter", {"queue": refused.queue, "defect": refused.defect})
         noted = f"{self._refused}:{refused.defect}"
         with suppress(redis.RedisError), self._client.pipeline(transaction=False) as pipeline:
@@ -115,15 +115,15 @@ class RedisMeter:
             if count <= MOST_REFUSED:
                 self.put_back_refused([refused])
 
+    @override
     def take_refused(self) -> list[RefusedMessage]:
-        """Return and remove the kept refused messages, oldest first; [] if Redis does not answer. See Meter."""
         with suppress(redis.RedisError):
             taken = cast("list[bytes] | None", self._client.lpop(self._refused, MOST_KEPT))
             return [refused for each in taken or () if (refused := _read_refused(each)) is not None]
         return []
 
+    @override
     def put_back_refused(self, refused: Sequence[RefusedMessage]) -> None:
-        """Keep these refused messages again; of all kept ones only the newest MOST_KEPT stay. See Meter."""
         if not refused:
             return
         with suppress(redis.RedisError), self._client.pipeline(transaction=False) as pipeline:

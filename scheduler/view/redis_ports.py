@@ -19,10 +19,12 @@ from typing import Any, Final, cast
 
 import msgspec
 import redis
+from typing_extensions import override
 
 from leasehold.common.heartbeats import Heartbeat, read_heartbeat
 from leasehold.common.names import DEFAULT_PREFIX, TICKS, RedisNames
 from scheduler.ports import Heard, Remembered, ViewUnavailableError, check_reply_address
+from scheduler.ports.view import ClusterRecord, LeaderLock, Notifier
 from scheduler.view.connection import (
     NO_READS,
     Bundle,
@@ -42,7 +44,7 @@ MESSAGES_A_CALL: Final = 1000
 """The most notices (to holders) or hints (to hosts) that are published in one round trip."""
 
 
-class RedisNotifier:
+class RedisNotifier(Notifier):
     """The Notifier port on Redis. `send_tick`: the function that sends one message for a tick; its errors are passed
     on. `write_tick`: the function that returns such a message as text if the queue of ticks is in the same Redis, so
     that a kick takes one round trip; it returns None otherwise.
@@ -68,10 +70,8 @@ class RedisNotifier:
         self._publish_messages = load_script(client, "publish_messages")
         self._kick = load_script(client, "kick")
 
+    @override
     def kick(self) -> None:
-        """Request a tick. All kicks within KICK_SECONDS together send one message. If the message cannot be sent,
-        raises the error of the sending, and the next `kick` tries to send a message again. See Notifier.
-        """
         message = None if self._write_tick is None else self._write_tick()
         if message is None:
             self._bundle.send()
@@ -94,32 +94,28 @@ class RedisNotifier:
                 self.hear()
 
     @redis_errors()
+    @override
     def hear(self) -> None:
-        """Record that a tick has begun, so that the next kick sends a message for another tick. See Notifier."""
         self._client.delete(self._flag)
 
     @redis_errors()
+    @override
     def notify(self, notices: Mapping[str, Mapping[str, Any]]) -> None:
-        """Publish a notice for the holder of each of these reservations on its channel. See Notifier."""
         self._publish({self._names.notice(reservation): each for reservation, each in notices.items()})
 
     @redis_errors()
+    @override
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """Send a hint to the host of each of these slots, because the slot has changed. The host then reads the row of
-        the slot. See Notifier.
-        """
         self._publish({self._names.host(slot): each for slot, each in news.items()})
 
+    @override
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
-        """Write an answer to a request under its reply address, where it is kept for a minute. See Notifier."""
         if self.reply_to_all([(address, answer)]):
             raise ViewUnavailableError(f"Redis: {address} is not the list for the answers to a request")
 
     @redis_errors()
+    @override
     def reply_to_all(self, answers: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-        """Write these answers, each with its reply address, in one round trip. Return the addresses at which Redis has
-        something other than a list, so that no answer can be written. See Notifier.
-        """
         for address, _ in answers:
             check_reply_address(address, self._names.prefix)
         with self._client.pipeline(transaction=True) as pipeline:
@@ -233,7 +229,7 @@ RESTORING = "restoring"
 _IDENTITY: Final = re.compile(rb"[0-9a-f]{32}")
 
 
-class RedisRecord:
+class RedisRecord(ClusterRecord, EarlyRead):
     """The ClusterRecord port on Redis, under the keys `<prefix>cluster` (text) and `<prefix>highest` (hash). `client`
     must return bytes. `others`: records in other places that belong to the same cluster; what is written here is
     written there, too.
@@ -249,10 +245,8 @@ class RedisRecord:
         self._keep = load_script(client, "keep_record")
 
     @redis_errors()
+    @override
     def read(self) -> Remembered:
-        """Return the contents of the cluster record: the identity of the cluster, and its highest term and token. A
-        value that cannot be read counts as missing, also a text that is no identity. See ClusterRecord.
-        """
         found, self._early = self._early, None
         if found is None:
             with self._client.pipeline(transaction=False) as pipeline:
@@ -270,12 +264,11 @@ class RedisRecord:
         )
         return remembered
 
+    @override
     def list_commands(self) -> Sequence[Command]:
-        """Return the Redis commands that `read` needs. The leader lock sends these commands together with the command
-        that takes the lock. See EarlyRead.
-        """
         return [("GET", self._cluster), ("HMGET", self._highest, "term", "token", RESTORING)]
 
+    @override
     def keep_replies(self, replies: Sequence[Any] | None) -> None:
         """Keep the replies to the commands of `list_commands`, so that the next `read` need not send them. None: there
         are no replies, and `read` sends its commands itself.
@@ -283,11 +276,8 @@ class RedisRecord:
         self._early = replies
 
     @redis_errors()
+    @override
     def keep(self, identity: str, term: int, token: int) -> str:
-        """Store the cluster's identity if Redis has none, and increase the stored term and token to at least these
-        values. Return the stored identity. Nothing is sent if the last `read` has found this identity and numbers at
-        least as high. See ClusterRecord.
-        """
         last, self._last = self._last, None
         if last is not None and last.identity == identity and last.term >= term and last.token >= token:
             return identity
@@ -298,33 +288,31 @@ class RedisRecord:
         return kept.decode(errors="replace")
 
     @redis_errors()
+    @override
     def name_installation(self) -> str:
-        """Return the name of this installation. If Redis has none, write the name that this process read last, so that
-        a flush changes nothing, or a new one. See ClusterRecord.
-        """
         self._client.set(self._installation, self._name, nx=True)
         found = cast("bytes | None", self._client.get(self._installation))
         self._name = found.decode(errors="replace") if found else self._name
         return self._name
 
     @redis_errors()
+    @override
     def take_turn(self, seconds: float) -> bool:
-        """Return True once in this number of seconds. See ClusterRecord."""
         return bool(self._client.set(f"{self._installation}:turn", 1, nx=True, px=int(seconds * 1000)))
 
     @redis_errors()
+    @override
     def has_compared_tags(self) -> bool:
-        """Return whether `keep_compared_tags` was called since Redis was empty. See ClusterRecord."""
         return bool(self._client.exists(f"{self._installation}:compared"))
 
     @redis_errors()
+    @override
     def keep_compared_tags(self) -> None:
-        """Record that the database was compared with the machines' tags. See ClusterRecord."""
         self._client.set(f"{self._installation}:compared", 1)
 
     @redis_errors()
+    @override
     def begin_restore(self) -> None:
-        """Mark in Redis that a backup is being restored: no process works until `end_restore`. See ClusterRecord."""
         try:
             self._client.hset(self._highest, RESTORING, 1)
         except redis.ResponseError:
@@ -332,6 +320,7 @@ class RedisRecord:
             self._client.hset(self._highest, RESTORING, 1)
 
     @redis_errors()
+    @override
     def end_restore(self, identity: str, term: int, token: int) -> None:
         """Replace the contents of the cluster record by these values, and remove the mark of a restore. See
         ClusterRecord.
@@ -350,7 +339,7 @@ def _read_number(text: bytes | None) -> int:
     return int(text) if text is not None and text.isdigit() else 0
 
 
-class RedisLeaderLock:
+class RedisLeaderLock(LeaderLock):
     """The LeaderLock port on Redis, under the keys `<prefix>leader` and `<prefix>again`. Each process has one object. A
     `take` that succeeds also deletes the notifier's key `<prefix>kick`, in the same round trip. `early`: the reads
     whose results a tick needs right after `take`. `take` already sends the commands of these reads (EarlyRead).
@@ -381,8 +370,8 @@ class RedisLeaderLock:
         self._release = load_script(client, "release_lock")
 
     @redis_errors()
+    @override
     def take(self) -> bool:
-        """Take the leader lock for its full duration and return True; return False if it is taken. See LeaderLock."""
         token = self._unanswered or secrets.token_hex(16)
         self._unanswered = token
         began = self._clock()
@@ -408,24 +397,23 @@ class RedisLeaderLock:
         return is_taken
 
     @redis_errors()
+    @override
     def renew(self) -> bool:
-        """Extend the leader lock to its full duration. Return whether this process still has it. See LeaderLock."""
         began = self._clock()
         is_ours = self._held_since is not None and bool(self._renew(self._keys[:1], [self._token, self._lock_ms]))
         self._held_since = began if is_ours else None
         return is_ours
 
     @redis_errors()
+    @override
     def release(self) -> bool:
-        """Release the leader lock if this process has it. Return whether another `take` was refused meanwhile, so that
-        one more tick must run. See LeaderLock.
-        """
         self._held_since = None
         for early in self._early:
             early.keep_replies(None)
         return bool(run_script(self._client, self._release, self._keys, [self._token]))
 
     @redis_errors()
+    @override
     def seconds_until_free(self) -> float:
         """Return the seconds until the leader lock expires if it is not renewed; 0 if no process has it. See
         LeaderLock.
@@ -433,9 +421,7 @@ class RedisLeaderLock:
         # A result below 0 means that no process has the lock.
         return max(0.0, self._client.pttl(self._keys[0]) / 1000)
 
+    @override
     def seconds_left(self) -> float:
-        """Return for how many seconds this process still has the leader lock; 0 if it does not have it.
-        See LeaderLock.
-        """
         since = self._held_since
         return 0.0 if since is None else max(0.0, since + self._lock_ms / 1000 - self._clock())

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 import redis
+from typing_extensions import override
 
 from leasehold.common.names import DEFAULT_PREFIX, RedisNames
 from leasehold.common.redis_primary import note_view
@@ -24,8 +25,9 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import SetAside, ViewUnavailableError
+from scheduler.ports.view import ViewCache
 from scheduler.view.codec import RowReader, decode_deltas, has_user_data, pack_changes
-from scheduler.view.connection import Ahead, Bundle, Command, load_script, name_script, redis_errors
+from scheduler.view.connection import Ahead, Bundle, Command, EarlyRead, load_script, name_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
 from scheduler.view.wait_blocks import WaitBlocks
 
@@ -51,7 +53,7 @@ meanwhile.
 T = TypeVar("T")
 
 
-class RedisViewCache:
+class RedisViewCache(ViewCache, EarlyRead):
     """The ViewCache port on Redis. Each process has one object. `client` must return bytes (`make_redis`).
 
     Any thread may publish, read rows and write reports. The process's own copy (`catch_up`, `load`, `rebuild`) belongs
@@ -94,10 +96,8 @@ class RedisViewCache:
         self._publish_clock, self._clock = load_script(client, "publish_clock"), self._names.clock
 
     @redis_errors()
+    @override
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Write changed rows into the view; a row older than its copy there is ignored. Return whether the view is
-        valid. See ViewCache.
-        """
         if changes and len(changes) <= CHANGES_A_CALL:
             command = name_script(self._publish, self._keys.all, self._list_arguments(changes, b""))
             found: list[bool] = []
@@ -114,23 +114,20 @@ class RedisViewCache:
         return all(self._send(batch) for batch in _batches(changes, CHANGES_A_CALL))
 
     @redis_errors()
+    @override
     def catch_up(self) -> View | None:
-        """Update this process's own copy of the view with the changes since the last call, and return the copy; None if
-        the copy is not valid any more. See ViewCache.
-        """
         if self._view is not None and not self._apply_deltas(self._view):  # promise: gap-reloads
             self._view = None
         if self._view is not None:
             note_view(self._client, is_valid=True)
         return self._view
 
+    @override
     def list_commands(self) -> Sequence[Command]:
-        """Return the Redis command that reads the changes for `catch_up`; [] if this process has no copy. The leader
-        lock sends this command together with the command that takes the lock. See EarlyRead.
-        """
         arguments: list[bytes | int] = [self._generation, self._sequence, EARLY_ENTRIES]
         return [] if self._view is None else [name_script(self._catch_up, self._keys.catch_up, arguments)]
 
+    @override
     def keep_replies(self, replies: Sequence[Any] | None) -> None:
         """Keep the replies to the Redis commands of `list_commands`, so that the next `catch_up` need not send them.
         None: there are no replies, and `catch_up` reads the changes itself.
@@ -138,6 +135,7 @@ class RedisViewCache:
         self._early = None if replies is None else (self._generation, self._sequence, replies[0])
 
     @redis_errors()
+    @override
     def load(self) -> View | None:
         """Read the whole view, keep it as this process's own copy, and return it; None if the view is not valid. See
         ViewCache.
@@ -161,8 +159,8 @@ class RedisViewCache:
         return self._view
 
     @redis_errors()
+    @override
     def read_kept(self) -> dict[str, Reservation]:
-        """Return all reservations stored in the view, ended ones too, even if the view is not valid. See ViewCache."""
         found: dict[str, Reservation] = {}
         with suppress(redis.ResponseError):  # the key has another type
             for _, body in self._client.hscan_iter(self._keys.rows("reservations"), count=ROWS_A_CALL):
@@ -172,8 +170,8 @@ class RedisViewCache:
         return found
 
     @redis_errors()
+    @override
     def rebuild(self, rows: Iterable[Row]) -> View:
-        """Replace the view by these rows from the database, and return this process's new copy. See ViewCache."""
         self._view, self._has_user_data = None, False
         generation = cast("bytes", self._begin(self._keys.all, [secrets.token_hex(8)]))
         view = self._make_view()
@@ -185,6 +183,7 @@ class RedisViewCache:
         return cast("View", self._view)
 
     @redis_errors()
+    @override
     def set_aside_wrong_keys(self) -> list[SetAside]:
         """Rename the Redis keys that have a wrong type or unreadable contents, and return the renamed keys. See
         ViewCache.
@@ -200,21 +199,19 @@ class RedisViewCache:
         return found
 
     @redis_errors()
+    @override
     def list_set_aside(self) -> list[SetAside]:
-        """Return the Redis keys that any process renamed and `forget_set_aside` did not remove. See ViewCache."""
         return list_records(self._client, self._prefix)
 
     @redis_errors()
+    @override
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
         """Remove these entries from the list of Redis keys that were renamed because their contents were wrong."""
         forget_records(self._client, self._prefix, records)
 
     @redis_errors()
+    @override
     def matches_copy(self) -> bool:
-        """Return whether the stored view has as many rows of each kind as this process's own copy. The counts cannot be
-        compared if other processes publish faster than this one reads; then return True. Return False if a process of
-        an earlier version has written user data into the view. See ViewCache.
-        """
         if self._has_user_data:
             return False
         for _ in range(LOADS_TRIED):
@@ -228,15 +225,13 @@ class RedisViewCache:
         return True
 
     @redis_errors()
+    @override
     def publish_time(self, now: float) -> None:
-        """Publish cluster time, stored as its difference from the clock of Redis. See ViewCache."""
         self._publish_clock([self._clock], [repr(now)])
 
     @redis_errors()
+    @override
     def write_report(self, report: Mapping[str, Any], waits: Waits = NO_WAITS) -> None:
-        """Store the report of the last tick for the command line and the client. The waiting reservations are stored in
-        blocks, and only blocks that changed since this process's last report are sent. See ViewCache.
-        """
         for _ in range(2):
             change = self._blocks.follow(waits)
             try:
@@ -259,30 +254,30 @@ class RedisViewCache:
             self._blocks.forget()
 
     @redis_errors()
+    @override
     def read_report(self) -> dict[str, Any]:
-        """Return the report of the last tick; {} before the first tick. See ViewCache."""
         return read_report(self._client, self._names)
 
     @redis_errors()
+    @override
     def write_sample(self, sample: Sample) -> None:
-        """Store a sample of the history of the last hour at its place in the ring. See ViewCache."""
         self._client.hset(self._names.history, str(find_place(sample.at)), cast("str", msgspec.json.encode(sample)))
 
     @redis_errors()
+    @override
     def read_history(self) -> list[Sample]:
-        """Return all samples of the history. See ViewCache."""
         found: list[Sample] = []
         for body in cast("dict[bytes, bytes]", self._client.hgetall(self._names.history)).values():
             with suppress(msgspec.DecodeError):
                 found.append(msgspec.json.decode(body, type=Sample))
         return found
 
+    @override
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Return by id the reservations with these ids that are in the view. See ViewCache."""
         return self._read("reservations", Reservation, ids)
 
+    @override
     def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Return by id the slots with these ids that are in the view. See ViewCache."""
         return self._read("slots", Slot, ids)
 
     def _write_rows(self, rows: Iterable[Row], view: View, generation: bytes) -> None:

@@ -12,10 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
+from typing_extensions import override
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Market
 from scheduler.ports import UNCLEAR, BatchAnswer, BatchOrder, CloudError, LaunchOrder, Place, Refusal
+from scheduler.ports.fleet import Fleet
 from workers.ec2.batches import MOST_IDS, change_batches, each_batch, read_pages
 from workers.ec2.budget import CallBudget
 from workers.ec2.clients import LAUNCH_READ_SECONDS, Ec2Access, make_client
@@ -96,7 +98,7 @@ Answer = TypeVar("Answer")
 Page = TypeVar("Page")
 
 
-class Ec2Fleet:
+class Ec2Fleet(Fleet):
     """The machines of one cluster in one region of EC2. `scheduler.ports.Fleet` describes what each method promises.
 
     `launcher` is the client for launches, whose read timeout is longer (60 s instead of 15 s); default: `client`.
@@ -116,6 +118,7 @@ class Ec2Fleet:
         self._cluster, self._page_size, self._pause = cluster, page_size, pause
         self._places = Places(client)
 
+    @override
     def find_places(self, pool: str, rules: Rules) -> tuple[Place, ...]:
         """Return the subnets of a pool with their zones and free addresses. Without the permission to describe subnets
         the zones are as the rules write them.
@@ -123,12 +126,14 @@ class Ec2Fleet:
         found = rules.pools.get(pool)
         return self._places.find(found.ec2.subnets) if found else ()
 
+    @override
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
         """Return the complete EC2 request that launches one machine, as JSON values that can be stored and sent again
         unchanged.
         """
         return freeze_request(order, rules, self._cluster, self._client.meta.region_name)
 
+    @override
     def launch(self, request: Mapping[str, Any]) -> Machine:
         """Send a launch request that `freeze` made, and return the machine. If the same request is sent again, its
         client token makes EC2 return the same machine.
@@ -145,12 +150,14 @@ class Ec2Fleet:
                     f"the launch request asks for the EC2 call {unknown}, expected RunInstances or CreateFleet",
                 )
 
+    @override
     def freeze_batch(self, order: BatchOrder, rules: Rules) -> dict[str, Any]:
         """Return the complete EC2 request that launches the machines of a batch, as JSON values that can be stored and
         sent again unchanged.
         """
         return freeze_batch_request(order, rules, self._cluster, self._client.meta.region_name)
 
+    @override
     def launch_batch(self, request: Mapping[str, Any]) -> BatchAnswer:
         """Send a request that `freeze_batch` made. Return the machines that EC2 launched, and the offerings that it
         refused. If the same request is sent again, its client token makes EC2 give the same answer.
@@ -164,6 +171,7 @@ class Ec2Fleet:
             return BatchAnswer(machines=machines, refusals=refusals, is_after_unclear=was_unclear(answer))
         return read_batch(self._send_fleet(request), request)
 
+    @override
     def describe(self, machines: Sequence[str], *, checked: Collection[str] | None = None) -> dict[str, Machine]:
         """Return machine id -> machine for these ids. An id that EC2 does not know is omitted.
 
@@ -199,44 +207,53 @@ class Ec2Fleet:
             sorted(missing), lambda ids: client.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
         )
 
+    @override
     def find_launch(self, launch_id: str) -> list[Machine]:
         """Return the machines of this cluster that are tagged with this launch id, except terminated ones."""
         return list(self._find({f"tag:{TAG_LAUNCH}": [launch_id]}))
 
+    @override
     def find_batch(self, batch: str) -> list[Machine]:
         """Return the machines of this cluster that are tagged with this batch, except terminated ones."""
         return list(self._find({f"tag:{TAG_BATCH}": [batch]}))
 
+    @override
     def sweep(self) -> Iterator[Machine]:
         """Yield all machines of this cluster except terminated ones, as EC2 returns them page by page. They have no
         result of status checks (`healthy` is None).
         """
         return self._find({})
 
+    @override
     def claim(self, machines: Sequence[str], cluster_id: str) -> dict[str, CloudError]:
-        """Tag the machines with these ids as machines of the cluster `cluster_id`, 250 in one call. See Fleet."""
+        # At most 250 ids in one call.
         return self._tag(machines, TAG_CLUSTER_ID, cluster_id)
 
+    @override
     def show_life(self, machines: Sequence[str], sign: str) -> dict[str, CloudError]:
-        """Tag the machines with these ids with a sign of life, 250 in one call. See Fleet."""
+        # At most 250 ids in one call.
         return self._tag(machines, TAG_ALIVE, sign)
 
     def _tag(self, machines: Sequence[str], key: str, value: str) -> dict[str, CloudError]:
         tags: list[TagTypeDef] = [{"Key": key, "Value": value}]
         return change_batches(machines, lambda ids: self._client.create_tags(Resources=ids, Tags=tags), MOST_CHANGED)
 
+    @override
     def terminate(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        """Terminate the machines with these ids, 250 in one call. See Fleet."""
+        # At most 250 ids in one call.
         return change_batches(machines, lambda ids: self._client.terminate_instances(InstanceIds=ids), MOST_CHANGED)
 
+    @override
     def stop(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        """Stop the machines with these ids, 250 in one call. See Fleet."""
+        # At most 250 ids in one call.
         return change_batches(machines, lambda ids: self._client.stop_instances(InstanceIds=ids), MOST_CHANGED)
 
+    @override
     def start(self, machines: Sequence[str]) -> dict[str, CloudError]:
-        """Start the stopped machines with these ids, 250 in one call. See Fleet."""
+        # At most 250 ids in one call.
         return change_batches(machines, lambda ids: self._client.start_instances(InstanceIds=ids), MOST_CHANGED)
 
+    @override
     def resize(self, machine: str, instance_type: str) -> None:
         """Change the instance type of a stopped machine."""
         with cloud_errors():
