@@ -135,11 +135,18 @@ class Search:
         launched for it, at once or after the longest start. In this time other reservations may take them: slots and
         back-offs become free, the starvation guard keeps slots, and the queue `dynsize` changes its order.
         """
+        if not self._lasts(change):
+            return False
+        leaving = self._list_leaving()
         # A wait may be longer than the machines have that end now. After it both is possible: they are still there, or
         # not.
-        return self._lasts(change, ()) and (not change.wait_seconds or self._lasts(change, self._list_leaving()))
+        if change.wait_seconds and not self._lasts(change, ended=leaving):
+            return False
+        # While machines boot, the work of machines that end may return to the queue before these are gone.
+        returning = [each for each in leaving if isinstance(each, Requeue)]
+        return not returning or self._lasts(change, returning=returning)
 
-    def _lasts(self, change: Suggestion, ended: Sequence[Decision]) -> bool:
+    def _lasts(self, change: Suggestion, *, ended: Sequence[Decision] = (), returning: Sequence[Decision] = ()) -> bool:
         if not self.may_go_on():
             return False
         with suppress(InvalidInputError), ExitStack() as stages:
@@ -154,6 +161,11 @@ class Search:
             outcome = self._plan(self.rules)
             if not is_booting(outcome, self.reservation.id):
                 return is_served(outcome, self.reservation.id)
+            if returning:
+                ready = list_started(self.view, self.rules, outcome, self.now, "ready")
+                returned = _list_ending(self.view, self.rules, returning, self.now)
+                stages.enter_context(_changed(self.view, [*ready, *returned]))
+                return is_served(self._plan(self.rules), self.reservation.id)
             if not self._is_served_when_ready(outcome, stages):
                 return False
             later = self.now + _find_longest_start(self)
