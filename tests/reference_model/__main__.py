@@ -1,19 +1,20 @@
 """Compare many generated scenarios: `python -m tests.reference_model --runs 10000 --first 1`.
 
-For a difference it prints the smallest scenario that shows it, for `leasehold simulate`, and the decisions of both
-ticks. Status 1 if there was one.
+For a difference it writes the smallest scenario that shows it as a scenario file, and prints the path and the decisions
+of both ticks. Status 1 if there was one.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from scheduler.model.validation import InvalidInputError
 from tests.reference_model.comparing import Comparison, DifferenceError, compare
 from tests.reference_model.packings import make_packing
 from tests.reference_model.shrinking import does_differ, shrink
 from tests.reference_model.stories import make_scenario
+from tests.scenarios.files import FOLDER, keep_difference
 
 PACKINGS = 5
 """One seed in this number also plays a scenario of gangs that fill their slots."""
@@ -25,6 +26,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=1000, help="scenarios to play")
     parser.add_argument("--first", type=int, default=1, help="seed of the first one; the others follow")
     parser.add_argument("--most", type=int, default=1, help="differences after which to stop")
+    parser.add_argument("--keep", type=Path, default=FOLDER, metavar="DIR", help="folder for the scenario files")
     arguments = parser.parse_args(words)
     comparison, found, refused = Comparison(), 0, 0
     for seed in range(arguments.first, arguments.first + arguments.runs):
@@ -37,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
             _print(f"seed {seed} is refused: {error}")
         except DifferenceError:
             found += 1
-            _explain(seed)
+            _keep(seed, arguments.keep)
         if found >= arguments.most:
             break
     reached = ", ".join(f"{count} {kind}" for kind, count in sorted(comparison.reached.items()))
@@ -45,15 +47,16 @@ def main(words: Sequence[str] | None = None) -> int:
     return 1 if found else 0
 
 
-def _explain(seed: int) -> None:
-    for make in (make_scenario, make_packing):
+def _keep(seed: int, folder: Path) -> None:
+    for kind, make in (("scenario", make_scenario), ("packing", make_packing)):
         if not does_differ(make(seed)):
             continue
         smallest = shrink(make(seed))
         try:
             compare(smallest)
         except DifferenceError as difference:
-            _print(f"seed {seed}: {difference}\n{json.dumps(smallest)}")
+            path = keep_difference(folder, f"difference-{kind}-{seed}", smallest, str(difference))
+            _print(f"{path}: {difference}")
 
 
 def _print(text: str) -> None:

@@ -4,13 +4,19 @@ from tests.reference_model.picture import HOLDING, Amounts, Picture, Site
 
 
 def share(picture: Picture) -> None:
-    """Zoe: "own `cpus` + max(0, slot's cpus − sum of the leases' cpus) / n"; decided when it is another figure."""
+    """Zoe: "own `cpus` + max(0, slot's cpus − sum of the leases' cpus) / n"; decided when it is another figure.
+
+    With `share_cores` off a lease may use its own cpus only.
+    """
     found = []
     for site in picture.sites:
         if site.capacity is None or "cpus" not in site.capacity or site.row.state not in HOLDING:
             continue
         users = _list_users(picture, site)
         spare = max(0.0, site.capacity["cpus"] - sum(own for _, _, own, _ in users))
+        system = picture.rules.pools[site.row.pool].system
+        settings = picture.rules.scheduler.system.get(system, picture.rules.scheduler)
+        spare = spare if settings.share_cores else 0.0
         for name, component, own, known in users:
             cores = own + spare / len(users)
             if abs(cores - known) > 1e-6:

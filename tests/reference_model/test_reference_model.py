@@ -8,19 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.reference_model import __main__, comparing
 from tests.reference_model.__main__ import main
 from tests.reference_model.comparing import Comparison, DifferenceError, compare
 from tests.reference_model.packings import make_packing
 from tests.reference_model.shrinking import shrink
 from tests.reference_model.stories import make_scenario
+from tests.reference_model.tick import Reported
 from tests.rules.lifecycle.test_maintenance import CHANGES
 from tests.rules.playing import Document, a_scenario, submit, tick
 from tests.rules.watching import Seen, watch
 
 FIRST_SEEDS = range(101, 251, 15)
-DIFFERED = (100, 463, 497, 516, 569, 660, 696, 795, 906, 934, 998, 1401, 1591, 2420, 2632, 3851, 4237, 4769)
-"""Seeds of scenarios that the engine and the naive tick once decided differently."""
-
 REACHED = {
     *("assign", "cores", "expire ttl", "restart restart_due", "launch demand", "launch minimum", "launch warm"),
     *("fail slot_gone", "fail slot_offline", "fail slot_interrupted", "fail unconfirmed"),
@@ -50,15 +49,8 @@ def compare_from(first: int) -> Comparison:
 
 @pytest.mark.parametrize("first", FIRST_SEEDS)
 def test_every_tick_of_the_engine_decides_what_the_naive_tick_decides(first: int) -> None:
-    """For more of them: `python -m tests.reference_model`, which also prints the smallest scenario that differs."""
+    """For more of them: `python -m tests.reference_model`, which also keeps the smallest scenario that differs."""
     assert compare_from(first).ticks > 100
-
-
-@pytest.mark.parametrize("seed", DIFFERED)
-def test_a_difference_that_was_found_once_does_not_come_back(seed: int) -> None:
-    found = Comparison()
-    compare(make_scenario(seed), found)
-    assert found.ticks > 0
 
 
 def test_the_scenarios_reach_every_rule() -> None:
@@ -143,3 +135,16 @@ def test_the_command_prints_what_it_compared(capsys: pytest.CaptureFixture[str])
     first, reached = capsys.readouterr().out.splitlines()
     assert first.endswith("ticks compared, 0 scenarios refused, 0 differences")
     assert "assign" in reached
+
+
+def test_the_command_keeps_a_difference_as_a_scenario_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(__main__, "make_scenario", lambda _: TWO_WISHES)
+    monkeypatch.setattr(comparing, "tick", lambda *_: Reported([], []))
+    assert main(["--runs", "1", "--first", "7", "--keep", str(tmp_path)]) == 1
+    path = tmp_path / "difference-scenario-7.json"
+    assert capsys.readouterr().out.startswith(f"{path}: at ")
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    assert [line.partition(": ")[0].strip() for line in kept["differs"][1:]] == ["engine", "naive", "committed"]
+    assert kept["ticks"].keys() == {kept["differs"][0].removeprefix("at ")}
