@@ -143,14 +143,14 @@ class Search:
         if change.wait_seconds and not self._lasts(change, ended=leaving):
             return False
         # While machines boot, the work of machines that end may return to the queue before these are gone.
-        returning = [each for each in leaving if isinstance(each, Requeue)]
-        return not returning or self._lasts(change, returning=returning)
+        return not leaving or self._lasts(change, returning=leaving)
 
     def _lasts(self, change: Suggestion, *, ended: Sequence[Decision] = (), returning: Sequence[Decision] = ()) -> bool:
         if not self.may_go_on():
             return False
         with suppress(InvalidInputError), ExitStack() as stages:
-            stages.enter_context(_changed(self.view, [*_list_ending(self.view, self.rules, ended, self.now)]))
+            if ended:
+                stages.enter_context(_changed(self.view, [*_list_ending(self.view, self.rules, ended, self.now)]))
             if change.wait_seconds and change.config:
                 # The rules change before the wait. Meanwhile others launch under them.
                 stages.enter_context(self.assuming(Suggestion(kind=change.kind, text="", config=change.config)))
@@ -163,7 +163,7 @@ class Search:
                 return is_served(outcome, self.reservation.id)
             if returning:
                 ready = list_started(self.view, self.rules, outcome, self.now, "ready")
-                returned = _list_ending(self.view, self.rules, returning, self.now)
+                returned = _list_returned(self.view, returning, self.now)
                 stages.enter_context(_changed(self.view, [*ready, *returned]))
                 return is_served(self._plan(self.rules), self.reservation.id)
             if not self._is_served_when_ready(outcome, stages):
@@ -395,11 +395,7 @@ def _list_ending(view: View, rules: Rules, decisions: Iterable[Decision], now: f
     """Yield the EC2 slots that these decisions drain, as they are when they drain, those whose machines end, as they
     are when these machines are gone, and the reservations that return to the queue, as they are there.
     """
-    for each in decisions:
-        row = view.reservations.get(each.reservation) if isinstance(each, Requeue) else None
-        if row is not None and row.phase != "pending":
-            fields: dict[str, Any] = {"phase": "pending", "changed_at": now}
-            yield msgspec.structs.replace(row, **fields, leases=(), leased_at=None, revoke_by=None)
+    yield from _list_returned(view, decisions, now)
     drained = {each.slot: each.reason for each in decisions if isinstance(each, Drain)}
     ended = {each.slot for each in decisions if isinstance(each, Terminate)}
     for slot in list(view.slots.values()):
@@ -407,6 +403,14 @@ def _list_ending(view: View, rules: Rules, decisions: Iterable[Decision], now: f
             yield msgspec.structs.replace(slot, state="empty", **without_machine(slot))
         elif slot.id in drained and slot.state == "ready" and rules.pools[slot.pool].is_elastic:
             yield msgspec.structs.replace(slot, state="draining", drain_reason=drained[slot.id], idle_since=None)
+
+
+def _list_returned(view: View, decisions: Iterable[Decision], now: float) -> Iterator[Reservation]:
+    for each in decisions:
+        row = view.reservations.get(each.reservation) if isinstance(each, Requeue) else None
+        if row is not None and row.phase != "pending":
+            fields: dict[str, Any] = {"phase": "pending", "changed_at": now}
+            yield msgspec.structs.replace(row, **fields, leases=(), leased_at=None, revoke_by=None)
 
 
 def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:

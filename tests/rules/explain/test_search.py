@@ -304,6 +304,20 @@ def test_work_of_a_machine_that_drains_may_take_one_that_boots_before_its_slot_c
     assert [slots for slots, change in raised.items() if search.lasts(change)] == [4, 5]
 
 
+def test_a_slot_whose_machine_ends_cannot_be_launched_for_the_gang_before_others_take_the_machines_that_boot() -> None:
+    rows: list[Row] = [
+        wish("r1", components=(a_component(count=2, resources={"cpus": 2}),), created_at=NOW),
+        a_slot("linux-1", state="terminating", offering="small"),
+        *(Slot(id=f"linux-{number}", pool="linux") for number in range(2, 5)),
+    ]
+    search = make_search({"offerings": OFFERINGS[:1], "max_slots": 1, "max_leases_per_slot": 1}, rows)
+    raised = {
+        slots: Suggestion(kind="max_slots", text="", config={"pools": {"linux": {"max_slots": slots}}})
+        for slots in (2, 3)
+    }
+    assert [slots for slots, change in raised.items() if search.lasts(change)] == [3]
+
+
 def test_a_change_leaves_room_for_each_earlier_reservation_that_takes_the_machine_while_it_boots() -> None:
     """EC2 has no small machines. So the large one is launched only for `r1`, and the earliest of the others takes it;
     then another is launched for `r1`, and so on.
