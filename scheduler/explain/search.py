@@ -25,7 +25,8 @@ from scheduler.model.accounts import Account
 from scheduler.model.decisions import Assign, Decision, Drain, Launch, Plan, Preempt, Requeue, Start, Terminate
 from scheduler.model.machines import Offering
 from scheduler.model.pools import Pool, slot_ids
-from scheduler.model.reservations import Component, Reservation
+from scheduler.model.quota_classes import is_limited_by, quota_subject
+from scheduler.model.reservations import Component, Lease, Reservation
 from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.slots import Slot, without_machine
@@ -164,7 +165,8 @@ class Search:
             if returning:
                 ready = list_started(self.view, self.rules, outcome, self.now, "ready")
                 returned = _list_returned(self.view, returning, self.now)
-                stages.enter_context(_changed(self.view, [*ready, *returned]))
+                leased = _list_leased(self.view, outcome, self.now, self.reservation.id)
+                stages.enter_context(_changed(self.view, [*ready, *returned, *leased]))
                 return is_served(self._plan(self.rules), self.reservation.id)
             if not self._is_served_when_ready(outcome, stages):
                 return False
@@ -204,9 +206,12 @@ class Search:
         for _ in range(MOST_STAGES):
             # While machines boot, slots whose machines end, and more of the others, are launched for earlier
             # reservations, which then take machines that were launched for this one.
-            if not ending and not _launches(outcome):
+            launching = any(each.state == "launching" for each in self.view.slots.values())
+            if not ending and not launching and not _launches(outcome):
                 break
-            rows = [*list_started(self.view, self.rules, outcome, self.now, "booting"), *ending]
+            # What is leased at once stays where it is when the machines are ready.
+            leased = _list_leased(self.view, outcome, self.now, self.reservation.id)
+            rows = [*list_started(self.view, self.rules, outcome, self.now, "booting"), *ending, *leased]
             stages.enter_context(_changed(self.view, rows))
             outcome = self._plan(self.rules)
             ending = [*_list_ending(self.view, self.rules, outcome.decisions, self.now)]
@@ -369,8 +374,11 @@ def _find_longest_start(search: Search) -> float:
 
 def list_started(
     view: View, rules: Rules, outcome: Plan, now: float, state: Literal["booting", "ready"]
-) -> Iterator[Slot]:
-    """Yield the slots that are in flight after the plan `outcome`, as they are when their machines have this state."""
+) -> Iterator[Change]:
+    """Yield the slots that are in flight after the plan `outcome`, as they are when their machines have this state, and
+    the back-offs of EC2 quotas that the success of their launches ends.
+    """
+    yield from _list_over_quotas(view, rules, outcome, now)
     ended = {each.slot for each in outcome.decisions if isinstance(each, Terminate | Drain)}
     fields: dict[str, Any] = {"state": state, "since": now, "last_seen": now, "power": None}
     for slot in list(view.slots.values()):
@@ -391,6 +399,29 @@ def list_started(
             yield msgspec.structs.replace(known, **fields, **own, idle_since=now if state == "ready" else None)
 
 
+def _list_over_quotas(view: View, rules: Rules, outcome: Plan, now: float) -> Iterator[Gone]:
+    """Yield the back-offs of quotas that were over when the launches were decided. Each launch is a trial then."""
+    trials: list[tuple[str, str | None, str, float]] = [
+        (each.pool, each.offering, each.market or "", each.since)
+        for each in view.slots.values()
+        if each.state == "launching"
+    ]
+    for each in outcome.decisions:
+        if isinstance(each, Launch):
+            choices = list_choices(rules.pools[each.pool])
+            market = next((one.market for one in choices if one.key == each.offering), "")
+            trials.append((each.pool, each.offering, market, now))
+    for hold in list(view.holds.values()):
+        if hold.kind == "quota" and any(
+            hold.pool == name
+            and hold.until <= since
+            and name in rules.pools
+            and is_limited_by(quota_subject(rules.pools[name], key, market), hold.subject)
+            for name, key, market, since in trials
+        ):
+            yield Gone("holds", hold.id, hold.version + 1)
+
+
 def _list_ending(view: View, rules: Rules, decisions: Iterable[Decision], now: float) -> Iterator[Row]:
     """Yield the EC2 slots that these decisions drain, as they are when they drain, those whose machines end, as they
     are when these machines are gone, and the reservations that return to the queue, as they are there.
@@ -403,6 +434,24 @@ def _list_ending(view: View, rules: Rules, decisions: Iterable[Decision], now: f
             yield msgspec.structs.replace(slot, state="empty", **without_machine(slot))
         elif slot.id in drained and slot.state == "ready" and rules.pools[slot.pool].is_elastic:
             yield msgspec.structs.replace(slot, state="draining", drain_reason=drained[slot.id], idle_since=None)
+
+
+def _list_leased(view: View, outcome: Plan, now: float, without: str) -> Iterator[Row]:
+    """Yield the reservations that the plan `outcome` assigns, except `without`, as they are then, and their slots."""
+    for each in outcome.decisions:
+        if not isinstance(each, Assign) or each.reservation == without:
+            continue
+        fields: dict[str, Any] = {"assigned_at": now, "confirmed_at": now, "token": 1}
+        if each.level is not None:
+            fields |= {"level": each.level, "charged_at": now}
+        leases = tuple(
+            Lease(component=one.component, slot=one.slot, epoch=one.epoch, resources=one.resources, **fields)
+            for one in each.leases
+        )
+        row = view.reservations[each.reservation]
+        yield msgspec.structs.replace(row, phase="leased", leases=leases, leased_at=now, confirmed_at=now)
+        for name in {one.slot for one in leases}:
+            yield msgspec.structs.replace(view.slots[name], idle_since=None)
 
 
 def _list_returned(view: View, decisions: Iterable[Decision], now: float) -> Iterator[Reservation]:

@@ -124,7 +124,8 @@ class Advised:
         """Whether the reservation gets a lease when its change is played after all the rest."""
         at = self.fleet["timeline"][-1]["at"]
         actions = [{"at": at, **action} for action in change["actions"]]
-        waits = [at + change["wait_seconds"] + seconds for seconds in LATER]
+        wait = change["wait_seconds"]
+        waits = [at + each for each in (*(early for early in LATER if early < wait), *(wait + late for late in LATER))]
         ticks = [step for each in waits for step in (*self._keep_up(each), tick(each))]
         timeline = [*self.fleet["timeline"], *actions, *ticks]
         lines = (line for line in play(read_scenario({**self.fleet, "timeline": timeline})) if line["at"] >= at)

@@ -304,6 +304,27 @@ def test_work_of_a_machine_that_drains_may_take_one_that_boots_before_its_slot_c
     assert [slots for slots, change in raised.items() if search.lasts(change)] == [4, 5]
 
 
+def test_a_launch_that_succeeds_ends_the_back_off_of_its_quota_and_an_earlier_gang_takes_the_machine() -> None:
+    trial = Hold(
+        id=hold_id("linux", "quota", ""), pool="linux", kind="quota", subject="", refused_at=NOW - 20, until=NOW - 5
+    )
+    rows: list[Row] = [
+        wish("gang", components=(a_component(count=2, resources={"cpus": 2}),), created_at=NOW - 5),
+        wish("r1", resources={"cpus": 2}, created_at=NOW),
+        wish("r2", resources={"cpus": 2}, created_at=NOW + 1),
+        a_slot("linux-1", state="launching", resources={"cpus": 2}),
+        Slot(id="linux-2", pool="linux"),
+        trial,
+    ]
+    pool = {"resources": {"cpus": 2}, "max_slots": 2, "max_leases_per_slot": 1}
+    rules = some_rules({"scheduler": {"backfill": False}, "pools": {"linux": pool}})
+    view = View(rows)
+    search = Search(view, rules, view.reservations["r1"], NOW)
+    overtaking = Suggestion(kind="overtaking", text="", config={"scheduler": {"backfill": True}})
+    assert search.serves(overtaking)
+    assert not search.lasts(overtaking)
+
+
 def test_a_slot_whose_machine_ends_cannot_be_launched_for_the_gang_before_others_take_the_machines_that_boot() -> None:
     rows: list[Row] = [
         wish("r1", components=(a_component(count=2, resources={"cpus": 2}),), created_at=NOW),
