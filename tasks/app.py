@@ -1,7 +1,7 @@
 """The Celery application, from which `celery -A tasks.app worker -Q ticks` starts a worker. The import of this module
 opens no connection.
 
-docs/how-to/operations.md has the reason for each Celery setting.
+docs/reference/processes.md has the reason for each Celery setting.
 """
 
 import ssl

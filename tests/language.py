@@ -43,7 +43,7 @@ _PEOPLE: Final = re.compile(
 )
 """Pronouns for people are right."""
 _TOPS: Final = ("scheduler", "tasks", "workers", "leasehold", "bench", "examples", "docs", "tests")
-_PAGES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+_PAGES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 _PARTS: Final = ("*.py", "*.md")
 _NOT_READ: Final = ("docs/adr/", "tests/language.py", "tests/docs/test_language.py")
 """Records of the past, and the list and the examples of the refused words."""

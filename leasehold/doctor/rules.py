@@ -1,7 +1,7 @@
 """The rules of `leasehold doctor`: each function turns observations into a finding, without I/O and without a clock.
 
-In each function `check` is the name of the check, which the finding repeats. docs/how-to/operations.md, "The doctor"
-and "Celery's settings", gives the reasons of each failure.
+In each function `check` is the name of the check, which the finding repeats. docs/how-to/check-an-installation.md and
+docs/reference/processes.md, "Celery's settings", give the reasons of each failure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ def judge_membership(row: ClusterRow, remembered: Remembered) -> Finding:
         row.refuse_older(remembered.term, remembered.token, "Redis")
     except DatabaseWentBackError as error:
         text, _, _ = str(error).rpartition(": run ")
-        remedy = "Run `leasehold restore --in-place` (docs/how-to/operations.md): no tick runs until then."
+        remedy = "Run `leasehold restore --in-place` (docs/how-to/back-up-and-restore.md): no tick runs until then."
         return failure("cluster", text, remedy)
     return ok("cluster", f"database and Redis belong to {row.identity}")
 
@@ -265,7 +265,7 @@ def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:
     installed version of Celery or kombu is known to fail with Redis, else ok. `conf`: Celery's settings. `celery`,
     `kombu`: the installed versions, like "5.6.3".
 
-    docs/how-to/operations.md, "Celery's settings", gives the reasons.
+    docs/reference/processes.md, "Celery's settings", gives the reasons.
     """
     if faults := [*_list_unsafe(conf)]:
         return failure("celery", "; ".join(faults), "Start the workers with tasks.app as it is: it has safe settings.")

@@ -89,7 +89,7 @@ def restore(
     resubmit: bool = False,
     progress: Progress = lambda _: None,
 ) -> Restored:
-    """Make a database usable after a backup was put in place. See docs/how-to/operations.md, "Backup and restore".
+    """Make a database usable after a backup was put in place. See docs/how-to/back-up-and-restore.md.
 
     `remembered`, `kept`: the cluster record and the reservations in Redis. `resubmit`: reservations that only Redis
     has, and that have no leases there, become pending again; otherwise all reservations that only Redis has are

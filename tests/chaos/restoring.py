@@ -126,7 +126,7 @@ class Restorer:
         self._write(process)
 
     def _repeat(self, words: Sequence[str]) -> Process:
-        """Run the command until it succeeds, as docs/how-to/operations.md describes; return the last process."""
+        """Run the command until it succeeds (docs/how-to/back-up-and-restore.md); return the last process."""
         process = self._run(words)
         for _ in range(REPEATS):
             if process.has_succeeded:

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.test_commands import list_commands
 
 ROOT = Path(__file__).parents[2]
-TOP_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+TOP_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 COMMANDS: dict[tuple[str, ...], Any] = dict(list_commands())
 TYPED_LINE = re.compile(r"^(?:\$ )?(?:docker compose exec \S+ )?leasehold (.+)")
 """A line to type in a block of code."""

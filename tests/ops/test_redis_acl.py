@@ -283,7 +283,7 @@ def test_the_doctor_as_the_workers_user_finds_no_fault_and_needs_no_further_righ
 
 
 def test_a_user_of_one_host_writes_the_heartbeats_of_this_host_only(roles: RedisWithRoles) -> None:
-    """docs/how-to/operations.md, "Users of Redis", has the two replacements."""
+    """docs/how-to/set-up-redis.md, "Users of Redis", has the two replacements."""
     replaced = {
         "~leasehold:heartbeat:*": ["~leasehold:heartbeat:lab-7", "~leasehold:heartbeat:lab-7:*"],
         "&leasehold:host:*": ["&leasehold:host:lab-7"],
