@@ -15,20 +15,19 @@ from prometheus_client.metrics_core import Metric as Family
 from leasehold.common.clock import ProcessOffset
 from scheduler.model.accounts import FREE, PAID, Account, find_account
 from scheduler.model.costs import find_present_price
-from scheduler.model.decisions import WAITING_CODES
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources, add, subtract
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, PHASES, SLOT_STATES, WITH_MACHINE
+from scheduler.model.waiting_codes import LACKING_SLOT, WAITING_CODES
 from scheduler.policy.capacity.fits import capacity_of
 from scheduler.policy.lifecycle.timers import is_silent
 from scheduler.ports import Store
 from scheduler.view.redis_meter import Tally
 from workers.queue_watch import WaitingMessages
 
-OVER_QUOTA: Final = ("at_quota", "at_max_slots")
 MOST_LEASED: Final = 2**31 - 1
 LEVELS: Final = range(FREE + 1)
 SPENT: Final = "leasehold_account_spent_total"
@@ -170,7 +169,9 @@ def measure_waits(report: Mapping[str, Any], rules: Rules | None) -> Iterator[Fa
     about = "Reservations that wait for a slot that is in flight"
     yield GaugeMetricFamily("leasehold_reservations_allocated_not_started", about, codes.get("booting", 0))
     about = "Reservations that wait because of a quota or max_slots"
-    yield GaugeMetricFamily("leasehold_reservations_over_quota", about, sum(codes.get(code, 0) for code in OVER_QUOTA))
+    yield GaugeMetricFamily(
+        "leasehold_reservations_over_quota", about, sum(codes.get(code, 0) for code in LACKING_SLOT)
+    )
     about = "Age of the oldest pending reservation that is neither on hold nor waits for a slot in flight; 0 = none"
     yield GaugeMetricFamily("leasehold_longest_wait_seconds", about, float(report.get("longest_wait", 0)))
     at_quota = report.get("at_quota", ())

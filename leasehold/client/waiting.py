@@ -16,7 +16,7 @@ from leasehold.client.models import NOT_PLANNED, Answer, LastWait, Placement, Re
 from leasehold.client.ports import Joined
 from leasehold.common.faults import describe_unknown
 from leasehold.errors import CannotBeServed, Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
-from scheduler.model.waits import UNSERVABLE
+from scheduler.model.waiting_codes import UNSERVABLE
 
 UNKNOWN_SECONDS: Final = 10.0
 """Seconds for which a valid view may lack the row of a reservation before the reservation counts as unknown. This is

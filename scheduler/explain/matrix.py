@@ -7,7 +7,7 @@ are tested by the functions of the planner, on the state after the plan, with it
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final
@@ -18,60 +18,38 @@ from scheduler.explain.conditions import describe_account, describe_pool, foreca
 from scheduler.explain.needs import list_needs
 from scheduler.explain.replay import replay
 from scheduler.explain.search import describe_amounts, describe_labels
-from scheduler.model.decisions import WAITING_CODES, Plan
+from scheduler.model.decisions import Plan
 from scheduler.model.launch_backoff import Kind
 from scheduler.model.reservations import Component, Reservation, is_on_hold
 from scheduler.model.resources import SLACK, Labels, Resources
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
+from scheduler.model.waiting_codes import ENTRIES, WAITING_CODES, NoCode, WaitingCode
 from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.gang import has_room, has_room_for_some
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import NEXT_TURN
+from scheduler.policy.placement.place import GUARDED
 from scheduler.policy.queueing.feasibility import list_kinds
 from scheduler.policy.queueing.starvation_guard import has_waited_too_long
 from scheduler.policy.quota.step import lacks_quota
 from scheduler.policy.scaling.launch import TrialLaunch
-from scheduler.policy.scaling.launch_codes import DETAILS
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import list_choices
 
 MOST_NAMED: Final = 5
 """The greatest number of slots, pools or texts that the evidence of one condition names."""
-CODE_OF: Final[dict[str, str | None]] = {
-    "not_on_hold": "on_hold",
-    "pool": "no_pool",
-    "labels": "never_fits",
-    "size": "never_fits",
-    "account_balance": "no_quota",
-    "account_limits": "account_limit",
-    "turn": "behind_queue",
-    "starvation_guard": "behind_queue",
-    "work_budget": "behind_queue",
-    "slots_started": "booting",
-    "max_slots": "at_max_slots",
-    "ec2_quota": "at_quota",
-    "budget": "over_budget",
-    "ec2_capacity": "capacity",
-    "launch_rate": "throttled",
-    "launch_settings": "misconfigured",
-    "whole_gang": "gang_incomplete",
-    "not_cordoned": "cordoned",
-    "free_capacity": "no_capacity",
+CODE_OF: Final[Mapping[str, WaitingCode | None]] = {
+    **{name: code for code, entry in ENTRIES.items() for name in entry.conditions},
     "not_declined": None,
 }
 """Condition -> the waiting code of a reservation for which this condition is the first one that is not met.
 `not_declined` has no code (None): a declined slot counts as if it did not exist.
 """
-HOLDS_OF: Final[dict[str, tuple[Kind, ...]]] = {
-    "max_slots": (),
-    "ec2_quota": ("quota",),
-    "budget": (),
-    "ec2_capacity": ("capacity",),
-    "launch_rate": ("throttled",),
-    "launch_settings": ("misconfigured", "auth", "unhealthy"),
+HOLDS_OF: Final[Mapping[str, tuple[Kind, ...]]] = {
+    name: entry.backoffs for entry in ENTRIES.values() if entry.backoffs is not None for name in entry.conditions
 }
 """Condition of a launch -> the kinds of launch back-offs because of which it may not be met."""
 _RANKS: Final = {code: rank for rank, code in enumerate(WAITING_CODES)}
@@ -98,7 +76,7 @@ class Queued:
     serves it. `position`: in the queue; None: it does not wait. `of`: the number of waiting reservations.
     """
 
-    code: str = ""
+    code: WaitingCode | NoCode = ""
     detail: str = ""
     position: int | None = None
     of: int = 0
@@ -144,7 +122,7 @@ def _settle(name: str, found: _Finding, queued: Queued, findings: "Findings") ->
     if met is False and not queued.code:
         return Condition(name, None, f"not needed, since the next tick serves it: {evidence}")
     own = CODE_OF[name]
-    is_passed = own is not None and bool(queued.code) and _RANKS[own] <= _RANKS[queued.code]
+    is_passed = own is not None and queued.code != "" and _RANKS[own] <= _RANKS[queued.code]
     # The plan reports `cordoned` in place of `at_max_slots` where cordoned slots have room.
     if met is False and is_passed and (own, queued.code) != ("at_max_slots", "cordoned"):
         return Condition(name, None, f"not decisive here: {evidence}")
@@ -156,7 +134,7 @@ def _find_named(queued: Queued, findings: "Findings") -> str:
     if queued.code == "never_fits":
         return "labels" if findings.find("labels")[0] is False else "size"
     if queued.code == "behind_queue":
-        by_detail = {NEXT_TURN: "work_budget", DETAILS["behind_queue"]: "starvation_guard"}
+        by_detail = {NEXT_TURN: "work_budget", GUARDED: "starvation_guard"}
         return by_detail.get(queued.detail, "turn")
     return next(name for name, code in CODE_OF.items() if code == queued.code)
 
@@ -192,14 +170,18 @@ class Findings:
         """Return whether the condition `name` is met (None: it does not apply or is not known), and the evidence."""
         if name in self._finders:
             return self._finders[name]()
-        return self._for_pools[name]() if self._demand.pools else (None, "no pool serves it")
+        if not self._demand.pools:
+            return None, "no pool serves it"
+        if name not in self._for_pools and (code := CODE_OF[name]) is not None:
+            return self._decide(name, f"the waiting code would be {code}: {ENTRIES[code].sentence}")
+        return self._for_pools[name]()
 
     def _is_passed(self, name: str) -> bool:
         """Return whether the plan shows that the condition `name` is met: it reports no waiting code for the
         reservation, or that of a later condition. Used for conditions that only a whole plan can test.
         """
-        code = self._queued.code
-        return not code or _RANKS[CODE_OF[name] or ""] < _RANKS[code]
+        code, own = self._queued.code, CODE_OF[name]
+        return not code or (own is not None and _RANKS[own] < _RANKS[code])
 
     def _decide(self, name: str, evidence: str) -> _Finding:
         return (True, evidence) if self._is_passed(name) else (None, evidence)
@@ -347,14 +329,14 @@ class Findings:
         return not is_held, self._describe_launch(name, pools, is_held=is_held)
 
     @cached_property
-    def _launch_codes(self) -> list[list[str | None]]:
+    def _launch_codes(self) -> list[list[WaitingCode | None]]:
         """One list for each different instance request. It has an entry for each launch that could serve the instance:
         the waiting code of the reason that prevents the launch, or None if nothing does.
         """
         return [[code for *_, code in self._limits.list_choices(self._demand, need)] for need in self._needs]
 
     @cached_property
-    def _held(self) -> str:
+    def _held(self) -> WaitingCode | NoCode:
         """The waiting code of the reason that prevents a launch which a gang needs in addition to the present slots.
         "": nothing prevents such a launch, or the reservation has one instance.
         """
@@ -376,8 +358,9 @@ class Findings:
             return _join(self._limits.budgets.describe(pools, account)) or "no budget limits its launches"
         view, rules, now = self._cycle.view, self._cycle.rules, self._cycle.now
         texts = [text for pool in pools for text in describe_pool(view, rules, pool, now, HOLDS_OF[name])]
-        code = CODE_OF[name] or ""
-        return _join(dict.fromkeys(texts)) or (self._limits.describe(code, pools) if is_held else "no back-off")
+        code = CODE_OF[name]
+        sentence = self._limits.describe(code, pools) if is_held and code is not None else "no back-off"
+        return _join(dict.fromkeys(texts)) or sentence
 
     def _find_gang(self) -> _Finding:
         count = len(self._demand.needs)

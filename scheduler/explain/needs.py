@@ -3,40 +3,22 @@
 The sentences name machines that do not exist, or events outside: they are no changes, and nothing carries them out.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Collection, Iterator, Sequence
 
 from scheduler.explain.search import describe_amounts, describe_labels, list_components, required_labels
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.rules import Rules
+from scheduler.model.waiting_codes import ENTRIES, UNSERVABLE, WaitingCode
 from scheduler.policy.capacity.fits import given_to
 
-_OF_CODES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "on_hold": "it is resumed and its priority is above 0, and machines have room for it",
-        "no_quota": "its account has a balance at a level that it may use",
-        "account_limit": "its account runs fewer leases, or has higher limits",
-        "behind_queue": "the reservations before it in the queue have their leases",
-        "booting": "the machines that it waits for are ready",
-        "at_max_slots": "a slot within max_slots is free, and may be launched",
-        "at_quota": "EC2's quota allows one more machine",
-        "over_budget": "its budgets allow one more machine",
-        "capacity": "EC2 has capacity again for an offering of its pools",
-        "throttled": "EC2 accepts launches again",
-        "misconfigured": "EC2 accepts the launch settings and permissions of its pools",
-    }
-)
-"""Waiting code -> what would have to be true, for codes that do not depend on the sizes of machines."""
 
-
-def list_needs(rules: Rules, row: Reservation, code: str, unfit: Collection[Component]) -> Iterator[str]:
+def list_needs(rules: Rules, row: Reservation, code: WaitingCode, unfit: Collection[Component]) -> Iterator[str]:
     """Yield what would have to be true for a lease of a reservation that waits with this waiting code: a text for each
     component without a machine, or one text about the code. `unfit`: the components that no slot or offering could
     hold, even empty.
     """
-    if code in _OF_CODES:
-        yield _OF_CODES[code]
+    if (needs := ENTRIES[code].needs) is not None:
+        yield needs
         return
     pools = rules.serving_pools(row.request.pool, row.request.system)
     for component in list_components(row):
@@ -45,9 +27,9 @@ def list_needs(rules: Rules, row: Reservation, code: str, unfit: Collection[Comp
         if clash is not None:
             texts = [describe_labels({clash: each[clash]}) for each in (row.request.labels, component.labels)]
             yield f"{component.name} requires only one of the labels {' and '.join(texts)}"
-        elif code in {"no_pool", "never_fits"} and (component in unfit or code == "no_pool"):
+        elif code in UNSERVABLE and (component in unfit or code == "no_pool"):
             yield _describe_machines(rules, row, component, pools)
-        elif code not in {"no_pool", "never_fits"}:
+        elif code not in UNSERVABLE:
             yield _describe_room(rules, row, component, pools)
 
 

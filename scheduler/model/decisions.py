@@ -256,26 +256,6 @@ Decision = (
     | Cores
 )
 
-WAITING_CODES = (
-    "on_hold",
-    "no_pool",
-    "never_fits",
-    "no_quota",
-    "account_limit",
-    "behind_queue",
-    "booting",
-    "at_max_slots",
-    "at_quota",
-    "over_budget",
-    "capacity",
-    "throttled",
-    "misconfigured",
-    "gang_incomplete",
-    "cordoned",
-    "no_capacity",
-)
-"""The codes for the reason why a reservation waits. If several apply, the first one in this order is reported."""
-
 
 class Plan(msgspec.Struct, frozen=True):
     """The result of planning one tick: the decisions, the reservations that stay pending, and the time of the next

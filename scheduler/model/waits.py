@@ -8,12 +8,10 @@ from typing import Final
 
 import msgspec
 
-Reason = tuple[str, str]
+from scheduler.model.waiting_codes import WaitingCode
+
+Reason = tuple[WaitingCode, str]
 """The reason why a reservation waits: a waiting code and a sentence for people."""
-UNSERVABLE: Final = frozenset({"never_fits", "no_pool"})
-"""The waiting codes of reservations that neither the end of other leases nor a launch will serve: rules or hosts must
-change first.
-"""
 MOST_NAMES: Final = 128
 """The largest number of reservations in one `WaitBlock`, which is a part of the queue of waiting reservations."""
 MOST_MISSES: Final = 32
@@ -26,7 +24,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     """A reservation that the plan leaves pending: its id, a stable waiting code and a sentence for people."""
 
     reservation: str
-    code: str
+    code: WaitingCode
     detail: str
 
 

@@ -26,7 +26,7 @@ from scheduler.model.rules import Rules, read_rules, with_images
 from scheduler.model.rules_in_force import find_rules_in_force
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
-from scheduler.model.waits import UNSERVABLE
+from scheduler.model.waiting_codes import UNSERVABLE
 from scheduler.operations.apply import fit_accounts, fit_slots
 from scheduler.operations.market.resolve import check_requirements, load_resolved
 from scheduler.operations.paused_gc import PausedGC

@@ -15,7 +15,7 @@ from leasehold.cli.completing import PHASES, SLOT_STATES
 from leasehold.cli.formats import _list_lines
 from leasehold.cli.tables import Cell, Column, fit
 from scheduler.model import transitions
-from scheduler.model.waits import Waits
+from scheduler.model.waits import Reason, Waits
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.cli.terminal import run_on_terminal, strip_colours
@@ -56,7 +56,7 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
         a_row("build-10", sequence=4, created_at=now - 10, tags={"run": "7", "by": "nightly"}),
         a_row("build-0", sequence=0, phase="failed", reason="slot_gone", created_at=now - HOUR, finished_at=now - 30),
     )  # fmt: skip
-    reasons = [("claimed", "waits for build-8"), ("at_max_slots", "pool linux has 3 slots")]
+    reasons: list[Reason] = [("no_capacity", "waits for build-8"), ("at_max_slots", "pool linux has 3 slots")]
     intake.view_cache.write_report({"at": now}, Waits(["build-9", "build-10"], reasons))
     return intake
 
@@ -78,7 +78,7 @@ def test_slots_are_shown_with_their_reservations_and_use(stack: FakeIntake, run:
 
 def test_each_waiting_reservation_is_shown_with_its_reason(stack: FakeIntake, run: Run) -> None:
     lines = read(run("list").out)
-    assert lines[2].startswith("build-9 pending claimed: waits for build-8")
+    assert lines[2].startswith("build-9 pending no_capacity: waits for build-8")
     assert lines[3].startswith("build-10 pending at_max_slots: pool linux has 3 slots")
     assert lines[1].startswith("build-8 revoking preempted, due in ")
 

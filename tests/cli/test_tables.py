@@ -41,7 +41,7 @@ def test_ids_are_never_folded_nor_cut(
 
 
 def test_the_ids_that_wait_are_not_folded_in_the_status(stack: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = Waits(["second", LONG], [("at_max_slots", "full"), ("x", "y")])
+    waits = Waits(["second", LONG], [("at_max_slots", "full"), ("no_capacity", "full")])
     stack.view_cache.write_report({"at": 5.0, "term": 1}, waits)
     shown = strip_colours(run_on_terminal(monkeypatch, 80, "status"))
     assert any(LONG in line for line in shown.splitlines()), shown

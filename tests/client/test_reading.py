@@ -14,7 +14,7 @@ from leasehold.client.redis_connection import make_redis
 from leasehold.client.transport import MOST_SUBSCRIBERS, RequestTransport
 from scheduler.model.accounts import Account
 from scheduler.model.transitions import SlotState
-from scheduler.model.waits import Waits
+from scheduler.model.waits import Reason, Waits
 from scheduler.operations.notices import describe_row as describe_stored
 from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
@@ -306,7 +306,7 @@ def test_a_timeout_of_a_wait_names_the_phase(intake: FakeIntake, client: Client)
 
 def test_a_timeout_of_a_wait_has_the_waiting_code_and_its_reason(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_row("r1"), a_row("r2"))
-    why = ("never_fits", "no slot of linux could hold main"), ("at_quota", "10 of 10 cpus")
+    why: tuple[Reason, ...] = ("never_fits", "no slot of linux could hold main"), ("at_quota", "10 of 10 cpus")
     intake.view_cache.write_report({"at": 5.0}, Waits(["r1", "r2"], why))
     for name, (code, reason) in zip(["r1", "r2"], why, strict=True):
         with pytest.raises(NotAnswered, match=rf"^{name} is still pending after 0\.\d s: {code}: {reason}$") as caught:

@@ -15,7 +15,7 @@ from leasehold.console.pages.reservation import describe_state, draw_life
 from leasehold.console.pages.what_if import compare_rules
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
-from scheduler.model.waits import Waits
+from scheduler.model.waits import Reason, Waits
 from scheduler.ports import StoredPrincipal
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot
 from tests.console.conftest import MakeConsole
@@ -116,7 +116,7 @@ def mixed(make_console: MakeConsole) -> Console:
         )
     )
     console.publish(row("gone", 9, phase="released", finished_at=NOW, reason="done"))
-    reasons = [("never_fits", "asks 8 cpus; the largest has 4"), ("at_max_slots", "the pool is full")]
+    reasons: list[Reason] = [("never_fits", "asks 8 cpus; the largest has 4"), ("at_max_slots", "the pool is full")]
     console.view_cache.write_report({"at": 5.0}, Waits(["small", "gang"], [reasons[1], reasons[0]]))
     wait_for(lambda: "gone" in console.app.state.backend.feed.view.ended, "the end in the feed")
     return console

@@ -12,19 +12,26 @@ from scheduler.model.accounts import FREE, Account, level_of
 from scheduler.model.decisions import Plan
 from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.view import View
+from scheduler.model.waiting_codes import NOT_A_WAIT, WaitingCode
 from scheduler.model.waits import Waits
-from scheduler.operations.tick.wait_figures import NOT_A_WAIT, WaitFigures
+from scheduler.operations.tick.wait_figures import WaitFigures
 from tests.builders import NOW, a_reservation, a_slot, some_rules
 from tests.rules.fleets import QUICKLY
 
 RULES = some_rules({"pools": {"linux": {}}})
-CODES = ("booting", "on_hold", "no_capacity", "no_quota")
+CODES: tuple[WaitingCode, ...] = ("booting", "on_hold", "no_capacity", "no_quota")
 
 
 @QUICKLY
 @given(st.integers(0, 2**32), st.lists(st.sampled_from(["arrive", "leave", "code", "pay", "forget"]), max_size=8))
 def test_figures_are_those_of_a_walk(seed: int, steps: list[str]) -> None:
-    draw, figures, view, names, codes = random.Random(seed), WaitFigures(), View(), list[str](), dict[str, str]()
+    draw, figures, view, names, codes = (
+        random.Random(seed),
+        WaitFigures(),
+        View(),
+        list[str](),
+        dict[str, WaitingCode](),
+    )
     for version, step in enumerate(["arrive", *steps], 1):
         match step:
             case "arrive":

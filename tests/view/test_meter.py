@@ -10,9 +10,9 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler.model.accounts import Account
-from scheduler.model.decisions import WAITING_CODES
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES, SLOT_STATES
+from scheduler.model.waiting_codes import WAITING_CODES
 from scheduler.ports import Meter, Store, StoreUnavailableError, Transaction
 from scheduler.store.memory import MemoryStore
 from scheduler.view.connection import make_redis

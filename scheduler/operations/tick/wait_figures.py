@@ -14,12 +14,9 @@ from scheduler.model.decisions import Plan
 from scheduler.model.rules import Rules
 from scheduler.model.transitions import INACTIVE
 from scheduler.model.view import View
+from scheduler.model.waiting_codes import NOT_A_WAIT
 from scheduler.model.waits import WaitBlock
 
-NOT_A_WAIT: Final = frozenset({"booting", "on_hold"})
-"""Waiting codes of pending reservations that do not count for the longest wait: their slot is being launched, or they
-are on hold.
-"""
 LEVELS: Final = range(FREE + 1)
 """All levels of service of a quota account: the paid ones and the free one."""
 

@@ -7,8 +7,8 @@ from itertools import chain, compress
 from math import inf
 from typing import Any
 
-from scheduler.model.decisions import WAITING_CODES
 from scheduler.model.reservations import Reservation
+from scheduler.model.waiting_codes import WAITING_CODES, WaitingCode
 from scheduler.model.waits import Reason, Waits
 from scheduler.policy.capacity.requests import Demand
 
@@ -147,7 +147,7 @@ class WaitReasons:
         """Return why the reservation `name` waits; None if no reason was added."""
         return self._open().get(name)
 
-    def add(self, name: str, code: str, detail: str) -> None:
+    def add(self, name: str, code: WaitingCode, detail: str) -> None:
         """Add a reason why the reservation `name` waits: a waiting code, and a sentence with the details."""
         reasons = self._open()
         known = reasons.get(name)

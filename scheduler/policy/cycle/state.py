@@ -28,6 +28,7 @@ from scheduler.model.reservations import Lease, Reservation, is_claimant
 from scheduler.model.rules import Rules, SchedulerKeys, Terms
 from scheduler.model.transitions import IN_FLIGHT, SlotState
 from scheduler.model.view import View
+from scheduler.model.waiting_codes import WaitingCode
 from scheduler.policy.capacity.requests import Demand, LastDemands
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -272,7 +273,7 @@ class CycleState:
         """
         return self.now + settings.preemption_grace if settings.preemption_grace else None
 
-    def wait(self, name: str, code: str, detail: str) -> None:
+    def wait(self, name: str, code: WaitingCode, detail: str) -> None:
         """Record why the reservation `name` waits: `code`, a waiting code, and `detail`, its sentence. If several codes
         are recorded for it, the first one in WAITING_CODES is reported.
         """

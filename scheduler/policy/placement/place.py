@@ -11,6 +11,7 @@ from operator import attrgetter
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import Lease, Reservation, is_on_hold
 from scheduler.model.rules import Terms
+from scheduler.model.waiting_codes import ENTRIES
 from scheduler.policy.capacity.gang import Shortage, fill
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -24,7 +25,6 @@ from scheduler.policy.queueing.feasibility import set_aside
 from scheduler.policy.queueing.order import insert, sort_queue
 from scheduler.policy.queueing.starvation_guard import StarvationGuard
 from scheduler.policy.quota.step import lacks_quota, place_by_quota
-from scheduler.policy.scaling.launch_codes import DETAILS
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 Leases = tuple[Placement, ...]
@@ -38,6 +38,7 @@ IS_UNPLACED, IS_LEASED = (bytes(fate == each for each in range(256)) for fate in
 """Two tables for `bytes.translate`. Each turns the results of many reservations into 1 or 0: whether a reservation is
 unplaced (`IS_UNPLACED`), or leased (`IS_LEASED`).
 """
+GUARDED = ENTRIES["behind_queue"].sentence
 BEHIND = "an earlier reservation in the queue waits, and backfill is off"
 
 
@@ -119,7 +120,7 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
                 cycle.turns.charge_leases(len(slot_infos))
                 continue
         if slot_infos is None and guard.keeps_any and (guard.keeps_out(demand) or search.is_kept_out(demand, guard)):
-            cycle.wait(reservation.id, "behind_queue", DETAILS["behind_queue"])
+            cycle.wait(reservation.id, "behind_queue", GUARDED)
         is_covered = slot_infos is not None or search.cover(reservation, demand)
         fates[at] = COVERED if is_covered else UNPLACED
         if not demand.settings.backfill:

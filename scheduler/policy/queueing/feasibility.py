@@ -14,6 +14,7 @@ from scheduler.model.resources import Labels, Resources
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
+from scheduler.model.waiting_codes import ENTRIES
 from scheduler.model.waits import Reason
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -22,7 +23,7 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.offerings import list_configured
 
-ON_HOLD: Final[Reason] = ("on_hold", "on hold until it is resumed, or its priority is above 0")
+ON_HOLD: Final[Reason] = ("on_hold", ENTRIES["on_hold"].sentence)
 """The waiting code and the sentence for each reservation on hold."""
 _Kind = tuple[Resources | None, Labels]
 

@@ -12,13 +12,13 @@ from math import inf
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
+from scheduler.model.waiting_codes import first_code
 from scheduler.policy.capacity.gang import Shortage, has_room, has_room_for_some
 from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestClass
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.scaling.launch import TrialLaunch
-from scheduler.policy.scaling.launch_codes import first_code
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
@@ -149,7 +149,8 @@ class StarvationGuard:
         if any(first_code(held) == "capacity" for held in codes):
             return True
         if any(codes):
-            return self._limits.choose_code(demand, first_code(codes[0])) == "cordoned"
+            code = first_code(codes[0])
+            return code != "" and self._limits.choose_code(demand, code) == "cordoned"
         if not self._limits.has_cordoned_room(demand):
             return False
         return not has_room_for_some(demand, (self._cycle.ready, self._cycle.coming))

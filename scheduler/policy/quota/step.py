@@ -12,6 +12,7 @@ from itertools import repeat
 
 from scheduler.model.accounts import FREE, PAID, Account
 from scheduler.model.reservations import Lease, Reservation, Shape
+from scheduler.model.waits import Reason
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.balances import Balances
 from scheduler.policy.cycle.queue import Queue
@@ -44,7 +45,6 @@ def charge(cycle: Healed) -> Charged:
     return Charged(cycle)
 
 
-CodeAndSentence = tuple[str, str]
 """The waiting code and the sentence that report why a reservation waits."""
 
 
@@ -66,7 +66,7 @@ def report_no_quota(cycle: CycleState, reservation: Reservation) -> bool:
     return lacks
 
 
-def _describe_no_quota(account: Account | None) -> CodeAndSentence:
+def _describe_no_quota(account: Account | None) -> Reason:
     name = account.id if account else ""
     return "no_quota", f"account {name} has nothing left at any level, and may not run at the free level"
 
@@ -91,7 +91,7 @@ class BlockReasons:
             for requirements in quota_run.requirements_index.list_met(slot_info, slot_info.free):
                 self._idle_by_requirements.setdefault(requirements, []).append(slot_info)
 
-    def find(self, group: PendingGroup) -> CodeAndSentence | None:
+    def find(self, group: PendingGroup) -> Reason | None:
         """Return the waiting code and the sentence for the unplaced reservations of a group, if their account blocks
         them. Return None if it does not.
         """

@@ -18,6 +18,7 @@ from typing import Final
 from scheduler.model.decisions import Assign, Placement, Plan
 from scheduler.model.reservations import Reservation, is_on_hold
 from scheduler.model.rules import Terms
+from scheduler.model.waiting_codes import LACKING_SLOT
 from scheduler.model.waits import Reason, WaitBlock, Waits
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -39,7 +40,7 @@ from scheduler.policy.replan.kept_queue import KeptQueue, Key, KeyHeap
 from scheduler.policy.replan.lives import Lives
 from scheduler.policy.replan.ordinary import has_ordinary_rows, is_ordinary
 from scheduler.policy.replan.refusal import Refusal
-from scheduler.policy.scaling.launch import WITHHELD, choose_code_for_one
+from scheduler.policy.scaling.launch import choose_code_for_one
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 
 CHANGES_A_SLOT: Final = 4
@@ -163,7 +164,7 @@ class KeptCycle:
             raise _LeftWayError
         code = choose_code_for_one(demand, held, self._limits)
         reason = (code, self._limits.describe(code, demand.pools))
-        return Refusal(reason, is_withheld=held in WITHHELD, is_misfit=False)
+        return Refusal(reason, is_withheld=held in LACKING_SLOT, is_misfit=False)
 
     def _note_plan(self, outcome: Plan) -> None:
         view, cycle = self._cycle.view, self._cycle

@@ -20,6 +20,7 @@ from scheduler.model.pools import Pool
 from scheduler.model.quota_classes import is_limited_by, quota_subject
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import UNPAID
+from scheduler.model.waiting_codes import LACKING_SLOT
 from scheduler.policy.capacity.gang import Shareable, fill
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
@@ -32,7 +33,7 @@ from scheduler.policy.scaling.offerings import Choice, could_serve
 
 _MOST: Final = 1 << 32
 """A number that is greater than the number of slots of any pool."""
-_LACKS_SLOT: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
+_LACKS_SLOT: Final = frozenset({None, "behind_queue", *LACKING_SLOT})
 """Waiting codes (None: no code) of launches that could be made if the pool had more slots.
 
 `behind_queue` is among them: a launch gets this code if its slot could serve any protected gang, even one that comes

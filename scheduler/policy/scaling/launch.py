@@ -7,8 +7,9 @@ Sources: the autoscaler's tick (capacity in flight is used first), Arvados (choi
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Final
 
+from scheduler.model.waiting_codes import LACKING_SLOT, NoCode, WaitingCode
+from scheduler.model.waits import Reason
 from scheduler.policy.capacity.gang import Shareable, fill, has_room, has_room_for_some, list_without_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
@@ -37,7 +38,7 @@ class TrialLaunch:
     """The present launches, in order."""
     first: tuple[str, Choice, SlotInfo] | None = None
     """The first launch that was made in the first way (see `capacity/gang.py`); None: there was none."""
-    held: str = ""
+    held: WaitingCode | NoCode = ""
     """Waiting code of the reason that prevented a launch for the demand; "" if no launch failed, or no offering could
     hold an instance. Like `first` and `lacks_one`, it is that of the first way.
     """
@@ -64,7 +65,7 @@ class TrialLaunch:
         """
         return fill(self.demand, self._list_indexes(), self, is_known=self.is_known)
 
-    def foresee_code(self) -> str:
+    def foresee_code(self) -> WaitingCode | NoCode:
         """Return the waiting code that the demand would get if its launches were decided now; "" if launches would
         serve it. Nothing stays launched.
         """
@@ -140,7 +141,7 @@ class TrialLaunch:
             slot_info = self.limits.launch(name, choice, "demand", self.account)
         slot_info.wanted = True
 
-    def find_code(self) -> str:
+    def find_code(self) -> WaitingCode:
         """Return the waiting code of the demand. Call it after the trial launches failed and were undone."""
         if self.held:
             return self.held if self.first is not None else self.limits.choose_code(self.demand, self.held)
@@ -158,10 +159,6 @@ class TrialLaunch:
         without = list_without_room(self.demand, self._list_indexes())
         alone = next((need for need in without if not self.could_extend(need)), None)
         return (alone or self.demand.needs[-1]).component.name if alone or not self._lacking else self._lacking
-
-
-WITHHELD: Final = frozenset({"at_max_slots", "at_quota"})
-"""Waiting codes of the reasons that withhold a launch: without `max_slots` or EC2's quota it would be made."""
 
 
 def launch(cycle: Healed, unplaced: Unplaced, limits: LaunchLimits) -> Shortfall:
@@ -221,7 +218,7 @@ def _launch_for_all(
             refusal = refused[kind] = _refuse(demand, held, code, limits, lacking)
         open_demands.discard(demand)
         refusal.ids.append(name)
-        if refusal.held in WITHHELD:
+        if refusal.held in LACKING_SLOT:
             withheld.append(demand)
         if name in gangs:
             limits.reserve(demand)
@@ -232,7 +229,7 @@ def _launch_for_all(
     left = demands[tried:]
     reasons = {demand: refusal.reason for demand, refusal in refused.items()}
     cycle.waits.add_all(ids[tried:], map(reasons.__getitem__, left))
-    for_room = {demand for demand, refusal in refused.items() if refusal.held in WITHHELD}
+    for_room = {demand for demand, refusal in refused.items() if refusal.held in LACKING_SLOT}
     withheld += filter(for_room.__contains__, left)
     return withheld, awaited
 
@@ -265,7 +262,7 @@ def _refuse_demands(
     done = demands[:count]
     reasons = {demand: refusal.reason for demand, refusal in refusals.items()}
     cycle.waits.add_in_order(ids[:count], list(map(reasons.__getitem__, done)))
-    for_room = {demand for demand, refusal in refusals.items() if refusal.held in WITHHELD}
+    for_room = {demand for demand, refusal in refusals.items() if refusal.held in LACKING_SLOT}
     withheld = list(filter(for_room.__contains__, done)) if for_room else []
     return refusals, withheld, count + is_launched
 
@@ -299,11 +296,11 @@ class _Refusal:
     """
 
     demand: Demand
-    held: str
+    held: WaitingCode | NoCode
     """Waiting code of the reason that prevents ("holds") the launch, for example `at_max_slots`; "": no launch failed,
     or no offering could serve the demand.
     """
-    reason: tuple[str, str]
+    reason: Reason
     """(waiting code to report, its sentence). The code differs from `held` where another code explains more: `cordoned`
     instead of `at_max_slots` if cordoned slots have room, and a code such as `no_capacity` if `held` is "".
     """
@@ -329,7 +326,9 @@ class _Refusal:
         return True
 
 
-def _refuse(demand: Demand, held: str, code: str, limits: LaunchLimits, lacking: str = "") -> _Refusal:
+def _refuse(
+    demand: Demand, held: WaitingCode | NoCode, code: WaitingCode, limits: LaunchLimits, lacking: str = ""
+) -> _Refusal:
     sentence = limits.describe(code, demand.pools, demand.payer)
     reason = (code, f"{sentence}: component {lacking} lacks room" if lacking else sentence)
     return _Refusal(demand, held, reason, limits.launches, limits.count_launches(demand.pools), limits.reserved)
@@ -337,7 +336,7 @@ def _refuse(demand: Demand, held: str, code: str, limits: LaunchLimits, lacking:
 
 def _launch_for(
     cycle: CycleState, name: str, demand: Demand, unplaced: Unplaced, limits: LaunchLimits
-) -> tuple[str, str, str]:
+) -> tuple[WaitingCode | NoCode, WaitingCode | NoCode, str]:
     """Give the reservation `name` capacity on slots that this cycle launches. Return empty texts if that succeeds.
 
     If nothing is launched for it, return two waiting codes, as in `_Refusal`: (1) that of the reason which prevents the
@@ -363,7 +362,9 @@ def _launch_for(
     return "", "", ""
 
 
-def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: LaunchLimits) -> tuple[str, str]:
+def _launch_for_one(
+    cycle: CycleState, name: str, demand: Demand, limits: LaunchLimits
+) -> tuple[WaitingCode | NoCode, WaitingCode | NoCode]:
     """Give the reservation `name`, which has a single instance, capacity on a slot that this cycle launches. Return two
     texts as `_launch_for` does: empty ones if that succeeds, else two waiting codes.
 
@@ -391,7 +392,7 @@ def _launch_for_one(cycle: CycleState, name: str, demand: Demand, limits: Launch
     return "", ""
 
 
-def choose_code_for_one(demand: Demand, held: str, limits: LaunchLimits) -> str:
+def choose_code_for_one(demand: Demand, held: WaitingCode | NoCode, limits: LaunchLimits) -> WaitingCode:
     """Return the waiting code to report for a reservation with a single instance. `held`: the code of the reason that
     prevents its launch; "": no offering could serve it.
     """

@@ -12,6 +12,7 @@ from scheduler.model.decisions import Launch, Start
 from scheduler.model.launch_backoff import hold_id
 from scheduler.model.rules import list_unfound
 from scheduler.model.slots import Market
+from scheduler.model.waiting_codes import ENTRIES, HOLDING_RESERVE, OF_A_MARKET, NoCode, WaitingCode, first_code
 from scheduler.policy.capacity.gang import has_room
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_index import SlotIndex
@@ -19,7 +20,6 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots
 from scheduler.policy.scaling.budgets import BudgetLimits
-from scheduler.policy.scaling.launch_codes import CLOSING, DETAILS, OF_A_MARKET, first_code
 from scheduler.policy.scaling.launch_refusals import LaunchRefusals
 from scheduler.policy.scaling.market_mix import describe_turn, find_turn
 from scheduler.policy.scaling.offerings import (
@@ -84,7 +84,7 @@ class LaunchLimits:
         if own is not None and own.max_slots:
             yield own.max_slots, rules.pools_of_system[pool.system]
 
-    def find_code(self, name: str, choice: Choice, account: str = "") -> str | None:
+    def find_code(self, name: str, choice: Choice, account: str = "") -> WaitingCode | None:
         """Return the waiting code of the reason that prevents a launch of this choice in the pool `name`; None if it
         can be launched now. `account`: the account whose reservation causes the launch; "": none.
         """
@@ -100,7 +100,7 @@ class LaunchLimits:
         """Return whether nothing but `max_slots` or EC2's quota can prevent a launch of this choice in the pool."""
         return not self.refusals.is_probing(name, choice) and self._find_refusal(name, choice, account) is None
 
-    def _find_refusal(self, name: str, choice: Choice, account: str) -> str | None:
+    def _find_refusal(self, name: str, choice: Choice, account: str) -> WaitingCode | None:
         if self.budgets.is_over(name, choice.price, account):
             self.refusals.goes_on(self.budgets.find_end(name, account))
             return "over_budget"
@@ -108,7 +108,7 @@ class LaunchLimits:
             return code
         return "misconfigured" if name in self._unfound or self._is_unhealthy(name) else None
 
-    def describe(self, code: str, pools: Sequence[str], account: str = "") -> str:
+    def describe(self, code: WaitingCode, pools: Sequence[str], account: str = "") -> str:
         """Return the sentence that explains a waiting code, with details of these pools and the budgets of this
         account.
         """
@@ -119,29 +119,29 @@ class LaunchLimits:
                 if self._is_unhealthy(name):
                     return self._describe_boots(name)
         if code == "over_budget" and (names := self.budgets.list_tight(pools, account)):
-            return f"{DETAILS[code]}: {', '.join(names)}"
+            return f"{ENTRIES[code].sentence}: {', '.join(names)}"
         if code == "at_max_slots" and (count := sum(map(self._count_strangers, self._strangers))):
-            return f"{DETAILS[code]}; machines of ours that no slot knows: {count}"
+            return f"{ENTRIES[code].sentence}; machines of ours that no slot knows: {count}"
         turns = [self.describe_turn(name) for name in pools] if self._has_mix and code in OF_A_MARKET else []
-        return "; ".join([DETAILS[code], *filter(None, [*turns, self.refusals.describe(code, pools)])])
+        return "; ".join([ENTRIES[code].sentence, *filter(None, [*turns, self.refusals.describe(code, pools)])])
 
     def describe_turn(self, name: str) -> str | None:
         """Return a text about the market that the next launch of a pool is to have; None if the price decides."""
         text = describe_turn(self._cycle.rules.pools[name].market, self.pools[name].mix)
         return None if text is None else f"pool {name}: {text}"
 
-    def list_choices(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice, str | None]]:
+    def list_choices(self, demand: Demand, need: InstanceRequest) -> Iterator[tuple[str, Choice, WaitingCode | None]]:
         """Yield the offerings that a launch for one instance may choose, best first: (pool, choice, waiting code of the
         reason that prevents the launch; None: it is possible).
         """
         for name, choice in self._find_eligible(demand, need):
             yield name, choice, self._find_code_behind(name, choice, demand.payer)
 
-    def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | str:
+    def find_launch(self, demand: Demand, need: InstanceRequest) -> tuple[str, Choice] | WaitingCode | NoCode:
         """Return (pool, choice) of the best launch for an instance that is possible now. If none is possible, return
         the waiting code to report; "" if there is no offering to choose for the instance.
         """
-        codes: list[str] = []
+        codes: list[WaitingCode] = []
         for each in self._find_eligible(demand, need):
             code = self._find_code_behind(*each, demand.payer)
             if code is None:
@@ -166,11 +166,11 @@ class LaunchLimits:
 
         Speed: pools without a warm reserve and without a stopped tier are left out.
         """
-        codes: dict[str, list[str | None]] = {}
+        codes: dict[str, list[WaitingCode | None]] = {}
         if self._kept:
             for name, _, code in self.list_choices(demand, need):
                 codes.setdefault(name, []).append(code)
-        return [name for name, found in codes.items() if name in self._kept and first_code(found) in CLOSING]
+        return [name for name, found in codes.items() if name in self._kept and first_code(found) in HOLDING_RESERVE]
 
     @cached_property
     def _kept(self) -> frozenset[str]:
@@ -191,7 +191,7 @@ class LaunchLimits:
         """
         self._reserved += [need for need in dict.fromkeys(demand.needs) if need not in self._reserved]
 
-    def _find_code_behind(self, name: str, choice: Choice, account: str) -> str | None:
+    def _find_code_behind(self, name: str, choice: Choice, account: str) -> WaitingCode | None:
         code = self.find_code(name, choice, account)
         # Speed: this runs for each launch, and almost always nothing is reserved.
         return "behind_queue" if code is None and self._reserved and could_serve(name, choice, self._reserved) else code
@@ -334,7 +334,7 @@ class LaunchLimits:
         there.empty.append(slot_info)
         slot_info.state = "empty"
 
-    def choose_code(self, demand: Demand, code: str) -> str:
+    def choose_code(self, demand: Demand, code: WaitingCode) -> WaitingCode:
         """Return the waiting code to report for a reservation that no launch serves: `code`, with one exception.
 
         It is `cordoned` instead of `at_max_slots` if cordoned slots have room for all its instances. Source: Arvados.

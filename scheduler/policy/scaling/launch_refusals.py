@@ -8,20 +8,12 @@ the EC2 user guide (quota classes).
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from math import inf
-from typing import Final
 
 from scheduler.model.launch_backoff import Hold, Kind, hold_id
 from scheduler.model.quota_classes import is_limited_by, quota_subject
+from scheduler.model.waiting_codes import ENTRIES, WaitingCode
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.scaling.offerings import Choice, PoolLaunches, find_end, find_rest
-
-KINDS_OF_CODE: Final[Mapping[str, tuple[Kind, ...]]] = {
-    "at_quota": ("quota",),
-    "capacity": ("capacity",),
-    "throttled": ("throttled",),
-    "misconfigured": ("misconfigured", "auth"),
-}
-"""Waiting code -> the kinds of back-offs that lead to it."""
 
 
 class LaunchRefusals:
@@ -41,7 +33,7 @@ class LaunchRefusals:
         if name in self._refused:
             self._launched[name, quota_subject(self._cycle.rules.pools[name], key, market)] += count
 
-    def find_code(self, name: str, choice: Choice) -> str | None:
+    def find_code(self, name: str, choice: Choice) -> WaitingCode | None:
         """Return the waiting code of the back-off that prevents a launch or start of this choice; None: there is none.
         Back-offs for quotas are not considered.
         """
@@ -73,11 +65,11 @@ class LaunchRefusals:
         self.next_end = min(self.next_end, until)
         return True
 
-    def describe(self, code: str, pools: Collection[str]) -> str | None:
+    def describe(self, code: WaitingCode, pools: Collection[str]) -> str | None:
         """Return the cloud's words about the newest refusal in these pools that leads to this waiting code; None: it
         gave none.
         """
-        kinds = KINDS_OF_CODE.get(code, ())
+        kinds = {*(ENTRIES[code].backoffs or ())} - {"unhealthy"}  # a failed boot is no answer of the cloud
         found = [hold for hold in self._holds.values() if hold.kind in kinds and hold.pool in {"*", *pools}]
         newest = max(found, key=lambda hold: (hold.refused_at, hold.id), default=None)
         return None if newest is None else newest.words

@@ -7,11 +7,13 @@ from typing import Any, Final
 
 import pytest
 
+from scheduler.explain import matrix
 from scheduler.explain.matrix import CODE_OF, Condition, Findings, Queued, examine
 from scheduler.explain.replay import replay
 from scheduler.model.accounts import Account
-from scheduler.model.decisions import WAITING_CODES, Plan
+from scheduler.model.decisions import Plan
 from scheduler.model.view import Row, View
+from scheduler.model.waiting_codes import WAITING_CODES, WaitingCode
 from scheduler.policy.plan import plan
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.explain.test_changes_of_accounts import CASES, search_among
@@ -214,3 +216,16 @@ def test_an_account_without_limits_and_one_without_accounts_do_not_apply() -> No
     _, conditions = find_conditions(look(rows, {"pools": {"linux": HOSTS}}))["r1"]
     assert conditions["account_balance"] == Condition("account_balance", None, "its queue uses no accounts")
     assert conditions["account_limits"] == Condition("account_limits", None, "no account limits its leases")
+
+
+def test_a_condition_without_a_function_is_what_the_plan_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a new waiting code needs no function in the matrix."""
+    monkeypatch.setattr(matrix, "CODE_OF", {**CODE_OF, "of_a_new_rule": "capacity"})
+    view, rules, now = look([a_reservation()], {"pools": {"linux": {"max_slots": 0}}})
+    cycle, limits = replay(view, rules, now, plan(view, rules, now))
+    row = view.reservations["r1"]
+
+    def find(code: WaitingCode) -> bool | None:
+        return Findings(cycle, limits, row, Queued(code)).find("of_a_new_rule")[0]
+
+    assert (find("at_max_slots"), find("capacity"), find("no_capacity")) == (None, None, True)

@@ -13,11 +13,11 @@ from scheduler.explain.changes.kinds import KINDS_OF_CHANGE, end_lease
 from scheduler.explain.changes.pools import raise_price_factor
 from scheduler.explain.search import MOST_PLANS, Kind, Search, Suggestion, describe_change, suggest_change
 from scheduler.model.budgets import Spent
-from scheduler.model.decisions import WAITING_CODES
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
+from scheduler.model.waiting_codes import WAITING_CODES
 from scheduler.operations.explain import explain_wait
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.playing import Document

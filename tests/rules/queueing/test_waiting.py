@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.model.decisions import WAITING_CODES
+from scheduler.model.waiting_codes import WAITING_CODES
 from tests.rules.playing import (
     Document,
     a_holder,

@@ -7,8 +7,8 @@ import pytest
 from scheduler.model.decisions import Drain
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.view import Row, View
+from scheduler.model.waiting_codes import ENTRIES, WaitingCode
 from scheduler.policy.plan import plan
-from scheduler.policy.scaling.launch_codes import DETAILS
 from scheduler.policy.scaling.offerings import list_choices
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 
@@ -67,7 +67,7 @@ def test_offerings_of_one_price_are_ordered_by_memory_then_cpus_then_name(
 
 
 @pytest.mark.parametrize(("most", "code"), [(2, "misconfigured"), (1, "at_max_slots")])
-def test_failed_boots_are_the_sentence_of_a_wait_only_if_they_prevent_the_launch(most: int, code: str) -> None:
+def test_failed_boots_are_the_sentence_of_a_wait_only_if_they_prevent_the_launch(most: int, code: WaitingCode) -> None:
     hold = Hold(
         id=hold_id("linux", "unhealthy"),
         pool="linux",
@@ -82,4 +82,4 @@ def test_failed_boots_are_the_sentence_of_a_wait_only_if_they_prevent_the_launch
     rows: list[Row] = [a_slot(), a_slot("linux-2", state="empty"), hold, holder, a_reservation()]
     boots = "3 boots in a row failed (the last one: linux-9 timed out); launches of linux rest, then one is tried alone"
     [waits] = plan(View(rows), rules, NOW).waiting
-    assert (waits.code, waits.detail) == (code, boots if code == "misconfigured" else DETAILS[code])
+    assert (waits.code, waits.detail) == (code, boots if code == "misconfigured" else ENTRIES[code].sentence)
