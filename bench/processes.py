@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = {"leasehold --help": ("--help",), "leasehold status": ("status",), "leasehold list": ("list",)}
 PEAK = """
 import sys
-from leasehold.cli.failures import run_safely
+from leasehold.cli.program import run_safely
 run_safely(sys.argv[1:])
 sys.stderr.write(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])
 """

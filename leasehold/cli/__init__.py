@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from leasehold.cli.failures import run_safely
 from leasehold.cli.interrupts import take_interrupts
 
 __all__ = ["main"]
@@ -24,4 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the `leasehold` command with `arguments` (None: those of this process) and exit with the command's status."""
     gc.set_threshold(_ALLOCATIONS)
     take_interrupts()
+    # After the two lines above, because the import of all commands takes most of the time of a short one.
+    from leasehold.cli.program import run_safely
+
     sys.exit(run_safely(sys.argv[1:] if arguments is None else list(arguments)))

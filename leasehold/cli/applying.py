@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import typer
 
+from leasehold.cli.connecting import find_version
 from leasehold.cli.failures import BAD_INPUT, NO_RULES, CommandError, print_error
 from leasehold.cli.market import prepare_market
 from leasehold.cli.output import print_result, shorten
-from leasehold.cli.ruling import find_version
 from leasehold.errors import LeaseholdError
 from leasehold.texts.values import show_levels
 from scheduler.model.rules import list_image_sources, merge_rules, read_rules
@@ -73,7 +73,7 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
                 f"note: config.pools.{name}.ec2.user_data names ${{slot}} or ${{launch_id}}: each machine of the pool"
                 " is launched by a request of its own"
             )
-    for warning in find_refused(configuration):
+    for warning in find_refused(configuration.rules, configuration.settings.aws):
         print_error(f"warning: {warning}")
     _carry_out(configuration.settings, configuration.rules_document, source, dry_run=dry_run, yes=yes, as_json=as_json)
 

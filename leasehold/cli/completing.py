@@ -101,13 +101,13 @@ def complete_processes(incomplete: str) -> list[str]:
 
 def complete_logs(incomplete: str) -> list[str]:
     """Complete the name of a process that has a log in the folder of the stack."""
+    from leasehold.cli.connecting import find_log_folder
     from leasehold.cli.failures import CommandError
-    from leasehold.cli.logs import find_folder
     from leasehold.errors import UntrustedFolder
     from leasehold.stack.process_logs import list_logs
 
     with contextlib.suppress(CommandError, UntrustedFolder, OSError):
-        return starting(list_logs(find_folder()), incomplete)
+        return starting(list_logs(find_log_folder()), incomplete)
     return []
 
 

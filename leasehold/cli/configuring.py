@@ -39,7 +39,15 @@ def check(file: File = None, as_json: AsJson = False) -> None:
         faults, unchecked = check_market(configuration)
         from workers.ec2.patterns import find_refused
 
-        warnings = [] if faults else [*find_warnings(configuration), *find_refused(configuration), *unchecked]
+        warnings = (
+            []
+            if faults
+            else [
+                *find_warnings(configuration),
+                *find_refused(configuration.rules, configuration.settings.aws),
+                *unchecked,
+            ]
+        )
     found = find_configuration(file)
     if as_json:
         print_json({"file": str(found) if found else None, "faults": faults, "warnings": warnings})

@@ -1,18 +1,24 @@
-"""Connect a command to the stack. If the environment of the command names no broker, the command uses the environment
-of the stack that runs in this folder or above.
+"""Connect a command to the stack, its database and its logs. If the environment of the command names no broker, the
+command uses the environment of the stack that runs in this folder or above.
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from leasehold.client.discovery import URL_VARIABLE, find_running
+from leasehold.cli.failures import CommandError
+from leasehold.client.discovery import URL_VARIABLE, find_running, list_folders
+from leasehold.private_files import open_folder
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client
-    from scheduler.ports import Store
+    from scheduler.ports import AppliedRules, Store
     from workers.settings import Settings
+
+_MOST_VERSION: Final = 2**62
+"""The database has numbers of 64 bits."""
 
 
 @contextmanager
@@ -63,3 +69,22 @@ def open_store() -> Iterator["Store"]:
 
     with closing(open_(load_settings().database_url)) as store:
         yield store
+
+
+def find_version(store: "Store", version: int) -> "AppliedRules":
+    """Return one earlier version of the rules. Raises CommandError if there is no version with this number."""
+    found = store.read_rules_history(version=version) if version <= _MOST_VERSION else []
+    if not found:
+        raise CommandError(f"there is no version {version} of the rules: `leasehold rules history` lists them")
+    return found[0]
+
+
+def find_log_folder() -> Path:
+    """Return the folder with the logs of the stack here or in the nearest folder above. Raises CommandError if there is
+    none.
+    """
+    for folder in list_folders():
+        with open_folder(folder) as descriptor:
+            if descriptor is not None and (folder / "logs").is_dir():
+                return folder / "logs"
+    raise CommandError("no stack has run here or in a folder above: start one with `leasehold up`")

@@ -1,7 +1,6 @@
 """Turn an error that ends a command into lines on standard error and an exit status."""
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -11,7 +10,6 @@ import typer
 from leasehold.cli.tables import find_width, wrap
 from leasehold.common.visible import make_visible
 from leasehold.errors import BadCredentials, LeaseholdError, Refused
-from leasehold.extras import explain_missing
 
 if TYPE_CHECKING:
     from leasehold.client.models import Answer
@@ -35,53 +33,6 @@ class CommandError(Exception):
     def __init__(self, message: str, status: int = FAILED) -> None:
         self.status = status
         super().__init__(message)
-
-
-def run_safely(arguments: list[str]) -> int:
-    """Run the `leasehold` command with `arguments` and return its exit status. A known error is printed, one line for
-    each fault. An unknown error is raised.
-    """
-    from leasehold.cli.app import app
-    from leasehold.cli.conversion import convert_quickly
-
-    convert_quickly()
-    try:
-        _check_encoding(arguments)
-        result = app(arguments, prog_name="leasehold", standalone_mode=False)
-        sys.stdout.flush()
-    except typer.Exit as exit_:
-        return exit_.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        result = INTERRUPTED
-    except BrokenPipeError:
-        # The reader of standard output (like `head`) has closed it. Python's flush at exit must not fail on that again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except ModuleNotFoundError as error:
-        line = explain_missing(error)
-        if line is None:
-            raise
-        print_error(line)
-        return FAILED
-    except _list_known() as error:
-        lines, status = explain(error)
-        for line in lines:
-            print_error(line)
-        return status
-    # typer, too, returns this status for a Ctrl-C, without a message; our own commands raise CommandError with one.
-    if result == INTERRUPTED:
-        print_error("interrupted")
-    return result if isinstance(result, int) else 0
-
-
-def _check_encoding(arguments: list[str]) -> None:
-    """Raise CommandError for an argument that is not UTF-8. Arguments after `--` are those of another command."""
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    for number, each in enumerate(own, start=1):
-        try:
-            each.encode()
-        except UnicodeEncodeError:
-            raise CommandError(f"argument {number}: expected a text in UTF-8, got {each[:60]}", BAD_INPUT) from None
 
 
 def explain(error: Exception) -> tuple[list[str], int]:
@@ -111,7 +62,7 @@ not imported has raised no error, so it is not imported to recognise its errors.
 """
 
 
-def _list_known() -> tuple[type[Exception], ...]:
+def list_known() -> tuple[type[Exception], ...]:
     """Return the classes of errors that are printed without a traceback: errors of input, of the environment and of
     other services.
     """

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from leasehold.cli.completing import complete_logs
-from leasehold.cli.failures import CommandError
+from leasehold.cli.connecting import find_log_folder
 from leasehold.cli.root import app, example
-from leasehold.client.discovery import list_folders
 from leasehold.common.visible import make_visible
-from leasehold.private_files import open_folder
 
 if TYPE_CHECKING:
     from leasehold.stack.process_logs import LogReader
@@ -40,7 +38,7 @@ def logs(
 
     The stack is the one in this folder or in the nearest folder above; it may have ended already.
     """
-    folder = find_folder()
+    folder = find_log_folder()
     with closing(_Printer(folder, processes or [], lines)) as printer:
         try:
             printer.print_new()
@@ -52,17 +50,6 @@ def logs(
         except KeyboardInterrupt:
             # Ctrl-C is the usual end of --follow and no error.
             return
-
-
-def find_folder() -> Path:
-    """Return the folder with the logs of the stack here or in the nearest folder above. Raises CommandError if there is
-    none.
-    """
-    for folder in list_folders():
-        with open_folder(folder) as descriptor:
-            if descriptor is not None and (folder / "logs").is_dir():
-                return folder / "logs"
-    raise CommandError("no stack has run here or in a folder above: start one with `leasehold up`")
 
 
 class _Printer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from leasehold.cli.completing import complete_versions
-from leasehold.cli.connecting import adopt_stack, open_store
+from leasehold.cli.connecting import adopt_stack, find_version, open_store
 from leasehold.cli.failures import NO_RULES, CommandError
 from leasehold.cli.output import AsJson, print_json
 from leasehold.cli.root import add_group, app, example
@@ -19,7 +19,7 @@ from leasehold.common.visible import make_visible
 from leasehold.texts.values import show_time
 
 if TYPE_CHECKING:
-    from scheduler.ports import AppliedRules, Store
+    pass
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their consequences; apply nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -51,18 +51,6 @@ def apply(
     from leasehold.cli.applying import apply_file
 
     apply_file(file, dry_run=dry_run, yes=yes, as_json=as_json)
-
-
-_MOST_VERSION: Final = 2**62
-"""The database has numbers of 64 bits."""
-
-
-def find_version(store: "Store", version: int) -> "AppliedRules":
-    """Return one earlier version of the rules. Raises CommandError if there is no version with this number."""
-    found = store.read_rules_history(version=version) if version <= _MOST_VERSION else []
-    if not found:
-        raise CommandError(f"there is no version {version} of the rules: `leasehold rules history` lists them")
-    return found[0]
 
 
 @group.command("show", epilog=example("leasehold rules show", "leasehold rules show --version 3 --json"))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 from leasehold.common.visible import make_visible
+from leasehold.texts.values import find_style
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -25,14 +26,6 @@ _SHORTEST: Final = 12
 """Smallest width to which texts in a column are cut. If the table is still too wide, the column is hidden."""
 _WIDTH: Final = 80
 """Width in characters that is assumed if a terminal does not report its own."""
-_STYLES: Final = {
-    **dict.fromkeys(("leased", "ready", "ok"), "green"),
-    **dict.fromkeys(("pending", "launching", "booting", "binding"), "yellow"),
-    **dict.fromkeys(("revoking", "draining", "degraded"), "magenta"),
-    "stopped": "blue",
-    **dict.fromkeys(("failed", "expired", "error", "down"), "red"),
-    **dict.fromkeys(("released", "cancelled", "empty", "terminating"), "dim"),
-}
 
 
 @dataclass(frozen=True)
@@ -179,11 +172,6 @@ def _width(text: str) -> int:
     from rich.cells import cell_len
 
     return cell_len(text)
-
-
-def find_style(state: str) -> str:
-    """Return the colour for a cell with this phase or state; "" for another text."""
-    return _STYLES.get(state.partition(" ")[0], "")
 
 
 def find_width(stream: TextIO | None = None) -> int | None:

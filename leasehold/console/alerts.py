@@ -16,18 +16,27 @@ from starlette.requests import Request
 from leasehold.common.names import RedisNames
 from leasehold.common.report import read_head
 from leasehold.console.page import backend
-from leasehold.console.pages.offers import HOLDS
 from leasehold.doctor.findings import Finding, failure, warning
 from leasehold.doctor.rules import judge_machines, judge_ticks
 from leasehold.errors import Unavailable
 from leasehold.web.backend import Backend
 from leasehold.web.feed import FeedStatus
+from scheduler.model.launch_backoff import Kind
 from scheduler.model.view import View
 from scheduler.operations.spending import BudgetStatus
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_clock import RedisClock
 
 KEPT_SECONDS: Final = 2.0
+HOLDS: Final[dict[Kind, str]] = {
+    "capacity": "EC2 lacked capacity",
+    "quota": "EC2's quota is used up",
+    "throttled": "EC2 throttled launches",
+    "auth": "AWS refused the credentials",
+    "misconfigured": "EC2 refused the request as misconfigured",
+    "unhealthy": "boots fail one after the other",
+}
+"""Kind of a launch back-off (a pause of launches after a refusal by EC2) -> the reason that pages show."""
 _NEED_A_PERSON: Final = frozenset({"auth", "misconfigured", "quota", "unhealthy"})
 """Kinds of launch back-offs that do not end by themselves."""
 

@@ -1,4 +1,4 @@
-"""Times, durations and amounts as texts for people."""
+"""Times, durations and amounts as texts for people, and the colours of states."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -8,6 +8,14 @@ _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
 _LEAST_SHOWN: Final = 0.005
+_STYLES: Final = {
+    **dict.fromkeys(("leased", "ready", "ok"), "green"),
+    **dict.fromkeys(("pending", "launching", "booting", "binding"), "yellow"),
+    **dict.fromkeys(("revoking", "draining", "degraded"), "magenta"),
+    "stopped": "blue",
+    **dict.fromkeys(("failed", "expired", "error", "down"), "red"),
+    **dict.fromkeys(("released", "cancelled", "empty", "terminating"), "dim"),
+}
 
 
 def show_seconds(seconds: float) -> str:
@@ -45,3 +53,8 @@ def show_levels(amounts: Iterable[float]) -> str:
     level first.
     """
     return " ".join(f"{amount:.6g}" for amount in amounts)
+
+
+def find_style(state: str) -> str:
+    """Return the colour for a cell with this phase or state; "" for another text."""
+    return _STYLES.get(state.partition(" ")[0], "")

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from leasehold.cli.tables import find_style
 from leasehold.common.visible import make_visible
-from leasehold.texts.values import show_seconds, show_time
+from leasehold.texts.values import find_style, show_seconds, show_time
 from leasehold.top.counts import PoolCounts
 from leasehold.top.figures import Figures
 

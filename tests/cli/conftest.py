@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.cli.failures import run_safely
+from leasehold.cli.program import run_safely
 from tests.client.intake import FakeIntake, client, intake
 from tests.servers import redis_client, redis_server, redis_url
 

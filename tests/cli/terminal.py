@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leasehold.cli.failures import run_safely
+from leasehold.cli.program import run_safely
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 Type = Callable[..., str]

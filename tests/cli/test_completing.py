@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from leasehold.cli import completing
-from leasehold.cli.failures import run_safely
+from leasehold.cli.program import run_safely
 from scheduler.model.accounts import Account
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.client.intake import FakeIntake, a_row
 
-CODE = "import sys; from leasehold.cli.failures import run_safely; sys.exit(run_safely(sys.argv[1:]))"
+CODE = "import sys; from leasehold.cli.program import run_safely; sys.exit(run_safely(sys.argv[1:]))"
 PATIENT = f"from leasehold.cli import completing; completing.SECONDS = completing.CONNECT_SECONDS = 60; {CODE}"
 """The code with a time limit that a busy machine cannot reach."""
 

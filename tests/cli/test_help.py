@@ -76,7 +76,7 @@ def test_examples_are_not_wrapped(path: tuple[str, ...], run: Run) -> None:
 
 def test_help_imports_no_heavy_module(run: Run) -> None:
     code = (
-        "import sys; from leasehold.cli.failures import run_safely; run_safely(['--help'])\n"
+        "import sys; from leasehold.cli.program import run_safely; run_safely(['--help'])\n"
         "heavy = {'celery', 'kombu', 'redis', 'sqlalchemy', 'boto3', 'moto', 'rich', 'scheduler', 'workers', 'tasks'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )

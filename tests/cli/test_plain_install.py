@@ -44,7 +44,7 @@ print(json.dumps(sorted({".".join(name[:2]) for name in ours})))
 """
 COMMANDS: Final = """
 import contextlib, io
-from leasehold.cli.failures import run_safely
+from leasehold.cli.program import run_safely
 for words in json.loads(sys.argv[1]):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

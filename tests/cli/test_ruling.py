@@ -198,7 +198,7 @@ def test_commands_on_the_database_alone_import_no_service(database: str, run: Ru
     commands = [["costs"], ["costs", "--budgets"], ["offers"], ["apply", "--dry-run", "more.toml"]]
     heavy = {"redis", "boto3", "structlog", "alembic", "celery", "kombu", "pydantic", "prometheus_client"}
     code = (
-        "import sys; from leasehold.cli.failures import run_safely\n"
+        "import sys; from leasehold.cli.program import run_safely\n"
         f"print([run_safely(words) for words in {commands}], sorted({heavy} & {{*sys.modules}}), file=sys.stderr)\n"
         "import leasehold.doctor.examination\n"
         "print(sorted({'alembic', 'mako'} & {*sys.modules}), file=sys.stderr)"

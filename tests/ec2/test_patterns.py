@@ -23,7 +23,7 @@ def warn(ec2: dict[str, Any], aws: dict[str, Any] | None = None, **pool: Any) ->
     rules_document = {"pools": {"a": document}}
     settings = Settings(aws=AwsSettings(**aws or {}))
     found = Configuration(None, settings, rules_document, read_rules(rules_document), CloudDocument())
-    return [str(each) for each in find_refused(found)]
+    return [str(each) for each in find_refused(found.rules, found.settings.aws)]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typing import Any, Final, get_args
 import typer
 
 from leasehold.cli.app import app
-from leasehold.cli.failures import run_safely
+from leasehold.cli.program import run_safely
 
 LONGEST_SECONDS: Final = 20
 RAW: Final = frozenset(

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from leasehold.cli.failures import run_safely
+from leasehold.cli.program import run_safely
 from scheduler.simulation.metrics import Summary
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
-COMMAND: Final = "from leasehold.cli.failures import run_safely; run_safely({words!r})"
+COMMAND: Final = "from leasehold.cli.program import run_safely; run_safely({words!r})"
 WORKER: Final = """
 import importlib, tasks.worker
 from tasks.app import MODULES, services

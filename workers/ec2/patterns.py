@@ -15,7 +15,6 @@ from scheduler.model.machines import Ec2Rules
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules
 from scheduler.model.validation import Fault, show, suggest
-from workers.configuration import Configuration
 from workers.ec2.requests import (
     TAG_CLUSTER,
     TAG_CLUSTER_ID,
@@ -54,12 +53,8 @@ def list_regions() -> tuple[str, ...]:
     return tuple(sorted(each for one in partitions for each in session.get_available_regions("ec2", one)))
 
 
-def find_refused(configuration: Configuration) -> list[Fault]:
-    """Return a warning for each setting and each rule of `leasehold.toml` that EC2 will refuse."""
-    return [*_find_refused(configuration.rules, configuration.settings.aws)]
-
-
-def _find_refused(rules: Rules, aws: AwsSettings) -> Iterator[Fault]:
+def find_refused(rules: Rules, aws: AwsSettings) -> Iterator[Fault]:
+    """Yield a warning for each setting and each rule of `leasehold.toml` that EC2 will refuse."""
     pools = {name: pool for name, pool in rules.pools.items() if pool.is_elastic}
     # Another endpoint than AWS's may have regions of its own.
     if aws.region is not None and aws.endpoint_url is None and aws.region not in list_regions():

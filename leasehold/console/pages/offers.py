@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from leasehold.console.alerts import HOLDS
 from leasehold.console.page import Page, backend, caller, render
 from leasehold.web.money import read_offers
-from scheduler.model.launch_backoff import Kind
 from scheduler.model.market import PriceChange
 from scheduler.operations.market.offers import Offer
 from scheduler.ports import Store
@@ -25,17 +25,6 @@ SOURCES: Final = {
     "rules": "set by hand in the rules",
 }
 """Source of a price -> the text that the page shows for the source."""
-HOLDS: Final[dict[Kind, str]] = {
-    "capacity": "EC2 lacked capacity",
-    "quota": "EC2's quota is used up",
-    "throttled": "EC2 throttled launches",
-    "auth": "AWS refused the credentials",
-    "misconfigured": "EC2 refused the request as misconfigured",
-    "unhealthy": "boots fail one after the other",
-}
-"""Kind of a launch back-off (a pause of launches after a refusal by EC2) -> the reason that the page shows."""
-
-
 SPANS: Final = {"1d": 86400.0, "7d": 7 * 86400.0, "30d": 30 * 86400.0}
 MOST_CURVES: Final = 5
 """The most curves of prices: more cannot be distinguished."""
