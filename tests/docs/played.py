@@ -1,7 +1,7 @@
-"""`python -m tests.docs.played`: write what `leasehold simulate` prints of each scenario into the pages that show it.
+"""`python -m tests.docs.played`: write what `leasehold simulate` prints of each scenario to where it is shown.
 
 A page shows a scenario by a block with the command `leasehold simulate examples/scenarios/NAME`, and a `text` block
-with the output after it.
+with the output after it. The output of a scenario that a page only names stands beside the scenario, in `NAME.txt`.
 """
 
 import re
@@ -21,7 +21,7 @@ _SHOWN: Final = re.compile(
 
 
 class Shown(NamedTuple):
-    """A scenario that a page shows, with the output that stands below it."""
+    """A scenario with its recorded output. `page`: the page or the file that has the output."""
 
     page: Path
     file: str
@@ -29,10 +29,11 @@ class Shown(NamedTuple):
 
 
 def list_shown() -> Iterator[Shown]:
-    """Return all scenarios that the pages show."""
     for page in sorted((ROOT / "docs").rglob("*.md")):
         for found in _SHOWN.finditer(page.read_text(encoding="utf-8")):
             yield Shown(page, found["file"], found["output"])
+    for output in sorted(SCENARIOS.glob("*.txt")):
+        yield Shown(output, f"examples/scenarios/{output.stem}.toml", output.read_text(encoding="utf-8"))
 
 
 def play(file: str) -> str:
@@ -43,8 +44,11 @@ def play(file: str) -> str:
 
 
 def write_outputs() -> None:
-    """Replace the outputs on all pages by the present ones."""
+    """Replace all outputs by the present ones."""
     for page in {shown.page for shown in list_shown()}:
+        if page.suffix == ".txt":
+            page.write_text(play(f"examples/scenarios/{page.stem}.toml"), encoding="utf-8")
+            continue
         text = page.read_text(encoding="utf-8")
         page.write_text(_SHOWN.sub(lambda found: found["command"] + play(found["file"]), text), encoding="utf-8")
 
