@@ -23,8 +23,8 @@ from leasehold.agent.agent import ASK_SECONDS, LONGEST_RETRY_SECONDS, LOOK_SECON
 from leasehold.client.backoff import Backoff, shorten
 from leasehold.client.exchange import Pending, read_retry
 from leasehold.client.transport import HEARTBEAT_SECONDS
-from leasehold.common.heartbeats import Heartbeat, find_beat, format_heartbeat
-from leasehold.common.names import DEFAULT_PREFIX, RESERVATIONS, task_name
+from scheduler.protocol.heartbeats import Heartbeat, find_beat, format_heartbeat
+from scheduler.protocol.names import DEFAULT_PREFIX, RESERVATIONS, task_name
 
 EARLIER_LOOK_SECONDS: Final = 10.0
 EARLIER_RESEND_SECONDS: Final = 2.0

@@ -19,9 +19,9 @@ from bench._stack import SYSTEM, await_slots, open_stack_with
 from bench._swarm import name_machine, name_slot
 from leasehold.client.client import Client
 from leasehold.client.transport import RequestTransport
-from leasehold.common.names import RESERVATIONS
 from leasehold.errors import NotAnswered
 from leasehold.stack import Stack
+from scheduler.protocol.names import RESERVATIONS
 
 OFFLINE_TIMEOUT = 180.0
 """Seconds, as in the default rules."""

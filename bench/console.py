@@ -29,7 +29,6 @@ from typing import Any, Final
 import msgspec
 
 from examples.browser import open_browser
-from leasehold.common.names import RedisNames
 from leasehold.console.app import STATIC
 from leasehold.stack.configuration import find_free_port
 from leasehold.web.token_file import TOKEN_FILE, write_token
@@ -38,6 +37,7 @@ from scheduler.model.reservations import Lease, Request, Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
 from scheduler.model.waits import Waits
+from scheduler.protocol.names import RedisNames
 from scheduler.store.migrating import migrate
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from bench._stack import SYSTEM, open_stack, show_quantiles
-from leasehold.common.http_routes import API
 from leasehold.stack import Stack
 from scheduler.operations.principals import add_principal
+from scheduler.protocol.http_routes import API
 
 SILENT: Final = 1100
 MALFORMED: Final = 256

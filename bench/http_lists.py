@@ -15,8 +15,8 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from bench.console import Console, make_rows, run_console, wait_for_view
-from leasehold.common.http_routes import API
 from scheduler.model.events import Event
+from scheduler.protocol.http_routes import API
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis

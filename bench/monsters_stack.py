@@ -26,10 +26,10 @@ from leasehold.client.client import Client
 from leasehold.client.models import Answer
 from leasehold.client.reservation_fields import ReservationFields
 from leasehold.client.transport import RequestTransport
-from leasehold.common.signing import format_key_line
 from leasehold.errors import LeaseholdError, NotAnswered
 from leasehold.stack import Stack
 from scheduler.operations.principals import add_principal
+from scheduler.protocol.signing import format_key_line
 
 PAUSE_SECONDS = 0.2
 TIMEOUT_SECONDS = 60.0

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from leasehold.canaries import Canaries
 from leasehold.client.transport import RequestTransport
-from leasehold.common.names import QUEUE_NAMES
 from leasehold.stack.procfile import find_procfile, read_procfile
+from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.store.migrating import migrate
 from tests.guarding import take_signals_as_interrupts
 from tests.servers import start_own_redis

@@ -14,9 +14,9 @@ from bench._stack import SYSTEM, open_stack
 from leasehold.client.client import Client
 from leasehold.client.credentials import read_credentials
 from leasehold.client.transport import RequestTransport
-from leasehold.common.signing import format_key_line
 from leasehold.stack import Stack
 from scheduler.operations.principals import add_principal
+from scheduler.protocol.signing import format_key_line
 
 IN_BULK = 10_000
 """Reservations of one round, a thousand a message."""

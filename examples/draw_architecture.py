@@ -30,7 +30,7 @@ PACKAGES: Final = {
     "scheduler.explain": "why a reservation waits",
     "scheduler.policy": "the rules: plan()",
     "scheduler.model": "rows, messages, transitions",
-    "leasehold.common": "what client and stack share",
+    "scheduler.protocol": "what client and stack share",
 }
 """Package -> what it contains. Modules of a package that is listed by itself do not count for its parent."""
 ROOMS: Final = {

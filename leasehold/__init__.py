@@ -1,8 +1,8 @@
 """The public package: the client for producers, the command line and the embedded stack.
 
-A producer needs only `from leasehold import Client`. This import does not load the packages `tasks`, `scheduler` and
-`workers`, or the libraries that they need. All types that annotations of the client's methods and results name are
-importable from here, too.
+A producer needs only `from leasehold import Client`. `import leasehold` loads nothing of `tasks`, `workers` and
+`scheduler` but at most the ground floor, `scheduler.protocol`, and none of the libraries that they need. All types that
+annotations of the client's methods and results name are importable from here, too.
 """
 
 from importlib import import_module
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         Unservable,
     )
     from leasehold.client.watch import Watch
-    from leasehold.common.clock import ProcessOffset
+    from scheduler.protocol.clock import ProcessOffset
 
     __version__: str
 
@@ -180,10 +180,12 @@ _NAMES: Final = {
         "Unservable",
     ),
     "client.watch": ("Watch",),
-    "common.clock": ("ProcessOffset",),
 }
 """Module of this package -> the names that are imported from it at their first use."""
-_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES: Final = {
+    **{name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names},
+    "ProcessOffset": "scheduler.protocol.clock",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -193,7 +195,7 @@ def __getattr__(name: str) -> Any:
     AttributeError for any other name.
     """
     if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return getattr(import_module(_MODULES[name]), name)
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415 - most programs do not need it
 

@@ -11,8 +11,8 @@ import redis
 
 from leasehold.client.redis_connection import explain_redis, make_redis
 from leasehold.client.transport import RequestTransport
-from leasehold.common.clock import ProcessOffset, read_offsets
-from leasehold.common.names import QUEUE_NAMES
+from scheduler.protocol.clock import ProcessOffset, read_offsets
+from scheduler.protocol.names import QUEUE_NAMES
 
 
 class Canaries:

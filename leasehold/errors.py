@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold.common.faults import describe_fault
+from scheduler.protocol.faults import describe_fault
 
 
 class LeaseholdError(Exception):

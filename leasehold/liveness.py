@@ -18,9 +18,9 @@ import redis
 from leasehold.client.own_transport import open_wire
 from leasehold.client.redis_connection import explain_redis
 from leasehold.client.transport import RequestTransport
-from leasehold.common.loopback import open_local
-from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import BadCredentials, Unavailable
+from scheduler.protocol.loopback import open_local
+from scheduler.protocol.names import QUEUE_NAMES
 from tasks.alive import read_sign, sing
 from tasks.clock import LATE_INTERVALS
 from workers.settings import Settings

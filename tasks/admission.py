@@ -24,11 +24,11 @@ from typing import Any, Final
 import msgspec
 import redis
 
-from leasehold.common.names import RESERVATIONS, TASK_PREFIX, RedisNames, task_name
-from leasehold.common.signing import PRINCIPAL, encode_canonically
 from scheduler.model.validation import Fault, InvalidInputError
 from scheduler.policy.load_shedding import QUERIES, QueueGauge, find_retry
 from scheduler.ports import ForeignAddressError, Meter, ViewUnavailableError
+from scheduler.protocol.names import RESERVATIONS, TASK_PREFIX, RedisNames, task_name
+from scheduler.protocol.signing import PRINCIPAL, encode_canonically
 from scheduler.view.redis_ports import RedisNotifier
 from tasks.queues import MOST_SEARCHES, SEARCHES
 from workers.access import is_signed

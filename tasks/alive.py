@@ -22,9 +22,9 @@ import msgspec
 import redis
 from kombu.exceptions import OperationalError
 
-from leasehold.common.clock import read_monotonic
-from leasehold.common.names import CANARY, QUEUE_NAMES, RedisNames, task_name
 from scheduler.model.validation import InvalidInputError
+from scheduler.protocol.clock import read_monotonic
+from scheduler.protocol.names import CANARY, QUEUE_NAMES, RedisNames, task_name
 from workers.logs import get_logger
 
 if TYPE_CHECKING:

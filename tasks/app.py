@@ -15,9 +15,9 @@ from celery import Celery
 from celery.signals import before_task_publish, celeryd_after_setup, celeryd_init, setup_logging, worker_process_init
 from kombu.utils.url import parse_url
 
-from leasehold.common.masking import is_shown
-from leasehold.common.names import RESERVATIONS
 from scheduler.model.validation import InvalidInputError
+from scheduler.protocol.masking import is_shown
+from scheduler.protocol.names import RESERVATIONS
 from tasks.beat import make_schedule
 from tasks.dispatch import CeleryDispatcher
 from tasks.messages import move_instant

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Final
 from celery.beat import Scheduler
 from celery.schedules import crontab, schedule
 
-from leasehold.common.clock import read_monotonic
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import DatabaseWentBackError, ForeignClusterError, StoreUnavailableError
+from scheduler.protocol.clock import read_monotonic
 from tasks.queues import HEAR, IMAGES, INTERRUPTIONS, MARKET, PRUNE, RECONCILE, RECOVER, SWEEP, TICK
 from workers.logs import get_logger
 from workers.settings import Settings

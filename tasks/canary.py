@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from leasehold.common.names import CANARY, QUEUE_NAMES, task_name
 from scheduler.model.principals import Principal
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
+from scheduler.protocol.names import CANARY, QUEUE_NAMES, task_name
 from tasks.app import app, services
 from tasks.base import LeaseholdTask
 

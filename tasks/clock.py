@@ -11,9 +11,9 @@ from typing import Final
 
 from celery.signals import after_task_publish
 
-from leasehold.common.clock import read_monotonic
-from leasehold.common.names import CANARY
 from scheduler.operations.paused_gc import PausedGC
+from scheduler.protocol.clock import read_monotonic
+from scheduler.protocol.names import CANARY
 from tasks.alive import AliveFile, start_self_check
 
 LATE_INTERVALS: Final = 3

@@ -17,10 +17,10 @@ from kombu import Connection, Exchange, Producer, Queue
 from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps
 
-from leasehold.common.names import TICKS
-from leasehold.common.task_messages import MessageWriter
 from scheduler.model.slots import Slot, list_batches
 from scheduler.ports import OutboxMessage
+from scheduler.protocol.names import TICKS
+from scheduler.protocol.task_messages import MessageWriter
 from tasks.queues import (
     CHECK,
     LAUNCH_BATCH,

@@ -13,10 +13,10 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from kombu.utils.json import loads
 from structlog.contextvars import bound_contextvars
 
-from leasehold.common.names import RESERVATIONS, TASK_PREFIX
 from scheduler.operations.commands.gathered import Message, accept_gathered
 from scheduler.operations.commands.submit import Answer
 from scheduler.ports import ViewUnavailableError
+from scheduler.protocol.names import RESERVATIONS, TASK_PREFIX
 from scheduler.view.redis_meter import gather_counts
 from tasks.base import Prepared
 from workers.logs import get_logger

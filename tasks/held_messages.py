@@ -14,7 +14,7 @@ from kombu.transport import redis
 from kombu.utils.json import dumps
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError  # noqa: A004 - not those of Python
 
-from leasehold.common.names import RESERVATIONS, TICKS
+from scheduler.protocol.names import RESERVATIONS, TICKS
 from scheduler.view.connection import ask
 from scheduler.view.set_aside import UNACKED
 from tasks.messages import expired

@@ -26,12 +26,12 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.utils import json
 from redis import RedisError
 
-from leasehold.common.clock import read_monotonic
-from leasehold.common.masking import MASK, mask_urls
-from leasehold.common.names import CANARY, task_name
-from leasehold.common.task_messages import MOST_LEVELS, is_too_deep
 from scheduler.model.validation import Fault, InvalidInputError, fault, is_whole_text, show, suggest
 from scheduler.ports import Defect, RefusedMessage
+from scheduler.protocol.clock import read_monotonic
+from scheduler.protocol.masking import MASK, mask_urls
+from scheduler.protocol.names import CANARY, task_name
+from scheduler.protocol.task_messages import MOST_LEVELS, is_too_deep
 from scheduler.view.metric_table import EXPIRED
 from workers.logs import get_logger, mask_secrets, mask_text
 

@@ -14,7 +14,7 @@ from flower.views.monitor import Metrics
 from kombu.transport.redis import QoS
 from tornado.web import authenticated
 
-from leasehold.common.loopback import is_loopback
+from scheduler.protocol.loopback import is_loopback
 from workers.environment import find_taken_port
 from workers.settings import FlowerSettings
 

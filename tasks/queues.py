@@ -6,7 +6,7 @@ from typing import Final
 
 from kombu import Queue
 
-from leasehold.common.names import GATHERED, HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS, task_name
+from scheduler.protocol.names import GATHERED, HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS, task_name
 
 TICK: Final = task_name(TICKS, "tick")
 LAUNCH_SLOT: Final = task_name(LAUNCH, "slot")

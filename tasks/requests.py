@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, cast
 from celery.exceptions import InvalidTaskError
 from celery.worker.request import Request
 
-from leasehold.common.names import RESERVATIONS, TASK_PREFIX
+from scheduler.protocol.names import RESERVATIONS, TASK_PREFIX
 from tasks.admission import ARRIVAL, Admission, find_admission
 from tasks.messages import expired
 from workers.logs import mask_text

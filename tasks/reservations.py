@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from leasehold.common.names import GATHERED, RESERVATIONS, task_name
 from scheduler.model.command_schemas import SCHEMAS, RulesTable
 from scheduler.model.principals import ROLES
 from scheduler.model.validation import (
@@ -37,6 +36,7 @@ from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.notices import describe_row
 from scheduler.operations.tick.heartbeat_intake import describe_host
 from scheduler.ports import ForeignAddressError, check_reply_address
+from scheduler.protocol.names import GATHERED, RESERVATIONS, task_name
 from tasks.app import app, services
 from tasks.base import LeaseholdTask, UnansweredError, current_host, current_principal
 from tasks.queues import APPLY, CONDITIONS, EXPLAIN, LEASES, PREVIEW, QUERY, RULES

@@ -12,9 +12,9 @@ from kombu import Producer
 from kombu.pools import ProducerPool
 from kombu.serialization import dumps
 
-from leasehold.common.names import TASK_PREFIX
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
+from scheduler.protocol.names import TASK_PREFIX
 from workers.access import Access
 from workers.logs import get_logger
 

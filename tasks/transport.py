@@ -16,10 +16,10 @@ from kombu.transport import redis
 from kombu.utils.json import loads
 from redis.exceptions import ResponseError
 
-from leasehold.common.kept_client import KeptClient
-from leasehold.common.names import DEFAULT_PREFIX, QUEUE_NAMES, RESERVATIONS, TASK_PREFIX
-from leasehold.common.signing import BODY_SHA256, hash_body
 from scheduler.model.validation import Fault, InvalidInputError, show
+from scheduler.protocol.kept_client import KeptClient
+from scheduler.protocol.names import DEFAULT_PREFIX, QUEUE_NAMES, RESERVATIONS, TASK_PREFIX
+from scheduler.protocol.signing import BODY_SHA256, hash_body
 from scheduler.view.connection import load_script
 from scheduler.view.set_aside import BROKER_TYPES, UNACKED, set_aside, set_aside_note
 from tasks.admission import ARRIVAL, find_admission, read_arrival

@@ -16,8 +16,8 @@ from celery.exceptions import SecurityWarning
 from celery.signals import worker_process_init, worker_ready
 from celery.utils.nodenames import host_format
 
-from leasehold.common.names import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS
 from scheduler.operations.paused_gc import PausedGC
+from scheduler.protocol.names import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS
 from tasks.alive import NEVER, WORKER_SECONDS, AliveFile, start_self_check
 from tasks.queues import HELD_A_PROCESS
 from tasks.threads import POOL_NAME, leave

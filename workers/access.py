@@ -5,7 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from leasehold.common.signing import (
+from scheduler.model.principals import WORKER, Principal
+from scheduler.ports import Store, StoreUnavailableError
+from scheduler.protocol.signing import (
     BODY_SHA256,
     CLUSTER,
     FRESH_SECONDS,
@@ -17,8 +19,6 @@ from leasehold.common.signing import (
     read_key,
     sign_headers,
 )
-from scheduler.model.principals import WORKER, Principal
-from scheduler.ports import Store, StoreUnavailableError
 from workers.known_principals import LOOK_SECONDS, KnownPrincipals, read_principals
 
 

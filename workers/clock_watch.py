@@ -5,8 +5,8 @@ from typing import cast
 
 import redis
 
-from leasehold.common.clock import ProcessOffset, read_offsets
-from leasehold.common.names import RedisNames
+from scheduler.protocol.clock import ProcessOffset, read_offsets
+from scheduler.protocol.names import RedisNames
 from scheduler.view.connection import redis_errors
 from scheduler.view.redis_clock import RedisClock
 

@@ -14,7 +14,6 @@ from textwrap import dedent, wrap
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeGuard, get_args, get_origin
 
-from leasehold.common.visible import escape_json
 from scheduler.model.budgets import Budget
 from scheduler.model.documents import Field
 from scheduler.model.lives import ReplacementRules
@@ -24,6 +23,7 @@ from scheduler.model.requirements import Requirements
 from scheduler.model.rules import AccountRules, LimitRules, Scheduler
 from scheduler.model.schedules import Schedule
 from scheduler.model.validation import Document, fault
+from scheduler.protocol.visible import escape_json
 from scheduler.simulation.cloud_documents import (
     CloudDocument,
     MarketDocument,

@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from leasehold.common.input_files import read_input_text
-from leasehold.common.loopback import is_loopback
 from scheduler.model.pools import Pool
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.schedules import OVERRIDES, find_clock_change, find_overlap, find_own_overlap, show_instant
 from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
 from scheduler.policy.capacity.fits import fits
+from scheduler.protocol.input_files import read_input_text
+from scheduler.protocol.loopback import is_loopback
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
 from workers.ec2.user_data import VARIABLES, render_user_data
 from workers.settings import Settings, read_settings

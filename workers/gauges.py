@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from leasehold.common.clock import ProcessOffset
 from scheduler.model.accounts import FREE, PAID, Account, find_account
 from scheduler.model.costs import find_present_price
 from scheduler.model.launch_backoff import Hold
@@ -25,6 +24,7 @@ from scheduler.model.waiting_codes import LACKING_SLOT, WAITING_CODES
 from scheduler.policy.capacity.fits import capacity_of
 from scheduler.policy.lifecycle.timers import is_silent
 from scheduler.ports import Store
+from scheduler.protocol.clock import ProcessOffset
 from scheduler.view.redis_meter import Tally
 from workers.queue_watch import WaitingMessages
 

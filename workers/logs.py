@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, TextIO
 
-from leasehold.common.masking import MASK, mask_urls
-from leasehold.common.visible import make_visible
+from scheduler.protocol.masking import MASK, mask_urls
+from scheduler.protocol.visible import make_visible
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from leasehold.common.clock import ProcessOffset
 from scheduler.model.accounts import Account
 from scheduler.model.rules import Rules
 from scheduler.ports import (
@@ -25,6 +24,7 @@ from scheduler.ports import (
     StoreUnavailableError,
     ViewUnavailableError,
 )
+from scheduler.protocol.clock import ProcessOffset
 from scheduler.view.metric_table import BOOT_OUTCOMES, LAUNCH_RESULTS, METRICS, NOTICE_KINDS, Metric
 from scheduler.view.redis_meter import Labels, Spread, Tally
 from workers.cost_gauges import measure_budgets, measure_costs

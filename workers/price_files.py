@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from leasehold.common.input_files import open_input
 from scheduler.model.json_text import parse_json
 from scheduler.model.market import Price, Source
 from scheduler.model.slots import Market
@@ -28,6 +27,7 @@ from scheduler.model.validation import (
     read_document,
     show,
 )
+from scheduler.protocol.input_files import open_input
 from workers.market_settings import LINUX
 
 _COLUMNS: Final = "the columns type, zone or region, market and price"

@@ -7,7 +7,7 @@ from typing import Final, cast
 import msgspec
 import redis
 
-from leasehold.common.names import QUEUE_NAMES
+from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.view.connection import redis_errors
 
 SENT_AT: Final = "sent_at"

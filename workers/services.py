@@ -18,7 +18,6 @@ from uuid import uuid4
 from redis import Redis
 from redis.connection import parse_url
 
-from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.membership import MembershipCheck, compare_membership
 from scheduler.ports import (
@@ -34,6 +33,7 @@ from scheduler.ports import (
     Store,
     StoreUnavailableError,
 )
+from scheduler.protocol.names import DEFAULT_PREFIX
 from workers.access import Access
 from workers.logs import get_logger
 from workers.setting_types import reveal

@@ -9,8 +9,6 @@ from contextlib import suppress
 from typing import Annotated, Final
 from urllib.parse import parse_qs, urlsplit
 
-from leasehold.common.database_urls import split_hosts
-from leasehold.common.masking import HIDDEN, show_url
 from scheduler.model.validation import (
     MOST_ENTRIES,
     Before,
@@ -21,6 +19,8 @@ from scheduler.model.validation import (
     parse_duration,
     show,
 )
+from scheduler.protocol.database_urls import split_hosts
+from scheduler.protocol.masking import HIDDEN, show_url
 
 _MOST_SECRET: Final = 1024
 _CERTIFICATE_FLAGS: Final = frozenset({"required", "optional", "none"})

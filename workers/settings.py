@@ -8,7 +8,6 @@ docs/reference/configuration.md. Secrets are SecretText, so that no repr, log li
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from leasehold.common.loopback import is_loopback
 from scheduler.model.validation import (
     Amount,
     Document,
@@ -24,6 +23,7 @@ from scheduler.model.validation import (
     show,
     suggest,
 )
+from scheduler.protocol.loopback import is_loopback
 from workers.console_settings import ConsoleSettings
 from workers.environment import name_origin, read_environment
 from workers.market_settings import MarketSettings

@@ -13,9 +13,9 @@ from typing import Final, cast
 import redis
 from typing_extensions import override
 
-from leasehold.common.names import RedisNames
 from scheduler.ports import Waiting, Work
 from scheduler.ports.view import WorkWatch
+from scheduler.protocol.names import RedisNames
 from workers.queue_watch import read_sent_at
 
 RENEWALS: Final = 3

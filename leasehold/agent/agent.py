@@ -19,8 +19,8 @@ from leasehold.client.backoff import Backoff, shorten
 from leasehold.client.hosts import Hosts
 from leasehold.client.models import Host, Hosted
 from leasehold.client.ports import Hints
-from leasehold.common.heartbeats import LONGEST_BEAT_SECONDS, find_beat
 from leasehold.errors import NotAnswered, Refused, Unavailable
+from scheduler.protocol.heartbeats import LONGEST_BEAT_SECONDS, find_beat
 
 LOOK_SECONDS: Final = 300.0
 """Seconds after which a host reads its leases although it got no hint (a message that its slot has changed).

@@ -16,8 +16,8 @@ from leasehold.api.reading import Reading
 from leasehold.api.routing import ApiRoute, Handler, Router
 from leasehold.api.service import Service, respond
 from leasehold.api.streams import Streams
-from leasehold.common.http_routes import LISTS, ROUTES
 from leasehold.web.backend import Backend
+from scheduler.protocol.http_routes import LISTS, ROUTES
 
 _OWN_HANDLERS: Final = frozenset({"explain"})
 """Verbs with a handler of their own, because their request can also be answered without a worker."""

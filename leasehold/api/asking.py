@@ -17,7 +17,6 @@ from starlette.responses import Response
 from leasehold.api.queries import Query
 from leasehold.api.rows import write_joined
 from leasehold.api.service import Service, check_right, find_caller, read_body, respond
-from leasehold.common.http_routes import LONGEST_WAIT_SECONDS, NUMBERS, REQUEST_HEADER, Route, quote_id
 from leasehold.errors import LeaseholdError, Overloaded
 from leasehold.web.caller import READS, Caller
 from leasehold.web.places import Places
@@ -25,6 +24,7 @@ from leasehold.web.problems import describe_refusal
 from leasehold.web.problems import respond as respond_problem
 from scheduler.model.faults import Fault, InvalidInputError, show
 from scheduler.model.validation import MOST_NAME, is_whole_text
+from scheduler.protocol.http_routes import LONGEST_WAIT_SECONDS, NUMBERS, REQUEST_HEADER, Route, quote_id
 
 MOST_WAITING: Final = 1024
 """The most requests of this process that wait for workers at the same time. A caller gets a quarter of them at the most

@@ -18,8 +18,8 @@ from leasehold.api.operations import (
     respond_with,
 )
 from leasehold.api.schemas import make_components
-from leasehold.common.http_routes import LISTS, ROUTES, Route
 from scheduler.model.command_schemas import SCHEMAS
+from scheduler.protocol.http_routes import LISTS, ROUTES, Route
 
 Schema = dict[str, Any]
 _ANSWERS: Final = {

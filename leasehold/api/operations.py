@@ -9,7 +9,9 @@ from typing import Any, Final
 from leasehold.api.money import USUAL_HOURS
 from leasehold.api.queries import MOST_ITEMS, USUAL_ITEMS
 from leasehold.api.schemas import PREFIX
-from leasehold.common.http_routes import (
+from scheduler.model.transitions import PHASES, SLOT_STATES
+from scheduler.operations.costs import WAYS
+from scheduler.protocol.http_routes import (
     LONGEST_WAIT_SECONDS,
     MOST_IDS,
     MOST_MARKS,
@@ -17,8 +19,6 @@ from leasehold.common.http_routes import (
     REQUEST_HEADER,
     STREAM_TYPE,
 )
-from scheduler.model.transitions import PHASES, SLOT_STATES
-from scheduler.operations.costs import WAYS
 
 Schema = dict[str, Any]
 JSON: Final = "application/json"

@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import Request
 
-from leasehold.common.http_routes import LONGEST_WAIT_SECONDS
 from scheduler.model.documents import MOST_FAULTS
 from scheduler.model.faults import Fault, InvalidInputError, one_of, show, suggest
+from scheduler.protocol.http_routes import LONGEST_WAIT_SECONDS
 
 MOST_ITEMS: Final = 1000
 """The most items of one page."""

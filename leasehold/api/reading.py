@@ -20,12 +20,12 @@ from leasehold.client.async_client import AsyncClient
 from leasehold.client.http_hints import mark_row
 from leasehold.client.models import Explanation
 from leasehold.client.ports import Joined
-from leasehold.common.faults import describe_unknown
-from leasehold.common.http_routes import LONGEST_WAIT_SECONDS, MOST_IDS, MOST_MARKS
 from leasehold.errors import Fault, Refused, Unknown
 from leasehold.web.problems import describe_refusal
 from leasehold.web.problems import respond as respond_problem
 from scheduler.model.faults import fault
+from scheduler.protocol.faults import describe_unknown
+from scheduler.protocol.http_routes import LONGEST_WAIT_SECONDS, MOST_IDS, MOST_MARKS
 
 POLL_SECONDS: Final = 2.0
 """Seconds after which a reservation that a request waits for is read again if no notice of its change arrives."""

@@ -13,11 +13,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from leasehold.api.service import MediaTypeError
-from leasehold.common.http_routes import API, TIME_HEADER
 from leasehold.errors import Fault, LeaseholdError, Refused
 from leasehold.web.problems import describe_error, make_problem, respond
 from leasehold.web.security import BodyTooLargeError
 from scheduler.model.faults import InvalidInputError
+from scheduler.protocol.http_routes import API, TIME_HEADER
 
 Handler = Callable[[Request], Awaitable[Response]]
 EXPLAINED: Final = (LeaseholdError, InvalidInputError, MediaTypeError, BodyTooLargeError)

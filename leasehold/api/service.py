@@ -9,13 +9,13 @@ from starlette.responses import Response
 
 from leasehold.api.lists import Submissions
 from leasehold.client.loop_client import LoopClient
-from leasehold.common.task_messages import MOST_LEVELS, is_too_deep
-from leasehold.common.visible import escape_json_bytes
 from leasehold.errors import Fault, Refused, Unavailable
 from leasehold.web.backend import Backend
 from leasehold.web.caller import Caller
 from scheduler.model.faults import Fault as Found
 from scheduler.model.faults import InvalidInputError, fault, show
+from scheduler.protocol.task_messages import MOST_LEVELS, is_too_deep
+from scheduler.protocol.visible import escape_json_bytes
 
 _JSON: Final = "application/json"
 _LEVELS: Final = MOST_LEVELS - 2

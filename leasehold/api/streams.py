@@ -10,13 +10,13 @@ from starlette.responses import Response
 from leasehold.api.queries import MOST_NUMBER, Query, make_cursor, make_page
 from leasehold.api.rows import join_row, write_account, write_joined, write_slot
 from leasehold.api.service import Service, check_right, find_caller, respond
-from leasehold.common.http_routes import STREAM_TYPE
 from leasehold.web.event_tail import write_event
 from leasehold.web.feed import Changed, Feed
 from leasehold.web.server_sent import EventStream, encode_event
 from scheduler.model.events import EVENT_NAMES, Event
 from scheduler.model.faults import Fault, InvalidInputError, show
 from scheduler.ports import EventFilter
+from scheduler.protocol.http_routes import STREAM_TYPE
 
 MOST_ROWS: Final = 2000
 """The most changed rows in one update. If more rows have changed, the update has no rows and only reports that a client

@@ -30,8 +30,8 @@ from leasehold.cli.output import (
 )
 from leasehold.cli.root import add_group, example
 from leasehold.cli.tables import Column
-from leasehold.common.faults import describe_unknown
 from leasehold.texts.values import show_levels, show_seconds
+from scheduler.protocol.faults import describe_unknown
 
 if TYPE_CHECKING:
     from leasehold.client.models import Account, Answer, Reservation

@@ -200,7 +200,7 @@ def _scan(address: "Address", table: str, incomplete: str) -> Iterator[tuple[str
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
-    from leasehold.common.names import RedisNames
+    from scheduler.protocol.names import RedisNames
 
     client = redis.Redis.from_url(
         address.view_url,

@@ -11,7 +11,7 @@ from leasehold.cli.failures import FAILED
 from leasehold.cli.output import AsJson, print_json
 from leasehold.cli.root import app, example
 from leasehold.cli.tables import find_width, wrap
-from leasehold.common.visible import make_visible
+from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     from leasehold.doctor.findings import Finding

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from leasehold.cli.tables import find_width, wrap
-from leasehold.common.visible import make_visible
 from leasehold.errors import BadCredentials, LeaseholdError, Refused
+from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     from leasehold.client.models import Answer

@@ -12,7 +12,7 @@ import typer
 from leasehold.cli.completing import starting
 from leasehold.cli.failures import BAD_INPUT, CommandError
 from leasehold.cli.output import choose, print_json
-from leasehold.common.visible import escape_json, make_visible
+from scheduler.protocol.visible import escape_json, make_visible
 
 FORMATS: Final = ("table", "wide", "json", "yaml", "csv")
 DOCUMENTS: Final = ("table", "json", "yaml")

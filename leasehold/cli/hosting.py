@@ -27,8 +27,8 @@ from leasehold.cli.output import (
 )
 from leasehold.cli.root import add_group, example
 from leasehold.cli.sharing import with_options_of
-from leasehold.common.visible import make_visible
 from leasehold.errors import Unavailable
+from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     from leasehold.agent.agent import HostSpec

@@ -11,7 +11,7 @@ import typer
 from leasehold.cli.completing import complete_logs
 from leasehold.cli.connecting import find_log_folder
 from leasehold.cli.root import app, example
-from leasehold.common.visible import make_visible
+from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     from leasehold.stack.process_logs import LogReader

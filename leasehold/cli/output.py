@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from leasehold.cli.tables import Cell, Column, Grid, find_width, wrap
-from leasehold.common.visible import escape_json, make_visible
 from leasehold.texts.values import show_seconds, show_time
+from scheduler.protocol.visible import escape_json, make_visible
 
 if TYPE_CHECKING:
     from leasehold.client.models import Answer

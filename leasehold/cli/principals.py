@@ -150,7 +150,7 @@ def _writing(path: Path | None, *, replaces: bool) -> Iterator[IO[str] | None]:
 
 
 def _hand_out(row: "StoredPrincipal", cluster: str, file: IO[str] | None, path: Path | None, as_json: bool) -> None:
-    from leasehold.common.signing import format_key_line
+    from scheduler.protocol.signing import format_key_line
 
     line = format_key_line(row.name, row.key, cluster)
     if file is not None:

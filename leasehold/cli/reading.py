@@ -28,11 +28,11 @@ from leasehold.cli.output import (
 )
 from leasehold.cli.root import app, example
 from leasehold.cli.tables import find_width, wrap
-from leasehold.common.faults import describe_unknown
-from leasehold.common.visible import make_visible
 from leasehold.errors import NotAnswered, Unknown
 from leasehold.texts.event_sentences import describe_event, name_source
 from leasehold.texts.values import show_levels, show_time
+from scheduler.protocol.faults import describe_unknown
+from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client

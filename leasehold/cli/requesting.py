@@ -37,7 +37,7 @@ from leasehold.cli.output import (
 from leasehold.cli.root import app, example
 from leasehold.cli.sharing import with_options_of
 from leasehold.client.reservation_fields import FIELDS
-from leasehold.common.faults import describe_unknown
+from scheduler.protocol.faults import describe_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -169,8 +169,8 @@ def reserve(
 
 
 def _read_file(path: Path) -> Any:
-    from leasehold.common.input_files import read_input_text
     from scheduler.model.json_text import parse_json
+    from scheduler.protocol.input_files import read_input_text
 
     try:
         text = sys.stdin.read() if str(path) == "-" else read_input_text(path)

@@ -15,8 +15,8 @@ from leasehold.cli.failures import NO_RULES, CommandError
 from leasehold.cli.output import AsJson, print_json
 from leasehold.cli.root import add_group, app, example
 from leasehold.cli.tables import find_width
-from leasehold.common.visible import make_visible
 from leasehold.texts.values import show_time
+from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     pass

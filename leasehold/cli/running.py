@@ -17,11 +17,11 @@ from leasehold.cli.interrupts import list_ending
 from leasehold.cli.output import print_thing
 from leasehold.cli.root import app, example
 from leasehold.client.discovery import FOLDER, RUN_FILE, find_running, is_locked, read_running
-from leasehold.common.marks import Mark
 from leasehold.errors import UntrustedFolder
 from leasehold.private_files import make_private_folder, open_private
 from leasehold.process_identity import is_running, send_signal
 from leasehold.texts.values import show_seconds
+from scheduler.protocol.marks import Mark
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -115,7 +115,7 @@ def _assess(client: "Client", probe: bool) -> "Status":
 
 def _find_urls(broker_url: str) -> dict[str, str]:
     from leasehold.client.discovery import find_running
-    from leasehold.common.masking import show_url
+    from scheduler.protocol.masking import show_url
 
     running = None
     with suppress(UntrustedFolder):

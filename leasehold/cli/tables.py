@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TextIO
 
-from leasehold.common.visible import make_visible
 from leasehold.texts.values import find_style
+from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

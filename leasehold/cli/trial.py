@@ -10,8 +10,8 @@ from leasehold.cli.failures import INTERRUPTED, NO_RULES, CommandError, one_line
 from leasehold.cli.interrupts import handling, list_ending
 from leasehold.cli.output import choose, print_json
 from leasehold.cli.waiting import show_progress
-from leasehold.common.visible import make_visible
 from leasehold.texts.values import show_seconds
+from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     from leasehold.doctor.trial_launch import Phase, PhaseName, Trial, TrialLaunch

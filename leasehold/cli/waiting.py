@@ -17,8 +17,8 @@ from typer.core import TyperCommand
 
 from leasehold.cli.failures import INTERRUPTED, CommandError
 from leasehold.cli.output import shorten
-from leasehold.common.visible import make_visible
 from leasehold.texts.values import show_seconds
+from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client

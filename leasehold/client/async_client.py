@@ -23,8 +23,8 @@ from leasehold.client.ports import Joined
 from leasehold.client.reservation_fields import ReservationFields
 from leasehold.client.submitting import with_id
 from leasehold.client.waiting import Ask, Explain, Look, Pause, PhaseWait, Renew, Step
-from leasehold.common.masking import show_url
 from leasehold.errors import LeaseholdError, Unavailable
+from scheduler.protocol.masking import show_url
 
 REQUESTS_AT_ONCE: Final = 32
 """The most requests that one client makes at the same time. Each request occupies a thread. A request that exceeds this

@@ -16,8 +16,8 @@ from redis.client import PubSub
 from leasehold.client.models import Reservation
 from leasehold.client.ports import Joined, Notices
 from leasehold.client.transport import RequestTransport
-from leasehold.common.redis_primary import count_left
 from leasehold.errors import LeaseholdError
+from scheduler.protocol.redis_primary import count_left
 
 T = TypeVar("T")
 _LOOK_SECONDS: Final = 0.1

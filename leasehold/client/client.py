@@ -38,9 +38,9 @@ from leasehold.client.stack_access import open_access
 from leasehold.client.submitting import ITEMS_A_REQUEST, read_answers, split_items, with_id
 from leasehold.client.waiting import Ask, Explain, Look, Pause, PhaseWait, Renew, Step, carry_out
 from leasehold.client.watch import Watch
-from leasehold.common.masking import show_url
 from leasehold.errors import Fault, LeaseholdError, Refused, Unavailable, read_faults
 from scheduler.model.faults import one_of, show
+from scheduler.protocol.masking import show_url
 
 if TYPE_CHECKING:
     from leasehold.canaries import Probe

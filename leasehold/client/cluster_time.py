@@ -11,7 +11,7 @@ from typing import Final, cast
 
 import redis
 
-from leasehold.common.clock import PublishedClock, read_monotonic
+from scheduler.protocol.clock import PublishedClock, read_monotonic
 
 LOOK_SECONDS: Final = 30.0
 """Seconds between two readings of cluster time from Redis."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from leasehold.common.input_files import open_input
-from leasehold.common.signing import read_key_line
 from leasehold.errors import BadCredentials
+from scheduler.protocol.input_files import open_input
+from scheduler.protocol.signing import read_key_line
 
 PRINCIPAL_VARIABLE: Final = "LEASEHOLD_ACCESS__PRINCIPAL"
 KEY_VARIABLE: Final = "LEASEHOLD_ACCESS__KEY"

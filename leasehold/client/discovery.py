@@ -15,10 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from leasehold.common.names import DEFAULT_PREFIX
 from leasehold.errors import NoStack
 from leasehold.private_files import open_file, open_folder
 from leasehold.process_identity import ProcessIdentity
+from scheduler.protocol.names import DEFAULT_PREFIX
 
 FOLDER: Final = ".leasehold"
 RUN_FILE: Final = "run.json"

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
-from leasehold.common.visible import make_visible
+from scheduler.protocol.visible import make_visible
 
 MOST_SHOWN: Final = 160
 """The most characters of a displayed line or table cell."""

@@ -15,8 +15,8 @@ from leasehold.client.display import Table, join_words, show_line
 from leasehold.client.lease_changes import Changes
 from leasehold.client.models import Answer, Placement, Reservation
 from leasehold.client.waiting import RENEWAL_SECONDS, RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS, fill_in
-from leasehold.common.clock import read_monotonic
 from leasehold.errors import Refused, Unavailable
+from scheduler.protocol.clock import read_monotonic
 
 LONGEST_PAUSE_SECONDS: Final = 60.0
 HELD: Final = frozenset({"leased", "revoking"})

@@ -8,7 +8,7 @@ import msgspec
 import redis
 
 from leasehold.client.ports import Joined
-from leasehold.common.redis_primary import count_left
+from scheduler.protocol.redis_primary import count_left
 
 if TYPE_CHECKING:
     from leasehold.client.transport import RequestTransport

@@ -10,8 +10,8 @@ import msgspec
 
 from leasehold.client.models import Answer, Host, read_answer
 from leasehold.client.ports import Hints, Reader, Wire, is_run_unknown
-from leasehold.common.faults import describe_unknown
 from leasehold.errors import Fault, Refused, Unknown, read_faults
+from scheduler.protocol.faults import describe_unknown
 
 
 class Hosts:

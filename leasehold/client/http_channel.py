@@ -20,8 +20,6 @@ import msgspec
 
 from leasehold.client.http_clock import HttpClock
 from leasehold.client.http_login import read_url
-from leasehold.common.clock import read_monotonic
-from leasehold.common.http_routes import API, PROBLEM_TYPE, TIME_HEADER
 from leasehold.errors import (
     BadCredentials,
     LeaseholdError,
@@ -32,6 +30,8 @@ from leasehold.errors import (
     Unknown,
     read_faults,
 )
+from scheduler.protocol.clock import read_monotonic
+from scheduler.protocol.http_routes import API, PROBLEM_TYPE, TIME_HEADER
 
 CONNECT_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 10.0

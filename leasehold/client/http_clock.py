@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from leasehold.common.clock import ClusterClock, read_monotonic
 from leasehold.errors import LeaseholdError
+from scheduler.protocol.clock import ClusterClock, read_monotonic
 
 LOOK_SECONDS = 30.0
 """Seconds after which any response corrects the clock again, even if its request was slow."""

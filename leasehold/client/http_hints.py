@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from leasehold.client.http_channel import HttpChannel, Interrupt
 from leasehold.client.ports import Joined
-from leasehold.common.http_routes import quote_id
 from leasehold.errors import LeaseholdError
+from scheduler.protocol.http_routes import quote_id
 
 POLL_SECONDS: Final = 20.0
 """The most seconds for which one HTTP request waits for a change."""

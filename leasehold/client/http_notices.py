@@ -12,8 +12,8 @@ from typing import Final
 from leasehold.client.http_channel import HttpChannel, Interrupt
 from leasehold.client.http_hints import PAUSE_SECONDS, POLL_SECONDS, mark_row
 from leasehold.client.ports import Joined
-from leasehold.common.http_routes import MOST_MARKS
 from leasehold.errors import LeaseholdError
+from scheduler.protocol.http_routes import MOST_MARKS
 
 TURN_SECONDS: Final = 0.2
 """The most seconds for which the server may delay its response if more than MOST_MARKS reservations are watched. Each

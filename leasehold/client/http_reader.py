@@ -17,8 +17,8 @@ from leasehold.client.models import (
     read_explanation,
 )
 from leasehold.client.ports import Joined
-from leasehold.common.http_routes import MOST_IDS, quote_id
 from leasehold.errors import NotAnswered, Refused, Unavailable, Unknown
+from scheduler.protocol.http_routes import MOST_IDS, quote_id
 
 ROWS_A_PAGE: Final = 1000
 R = TypeVar("R")

@@ -18,8 +18,8 @@ from leasehold.client.http_clock import HttpClock
 from leasehold.client.http_hints import HttpHostHints, HttpRowHints
 from leasehold.client.http_reader import read_joined
 from leasehold.client.ports import Joined, is_run_unknown
-from leasehold.common.http_routes import REQUEST_HEADER, make_call, quote_id
 from leasehold.errors import Fault, NotAnswered, Refused, Unavailable, read_faults
+from scheduler.protocol.http_routes import REQUEST_HEADER, make_call, quote_id
 
 if TYPE_CHECKING:
     from leasehold.canaries import Probe

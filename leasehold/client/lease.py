@@ -13,8 +13,8 @@ from leasehold.client.held_lease import GOODBYE_SECONDS, HeldLease
 from leasehold.client.lease_changes import Change
 from leasehold.client.models import Answer, Reservation
 from leasehold.client.watch import POLL_SECONDS
-from leasehold.common.clock import read_monotonic
 from leasehold.errors import CannotBeServed, Ended, LeaseholdError, NotAnswered, Refused, Unavailable
+from scheduler.protocol.clock import read_monotonic
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client

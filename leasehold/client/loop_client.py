@@ -24,11 +24,11 @@ from leasehold.client.ports import Joined
 from leasehold.client.redis_line import LineError, RedisLine, can_open, open_line
 from leasehold.client.transport import RequestTransport
 from leasehold.client.view_reader import ViewReader
-from leasehold.common.names import RESERVATIONS, task_name
 from leasehold.errors import Unavailable
+from scheduler.protocol.names import RESERVATIONS, task_name
 
 if TYPE_CHECKING:
-    from leasehold.common.task_messages import MessageWriter
+    from scheduler.protocol.task_messages import MessageWriter
 
 MOST_LINES: Final = 64
 """The most requests that wait for their answers in the event loop at the same time. Further requests use threads."""

@@ -6,9 +6,9 @@ from contextlib import closing, suppress
 
 from leasehold.client.credentials import Credentials, find_credentials
 from leasehold.client.transport import RequestTransport
-from leasehold.common.signing import read_key
 from scheduler.model.principals import WORKER
 from scheduler.ports import StoreUnavailableError
+from scheduler.protocol.signing import read_key
 from scheduler.store.opening import open_store
 from workers.setting_types import reveal
 from workers.settings import Settings

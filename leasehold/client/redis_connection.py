@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 import redis
 
-from leasehold.common.masking import mask_urls, show_url
-from leasehold.common.redis_primary import open_redis
 from leasehold.errors import Unavailable
+from scheduler.protocol.masking import mask_urls, show_url
+from scheduler.protocol.redis_primary import open_redis
 
 SOCKET_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 3.0

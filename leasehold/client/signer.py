@@ -8,9 +8,9 @@ from typing import Any, Final, cast
 import redis
 
 from leasehold.client.credentials import Credentials
-from leasehold.common.heartbeats import Heartbeat, sign_heartbeat
-from leasehold.common.signing import sign_headers
 from leasehold.errors import Unavailable
+from scheduler.protocol.heartbeats import Heartbeat, sign_heartbeat
+from scheduler.protocol.signing import sign_headers
 
 CLUSTER_SECONDS: Final = 60.0
 """Seconds after which the cluster's identity is read from Redis again."""

@@ -11,7 +11,7 @@ from kombu.connection import Connection
 from kombu.messaging import Producer
 from kombu.utils.json import dumps
 
-from leasehold.common.task_messages import MessageWriter, Signer
+from scheduler.protocol.task_messages import MessageWriter, Signer
 
 
 def make_writer(signer: Signer | None) -> MessageWriter:

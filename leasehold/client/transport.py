@@ -28,16 +28,16 @@ from leasehold.client.ports import Joined
 from leasehold.client.redis_connection import ask_redis, explain_redis, make_redis
 from leasehold.client.signer import Signer
 from leasehold.client.view_reader import ViewReader
-from leasehold.common.heartbeats import Heartbeat, format_heartbeat
-from leasehold.common.masking import show_url
-from leasehold.common.names import DEFAULT_PREFIX, RESERVATIONS, RedisNames, task_name
-from leasehold.common.redis_primary import count_left
 from leasehold.errors import Unavailable
+from scheduler.protocol.heartbeats import Heartbeat, format_heartbeat
+from scheduler.protocol.masking import show_url
+from scheduler.protocol.names import DEFAULT_PREFIX, RESERVATIONS, RedisNames, task_name
+from scheduler.protocol.redis_primary import count_left
 
 if TYPE_CHECKING:
     from leasehold.canaries import Probe
     from leasehold.client.async_watch import RedisNotices
-    from leasehold.common.task_messages import MessageWriter
+    from scheduler.protocol.task_messages import MessageWriter
 
 _PAUSE_SECONDS: Final = 0.2
 MOST_SUBSCRIBERS: Final = 4

@@ -16,13 +16,13 @@ from leasehold.client.cluster_time import ClientClock
 from leasehold.client.models import Account, Explanation, LastWait, Reservation, Slot, find_waits
 from leasehold.client.ports import Joined
 from leasehold.client.redis_connection import ask_redis, explain_redis
-from leasehold.common.faults import describe_unknown
-from leasehold.common.masking import show_url
-from leasehold.common.names import RedisNames
-from leasehold.common.redis_primary import note_view
-from leasehold.common.report import KnownReport, read_report
 from leasehold.errors import Unavailable, Unknown
 from scheduler.model.slots import PublicSlot, has_machine_of
+from scheduler.protocol.faults import describe_unknown
+from scheduler.protocol.masking import show_url
+from scheduler.protocol.names import RedisNames
+from scheduler.protocol.redis_primary import note_view
+from scheduler.protocol.report import KnownReport, read_report
 
 ROWS_A_CALL: Final = 1000
 Row = TypeVar("Row", Reservation, Slot, Account)

@@ -14,9 +14,9 @@ import msgspec
 from leasehold.client import watch
 from leasehold.client.models import NOT_PLANNED, Answer, LastWait, Placement, Reservation, Wait
 from leasehold.client.ports import Joined
-from leasehold.common.faults import describe_unknown
 from leasehold.errors import CannotBeServed, Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
 from scheduler.model.waiting_codes import UNSERVABLE
+from scheduler.protocol.faults import describe_unknown
 
 UNKNOWN_SECONDS: Final = 10.0
 """Seconds for which a valid view may lack the row of a reservation before the reservation counts as unknown. This is

@@ -13,8 +13,6 @@ import msgspec
 import redis
 from starlette.requests import Request
 
-from leasehold.common.names import RedisNames
-from leasehold.common.report import read_head
 from leasehold.console.page import backend
 from leasehold.doctor.findings import Finding, failure, warning
 from leasehold.doctor.rules import judge_machines, judge_ticks
@@ -24,6 +22,8 @@ from leasehold.web.feed import FeedStatus
 from scheduler.model.launch_backoff import Kind
 from scheduler.model.view import View
 from scheduler.operations.spending import BudgetStatus
+from scheduler.protocol.names import RedisNames
+from scheduler.protocol.report import read_head
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_clock import RedisClock
 

@@ -18,7 +18,6 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from leasehold.common.http_routes import API, DOCS
 from leasehold.console.live import live
 from leasehold.console.login import LOGIN_ROUTES
 from leasehold.console.page import Page, redirect, render
@@ -29,6 +28,7 @@ from leasehold.web.entrance import Entrance, find_route
 from leasehold.web.gate import Gate
 from leasehold.web.problems import find_status, make_problem, respond
 from leasehold.web.security import API_PATH, HEALTH_PATH, Security
+from scheduler.protocol.http_routes import API, DOCS
 
 STATIC: Final = Path(__file__).parent / "static"
 SMALLEST_COMPRESSED: Final = 1024

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from leasehold.common.visible import escape_json_bytes
 from leasehold.web.feed import Changed, Feed
 from leasehold.web.followed_view import FollowedView
 from leasehold.web.server_sent import encode_event
 from scheduler.model import history
 from scheduler.model.reservations import Lease
 from scheduler.model.slots import Slot
+from scheduler.protocol.visible import escape_json_bytes
 
 TOPIC: Final = "fleet"
 CORDONED, INTERRUPTED, OVERFULL = 1, 2, 4

@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
-from leasehold.common.visible import escape_json, make_visible
 from leasehold.errors import Fault, Refused
 from leasehold.texts.values import format_amount
 from leasehold.web.backend import Backend
 from leasehold.web.caller import Caller
+from scheduler.protocol.visible import escape_json, make_visible
 
 _ENVIRONMENT: Final = jinja2.Environment(
     loader=jinja2.PackageLoader("leasehold.console", "templates"),

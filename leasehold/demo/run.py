@@ -18,13 +18,13 @@ from rich.live import Live
 
 from leasehold.client.client import Client
 from leasehold.client.models import Slot
-from leasehold.common.names import QUEUE_NAMES
 from leasehold.demo.fleet import describe_fleet
 from leasehold.demo.holders import POLL_SECONDS, Holders
 from leasehold.demo.show import describe, draw, tabulate
 from leasehold.demo.stretch import Stretch
 from leasehold.demo.summary import Summary, summarise
 from leasehold.stack import Stack
+from scheduler.protocol.names import QUEUE_NAMES
 
 MAX_SLOTS = 10
 EMULATOR = {"boot_seconds": 1.5, "status_seconds": 0.5, "terminate_seconds": 0.5}

@@ -16,8 +16,6 @@ from leasehold.client.own_transport import open_wire
 from leasehold.client.redis_connection import explain_redis
 from leasehold.client.transport import RequestTransport
 from leasehold.client.view_reader import ViewReader
-from leasehold.common.masking import show_url
-from leasehold.common.names import QUEUE_NAMES
 from leasehold.doctor.findings import Finding, failure, ok, skipped
 from leasehold.doctor.rules import (
     judge_access,
@@ -31,6 +29,8 @@ from leasehold.doctor.rules import (
 )
 from leasehold.errors import LeaseholdError, Unavailable
 from scheduler.ports import ViewUnavailableError
+from scheduler.protocol.masking import show_url
+from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_clock import RedisClock
 from workers.clock_watch import ClockWatch

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
-from leasehold.common.masking import show_url
 from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
 from leasehold.doctor.rules import (
     HOSTS,
@@ -27,6 +26,7 @@ from scheduler.ports import (
     StoreUnavailableError,
     ViewUnavailableError,
 )
+from scheduler.protocol.masking import show_url
 from scheduler.store.migrating import schema_state
 from scheduler.store.opening import open_store
 from scheduler.store.try_write import try_write

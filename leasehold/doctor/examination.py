@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterator
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from leasehold.common.names import QUEUE_NAMES
 from leasehold.doctor.broker import look_at_clocks, look_at_queues, look_at_redis, open_clock
 from leasehold.doctor.cloud import Ability, look_at_cloud
 from leasehold.doctor.database import DATABASE, WRITES, look_at_database
 from leasehold.doctor.findings import Finding, failure, skipped
 from leasehold.doctor.programs import look_at_programs, look_at_ticks
+from scheduler.protocol.names import QUEUE_NAMES
 from workers.configuration import Configuration
 
 GRACE_SECONDS: Final = 2.0

@@ -6,7 +6,6 @@ from contextlib import closing, suppress
 from importlib.metadata import version
 
 from leasehold.client.discovery import find_running
-from leasehold.common.loopback import is_loopback
 from leasehold.doctor.broker import read_report_age
 from leasehold.doctor.database import read_tick_age
 from leasehold.doctor.findings import Finding, skipped
@@ -15,6 +14,7 @@ from leasehold.errors import LeaseholdError, UntrustedFolder
 from leasehold.web.ways_in import find_refusal, has_way_in
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
+from scheduler.protocol.loopback import is_loopback
 from scheduler.store.opening import open_store
 from workers.settings import Settings
 

@@ -7,13 +7,13 @@ docs/reference/processes.md, "Celery's settings", give the reasons of each failu
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from leasehold.common.clock import ProcessOffset
 from leasehold.doctor.findings import CLOCK_SECONDS, Finding, failure, ok, skipped, warning
 from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold
 from scheduler.model.slots import Slot
 from scheduler.operations.commands.hosts import TWO_LIVE
 from scheduler.ports import ClusterRow, DatabaseWentBackError, Remembered
+from scheduler.protocol.clock import ProcessOffset
 
 LEAST_REDIS: Final = (6, 2)
 LATE_INTERVALS: Final = 3

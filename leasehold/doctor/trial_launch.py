@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from leasehold.common.marks import Mark
 from leasehold.doctor.remedies import Tried, find_remedy, show_error
 from scheduler.model.quota_classes import quota_subject
 from scheduler.model.rules import Rules
@@ -22,6 +21,7 @@ from scheduler.model.slots import TRIAL, Machine, Slot
 from scheduler.operations.machines.launch import MOST_ATTEMPTS, find_delay, may_have_launched, search_made
 from scheduler.operations.market.offers import Ages, Offer, list_offers
 from scheduler.ports import UNCLEAR, UNHEARD, CloudError, ClusterRow, Fleet, LaunchOrder, Probe, Store
+from scheduler.protocol.marks import Mark
 
 LOOK_SECONDS: Final = 1.0
 """Seconds between two calls that read the state of the machine from EC2."""

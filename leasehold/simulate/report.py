@@ -16,8 +16,8 @@ from pathlib import Path
 from string import Template
 from typing import Any, Final
 
-from leasehold.common.visible import escape_json
 from leasehold.errors import LeaseholdError
+from scheduler.protocol.visible import escape_json
 
 _FOLDER: Final = Path(__file__).parent / "report_page"
 _SCRIPTS: Final = ("base.js", "curves.js", "lanes.js", "tables.js", "main.js")

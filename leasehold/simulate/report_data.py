@@ -7,11 +7,11 @@ from math import ceil, inf
 from operator import attrgetter
 from typing import Any, Final
 
-from leasehold.common.visible import make_visible
 from leasehold.simulate.run import Run
 from leasehold.simulate.table import ROWS
 from leasehold.texts.values import show_seconds
 from scheduler.model.transitions import ENDED, SLOT_STATES
+from scheduler.protocol.visible import make_visible
 from scheduler.simulation.lanes import MOST_LANES, Lanes
 from scheduler.simulation.metrics import HOUR, Curve, Spread
 from scheduler.simulation.runner import Runner

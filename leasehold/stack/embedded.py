@@ -19,8 +19,6 @@ from leasehold.client.client import Client
 from leasehold.client.discovery import FOLDER
 from leasehold.client.own_transport import open_wire
 from leasehold.client.transport import RequestTransport
-from leasehold.common.loopback import open_local
-from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import LeaseholdError, UntrustedFolder
 from leasehold.process_identity import identify
 from leasehold.stack.configuration import (
@@ -46,6 +44,8 @@ from leasehold.web.token_file import write_token
 from scheduler.model.rules import list_image_sources, read_rules
 from scheduler.operations.market.resolve import has_requirements
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
+from scheduler.protocol.loopback import open_local
+from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from workers.logs import mask_text

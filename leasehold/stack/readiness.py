@@ -9,7 +9,7 @@ from urllib.error import URLError
 import redis
 
 from leasehold.client.transport import RequestTransport
-from leasehold.common.loopback import open_local
+from scheduler.protocol.loopback import open_local
 
 Check = Callable[[], bool]
 Server = Literal["own", "other", "none"]

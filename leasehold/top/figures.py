@@ -12,11 +12,11 @@ import redis
 
 from leasehold.client.redis_connection import explain_redis
 from leasehold.client.transport import RequestTransport
-from leasehold.common.masking import show_url
-from leasehold.common.report import read_head
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.top.counts import PoolCounts
 from leasehold.top.follower import Follower
+from scheduler.protocol.masking import show_url
+from scheduler.protocol.report import read_head
 
 if TYPE_CHECKING:
     from leasehold.client.client import Client

@@ -11,9 +11,9 @@ from typing import Any, Final, cast
 import msgspec
 import redis
 
-from leasehold.common.names import RedisNames
 from leasehold.errors import Unavailable
 from leasehold.top.counts import Counts, GoneRow, ReservationRow, SlotRow
+from scheduler.protocol.names import RedisNames
 
 ROWS_A_CALL: Final = 1000
 ENTRIES_A_CALL: Final = 200

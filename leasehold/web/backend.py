@@ -14,7 +14,6 @@ from typing import Final, ParamSpec, TypeVar
 from starlette.concurrency import run_in_threadpool
 
 from leasehold.client.loop_client import LoopClient
-from leasehold.common.signing import format_key_line
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.web.caller import Caller
 from leasehold.web.event_tail import EventTail
@@ -23,6 +22,7 @@ from leasehold.web.places import Places
 from leasehold.web.principals import PrincipalReader
 from leasehold.web.server_sent import MOST_STREAMS
 from scheduler.ports import Store, StoreUnavailableError
+from scheduler.protocol.signing import format_key_line
 from workers.known_principals import LOOK_SECONDS
 from workers.logs import get_logger
 from workers.setting_types import reveal

@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from leasehold.common.http_routes import DOCS
 from leasehold.web.gate import SAFE_METHODS, Admission, Gate
 from leasehold.web.problems import make_problem, respond
 from leasehold.web.security import API_PATH, HEALTH_PATH, LOGIN_PATH
 from leasehold.web.sessions import SESSION_SECONDS
+from scheduler.protocol.http_routes import DOCS
 from workers.logs import get_logger
 
 _OPEN: Final = frozenset({HEALTH_PATH, LOGIN_PATH})

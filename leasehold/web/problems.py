@@ -13,8 +13,6 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from leasehold.common.http_routes import PROBLEM_TYPE
-from leasehold.common.visible import escape_json_bytes
 from leasehold.errors import (
     BadCredentials,
     Ended,
@@ -27,6 +25,8 @@ from leasehold.errors import (
     Unknown,
     read_faults,
 )
+from scheduler.protocol.http_routes import PROBLEM_TYPE
+from scheduler.protocol.visible import escape_json_bytes
 
 _URN: Final = "urn:problem-type:leasehold:"
 RETRY_SECONDS: Final = 1

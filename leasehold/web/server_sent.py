@@ -10,10 +10,10 @@ import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from leasehold.common.http_routes import STREAM_TYPE
-from leasehold.common.visible import escape_json_bytes
 from leasehold.web.places import Places
 from leasehold.web.problems import make_problem, respond
+from scheduler.protocol.http_routes import STREAM_TYPE
+from scheduler.protocol.visible import escape_json_bytes
 
 KEEP_ALIVE: Final = b": alive\n\n"
 """A comment in a stream of server-sent events. It is sent while there are no events, so that both sides notice a dead

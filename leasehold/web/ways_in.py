@@ -1,9 +1,9 @@
 """Whether the console may start, and whether any caller can log in."""
 
-from leasehold.common.loopback import is_loopback
 from scheduler.model.principals import WORKER
 from scheduler.model.validation import show
 from scheduler.ports import Store, StoreUnavailableError
+from scheduler.protocol.loopback import is_loopback
 from workers.settings import Settings
 
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
-from leasehold.common.names import QUEUE_NAMES
 from scheduler.model.reservations import Callback, Component, Request
 from scheduler.model.rules import AccountKeys
 from scheduler.model.validation import (
@@ -34,6 +33,7 @@ from scheduler.model.validation import (
     is_whole_text,
     read_document,
 )
+from scheduler.protocol.names import QUEUE_NAMES
 
 MOST_INSTANCES = 10_000
 

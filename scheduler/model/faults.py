@@ -9,9 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from leasehold.common.faults import describe_fault
-from leasehold.common.masking import mask_urls
-from leasehold.common.visible import make_visible
+from scheduler.protocol.faults import describe_fault
+from scheduler.protocol.masking import mask_urls
+from scheduler.protocol.visible import make_visible
 
 _SHOWN = 60
 _NUMBER_GOES_ON = re.compile(r"[0-9.]")

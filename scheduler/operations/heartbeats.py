@@ -11,10 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from leasehold.common.heartbeats import Heartbeat, is_heartbeat_of
-from leasehold.common.signing import read_key
 from scheduler.model.slots import Slot
 from scheduler.ports import Heard, Meter, Store, StoredPrincipal
+from scheduler.protocol.heartbeats import Heartbeat, is_heartbeat_of
+from scheduler.protocol.signing import read_key
 
 AccessMode = Literal["open", "warn", "signed"]
 SAME_BEAT_SECONDS = 0.25

@@ -7,12 +7,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from leasehold.common.signing import make_key
 from scheduler.model.events import Event
 from scheduler.model.principals import WORKER
 from scheduler.model.validation import Document, Fault, InvalidInputError, Name, read_document, show, suggest
 from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.ports import Store, StoredPrincipal, Transaction
+from scheduler.protocol.signing import make_key
 
 GRACE_SECONDS: Final = 3600.0
 """Default of the seconds for which the previous key of a principal is still accepted after its key was replaced."""

@@ -13,14 +13,14 @@ from typing import Any, Final, Literal, Protocol, Self
 import msgspec
 from typing_extensions import override
 
-from leasehold.common.heartbeats import Heartbeat
-from leasehold.common.names import RedisNames
 from scheduler.model.history import Sample
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports.stored import OutboxMessage
+from scheduler.protocol.heartbeats import Heartbeat
+from scheduler.protocol.names import RedisNames
 
 
 class ViewUnavailableError(Exception):

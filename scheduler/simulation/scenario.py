@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from leasehold.common.input_files import read_input_text
 from scheduler.model.command_schemas import AbsentDocument, RegisterDocument, ReservationDocument
 from scheduler.model.documents import make_reader
 from scheduler.model.json_text import parse_json
@@ -36,6 +35,7 @@ from scheduler.model.validation import (
     read_document,
     suggest,
 )
+from scheduler.protocol.input_files import read_input_text
 from scheduler.simulation.actions import ABOUT_SLOTS, ACTIONS, MAY_BE_UNKNOWN, AccountAction
 from scheduler.simulation.cloud_documents import (
     CloudDocument,

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from leasehold.common.visible import escape_json, make_visible
 from scheduler.model.accounts import PAID
 from scheduler.model.view import View
 from scheduler.operations.explain import explain_wait, find_applied
+from scheduler.protocol.visible import escape_json, make_visible
 from scheduler.simulation.cluster import SimulatedCluster
 from scheduler.simulation.runner import Line, Runner
 from scheduler.simulation.scenario import load_scenario

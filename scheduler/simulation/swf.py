@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from leasehold.common.input_files import open_input
+from scheduler.protocol.input_files import open_input
 
 FIELDS = 18
 CANCELLED = 5

@@ -18,9 +18,9 @@ from typing import IO, Any, Final, Literal, cast
 import msgspec
 from sqlalchemy import URL
 
-from leasehold.common.database_urls import POOLING
-from leasehold.common.input_files import open_input
 from scheduler.ports import StoreUnavailableError
+from scheduler.protocol.database_urls import POOLING
+from scheduler.protocol.input_files import open_input
 from scheduler.store.opening import MEMORY, choose_dialect, parse_url
 from scheduler.store.revisions import list_revisions
 from scheduler.store.sqlite import BUSY_SECONDS

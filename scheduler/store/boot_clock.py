@@ -15,7 +15,7 @@ from typing import Final
 
 from sqlalchemy import Engine, update
 
-from leasehold.common.clock import read_monotonic
+from scheduler.protocol.clock import read_monotonic
 from scheduler.store import tables
 from scheduler.store.cluster import CLUSTER_ID, StoredCluster, find_newest, read_stored, select_cluster
 

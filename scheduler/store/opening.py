@@ -8,10 +8,10 @@ from typing import Final
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from leasehold.common.database_urls import split_hosts
-from leasehold.common.masking import mask_url
 from scheduler.model.validation import fault
 from scheduler.ports import Store
+from scheduler.protocol.database_urls import split_hosts
+from scheduler.protocol.masking import mask_url
 from scheduler.store.dialect import Dialect
 from scheduler.store.schema import find_schema_fault
 from scheduler.store.sql import SqlStore

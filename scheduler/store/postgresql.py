@@ -41,7 +41,6 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
-from leasehold.common.database_urls import POOLING
 from scheduler.model.validation import fault
 from scheduler.ports import (
     ClusterRow,
@@ -51,6 +50,7 @@ from scheduler.ports import (
     StandbyError,
     StoreUnavailableError,
 )
+from scheduler.protocol.database_urls import POOLING
 from scheduler.store.cluster import read_stored, select_cluster
 from scheduler.store.dialect import Bulk, Dialect, Field, Merge, StoreConnection, take_columns
 from scheduler.store.reference_clock import ReferenceClock

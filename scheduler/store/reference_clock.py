@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Engine, Select, bindparam, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from leasehold.common.clock import LARGEST_STEP, read_monotonic
 from scheduler.ports import ClusterRow
+from scheduler.protocol.clock import LARGEST_STEP, read_monotonic
 from scheduler.store import tables
 from scheduler.store.cluster import CLUSTER_ID, StoredCluster, find_newest, read_stored
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import uuid4
 
-from leasehold.common.signing import make_key
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.costs import Cost, CostKey
 from scheduler.model.events import Event
@@ -24,6 +23,7 @@ from scheduler.ports import (
     StoredPrincipal,
     StoredRules,
 )
+from scheduler.protocol.signing import make_key
 
 Key = tuple[type[Row], str]
 """The key of a row in the memory store: the type and the id of the row."""

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 import redis
 from redis.commands.core import Script
 
-from leasehold.common.redis_primary import open_redis
 from scheduler.ports import ViewUnavailableError
+from scheduler.protocol.redis_primary import open_redis
 
 
 def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float = 3.0) -> redis.Redis:

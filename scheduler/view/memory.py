@@ -10,8 +10,6 @@ from typing import Any
 
 from typing_extensions import override
 
-from leasehold.common.heartbeats import Heartbeat
-from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.model.history import Sample, find_place
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
@@ -19,6 +17,8 @@ from scheduler.model.view import KINDS, Change, Gone, Kind, Row, View, as_publis
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import Heard, SetAside, ViewUnavailableError, check_reply_address
 from scheduler.ports.view import Heartbeats, LeaderLock, Notifier, ViewCache
+from scheduler.protocol.heartbeats import Heartbeat
+from scheduler.protocol.names import DEFAULT_PREFIX
 
 KEPT_SECONDS = 600.0
 """Seconds for which the view keeps ended reservations, and tombstones that refuse older copies of deleted rows."""

@@ -7,8 +7,8 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from leasehold.common.names import QUEUE_NAMES
 from scheduler.ports import Category, Defect
+from scheduler.protocol.names import QUEUE_NAMES
 
 
 class UnknownMetricError(ValueError):

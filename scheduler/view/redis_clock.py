@@ -19,8 +19,8 @@ from typing import Final, cast
 import msgspec
 import redis
 
-from leasehold.common.clock import PublishedClock, list_gone
-from leasehold.common.names import DEFAULT_PREFIX, RedisNames
+from scheduler.protocol.clock import PublishedClock, list_gone
+from scheduler.protocol.names import DEFAULT_PREFIX, RedisNames
 
 LOOK_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0

@@ -13,9 +13,9 @@ import msgspec
 import redis
 from typing_extensions import override
 
-from leasehold.common.names import DEFAULT_PREFIX
 from scheduler.ports import RefusedMessage
 from scheduler.ports.view import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS, Meter
+from scheduler.protocol.names import DEFAULT_PREFIX
 from scheduler.view.connection import Command, ask, redis_errors
 from scheduler.view.metric_table import METRICS, REFUSED, find_label_values
 

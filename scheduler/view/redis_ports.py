@@ -1,6 +1,6 @@
 """The smaller ports on Redis: leader lock, notifier, heartbeats and cluster record.
 
-    <prefix>heartbeat:<slot>    string  see leasehold/common/heartbeats.py; expires after KEPT_SECONDS
+    <prefix>heartbeat:<slot>    string  see scheduler/protocol/heartbeats.py; expires after KEPT_SECONDS
     <prefix>heartbeat:<slot>:<run>      the same, from this run of the host's agent
     <prefix>heartbeats:since    string  "<run id of the server> <its time>": heartbeats are kept here since then
 
@@ -21,10 +21,10 @@ import msgspec
 import redis
 from typing_extensions import override
 
-from leasehold.common.heartbeats import Heartbeat, read_heartbeat
-from leasehold.common.names import DEFAULT_PREFIX, TICKS, RedisNames
 from scheduler.ports import Heard, Remembered, ViewUnavailableError, check_reply_address
 from scheduler.ports.view import ClusterRecord, LeaderLock, Notifier
+from scheduler.protocol.heartbeats import Heartbeat, read_heartbeat
+from scheduler.protocol.names import DEFAULT_PREFIX, TICKS, RedisNames
 from scheduler.view.connection import (
     NO_READS,
     Bundle,

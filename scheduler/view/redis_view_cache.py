@@ -16,9 +16,6 @@ import msgspec
 import redis
 from typing_extensions import override
 
-from leasehold.common.names import DEFAULT_PREFIX, RedisNames
-from leasehold.common.redis_primary import note_view
-from leasehold.common.report import read_report
 from scheduler.model.history import Sample, find_place
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
@@ -26,6 +23,9 @@ from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.model.waits import NO_WAITS, Waits
 from scheduler.ports import SetAside, ViewUnavailableError
 from scheduler.ports.view import ViewCache
+from scheduler.protocol.names import DEFAULT_PREFIX, RedisNames
+from scheduler.protocol.redis_primary import note_view
+from scheduler.protocol.report import read_report
 from scheduler.view.codec import RowReader, decode_deltas, has_user_data, pack_changes
 from scheduler.view.connection import Ahead, Bundle, Command, EarlyRead, load_script, name_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside

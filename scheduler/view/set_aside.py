@@ -15,9 +15,9 @@ from typing import Final, Literal, cast
 import msgspec
 import redis
 
-from leasehold.common.names import QUEUE_NAMES
 from scheduler.model.view import ROW_TYPES, Kind
 from scheduler.ports import SetAside
+from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.view.codec import decode_row
 from scheduler.view.connection import load_script
 from scheduler.view.redis_meter import read_metric

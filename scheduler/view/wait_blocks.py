@@ -1,5 +1,5 @@
 """Which blocks of waiting reservations the report of a tick adds and deletes in Redis. A block has the waiting codes of
-some reservations that follow each other in the queue; leasehold/common/report.py defines its form.
+some reservations that follow each other in the queue; scheduler/protocol/report.py defines its form.
 """
 
 import secrets

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold.common.http_routes import API
+from scheduler.protocol.http_routes import API
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from leasehold.common.signing import make_key
 from scheduler.ports import StoredPrincipal
+from scheduler.protocol.signing import make_key
 from tests.api.caller import Caller
 from tests.api.test_openapi import check
 from tests.console.served import Console

@@ -9,9 +9,9 @@ from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 
 from leasehold.api.app import make_api
 from leasehold.api.openapi import make_document
-from leasehold.common.http_routes import LISTS, ROUTES
 from scheduler.model.command_schemas import SCHEMAS
 from scheduler.model.validation import InvalidInputError, read_document
+from scheduler.protocol.http_routes import LISTS, ROUTES
 from tests.api.caller import Caller
 from tests.client.intake import FakeIntake, a_row
 from tests.console.served import Console

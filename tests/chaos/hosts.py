@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import tasks.app
-from leasehold.common.names import QUEUE_NAMES
 from leasehold.stack.configuration import find_free_port
 from scheduler.operations.principals import add_principal
+from scheduler.protocol.names import QUEUE_NAMES
 from tests.chaos import holders, mallory, slow_clients, worker
 from tests.chaos.database import Database
 from tests.chaos.evidence import GANGS, HOLDERS

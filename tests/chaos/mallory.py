@@ -11,8 +11,8 @@ from uuid import uuid4
 
 from leasehold.client.credentials import Credentials
 from leasehold.client.transport import RequestTransport
-from leasehold.common.signing import make_key, read_key
 from scheduler.ports import StoredPrincipal
+from scheduler.protocol.signing import make_key, read_key
 
 NAME: Final = "mallory"
 FOREIGN: Final = "stolen"

@@ -20,10 +20,10 @@ import redis
 from botocore.exceptions import BotoCoreError, ClientError
 from kombu.exceptions import OperationalError
 
-from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import LeaseholdError
 from scheduler.model.slots import Slot
 from scheduler.ports import CloudError, StoreUnavailableError
+from scheduler.protocol.names import QUEUE_NAMES
 from tasks.queues import LAUNCH_BATCH, LAUNCH_SLOT, START_SLOTS, STOP_SLOTS, TERMINATE_SLOT, TERMINATE_SLOTS
 from tests.chaos.evidence import HANDS, HOLDERS
 from tests.chaos.faults import CALLS, CLOUD_FAULTS, NEEDED, ONLY_KILLED, REFUSALS, REFUSED, SHORT, WEIGHTS

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from typing import Any, Final, Protocol
 
-from leasehold.common.http_routes import API
 from leasehold.web.http_protocol import find_most_connections
 from scheduler.ports import StoredPrincipal
+from scheduler.protocol.http_routes import API
 
 NAME: Final = "slow"
 MOST: Final[Mapping[str, int]] = {"silent": 1100, "half heads": 200, "half bodies": 200, "unread": 40, "malformed": 300}

@@ -102,8 +102,9 @@ def test_every_library_of_an_extra_is_known_to_be_installed_by_it(extra: str) ->
     assert {EXTRAS.get(module) for module in list_modules(extra)} == {extra}
 
 
-def test_client_and_command_line_import_the_rows_alone_and_no_library_of_an_extra(tmp_path: Path) -> None:
-    assert run_python(BLOCK.format(names=set(EXTRAS)) + IMPORTS, tmp_path) == [["scheduler", "scheduler.model"]]
+def test_client_and_command_line_import_rows_and_protocol_alone_and_no_library_of_an_extra(tmp_path: Path) -> None:
+    found = run_python(BLOCK.format(names=set(EXTRAS)) + IMPORTS, tmp_path)
+    assert found == [["scheduler", "scheduler.model", "scheduler.protocol"]]
 
 
 def test_every_command_shows_its_help_and_names_the_extra_that_it_needs(tmp_path: Path) -> None:

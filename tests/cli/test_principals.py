@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.common.signing import read_key_line
+from scheduler.protocol.signing import read_key_line
 from tests.cli.conftest import Run
 
 

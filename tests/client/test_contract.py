@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from leasehold.client import discovery, models, transport
-from leasehold.common.names import RedisNames
 from scheduler.model import accounts
 from scheduler.model import reservations as stored
 from scheduler.model import slots as stored_slots
 from scheduler.model.reservations import cost_until
 from scheduler.operations.commands.submit import describe_answer
 from scheduler.policy.quota.accounting import settle
+from scheduler.protocol.names import RedisNames
 from scheduler.view import connection, redis_ports
 from tests.builders import a_lease, a_reservation
 from workers import settings

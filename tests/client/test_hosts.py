@@ -12,14 +12,14 @@ from leasehold.agent.agent import HostAgent, HostSpec
 from leasehold.client.hosts import Hosts
 from leasehold.client.transport import RequestTransport
 from leasehold.client.view_reader import ViewReader
-from leasehold.common.heartbeats import (
+from scheduler.protocol.heartbeats import (
     LONGEST_BEAT_SECONDS,
     Heartbeat,
     find_beat,
     is_heartbeat_of,
     read_heartbeat,
 )
-from leasehold.common.signing import make_key, read_key
+from scheduler.protocol.signing import make_key, read_key
 from tests.client.intake import Document, FakeIntake
 from tests.system.processes import wait_for
 

@@ -14,8 +14,8 @@ import redis
 
 from leasehold.client.loop_client import Answered, LoopClient
 from leasehold.client.redis_line import LineError, RedisLine, open_line
-from leasehold.common.signing import format_key_line, make_key
 from leasehold.errors import NotAnswered, Overloaded
+from scheduler.protocol.signing import format_key_line, make_key
 from scheduler.view.connection import make_redis
 from tests.builders import a_reservation
 from tests.client.intake import Document, FakeIntake, accept

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from leasehold.api.openapi import make_document
-from leasehold.common.http_routes import DOCS
 from leasehold.web.security import POLICY
 from scheduler.model.principals import Role
+from scheduler.protocol.http_routes import DOCS
 from tests.console.conftest import MakeConsole
 from tests.console.served import Console
 from tests.console.test_gate import a_principal, basic

@@ -7,7 +7,6 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from leasehold.common.signing import make_key
 from leasehold.console.pages.money import make_curve
 from leasehold.console.pages.offers import make_curve as draw_prices
 from leasehold.console.slot_life import SlotLife, describe_life
@@ -18,6 +17,7 @@ from scheduler.model.slots import Slot
 from scheduler.operations.market.offers import Offer
 from scheduler.operations.market.refresh import save_market
 from scheduler.ports import StoredPrincipal
+from scheduler.protocol.signing import make_key
 from tests.builders import NOW, a_slot
 from tests.console.conftest import MakeConsole
 from tests.console.served import Console

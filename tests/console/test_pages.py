@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from leasehold.client.models import Reservation as ShownReservation
-from leasehold.common.signing import make_key
 from leasehold.console.pages.reservation import describe_state, draw_life
 from leasehold.console.pages.what_if import compare_rules
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
 from scheduler.model.waits import Reason, Waits
 from scheduler.ports import StoredPrincipal
+from scheduler.protocol.signing import make_key
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot
 from tests.console.conftest import MakeConsole
 from tests.console.served import Browser, Console

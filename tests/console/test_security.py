@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from starlette.routing import Route
 
-from leasehold.common.signing import make_key
 from leasehold.console.pages import PAGES
 from leasehold.web.failed_logins import MOST_FAILURES
 from leasehold.web.security import MOST_BODY, POLICY
@@ -17,6 +16,7 @@ from leasehold.web.sessions import SESSION_SECONDS, issue_cookie, make_binding
 from leasehold.web.token_file import TokenFileError, read_token, write_token
 from scheduler.model.principals import WORKER, Role
 from scheduler.ports import StoreUnavailableError
+from scheduler.protocol.signing import make_key
 from scheduler.view.connection import make_redis
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.console.conftest import MakeConsole

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.common.names import QUEUE_NAMES, RESERVATIONS, task_name
-from leasehold.common.signing import VERSION, SignedFields, encode_canonically, hash_body, read_key, sign
-from leasehold.common.task_messages import MOST_LEVELS
 from scheduler.model.command_schemas import KEY_VERBS, RESERVED_QUEUES, SCHEMAS, HolderDocument
 from scheduler.model.events import Event
 from scheduler.model.transitions import ENDED
@@ -16,6 +13,9 @@ from scheduler.operations.commands.submit import describe_answer
 from scheduler.operations.notices import describe_notice
 from scheduler.policy.load_shedding import QUERIES
 from scheduler.ports import check_reply_address
+from scheduler.protocol.names import QUEUE_NAMES, RESERVATIONS, task_name
+from scheduler.protocol.signing import VERSION, SignedFields, encode_canonically, hash_body, read_key, sign
+from scheduler.protocol.task_messages import MOST_LEVELS
 from tasks.messages import MOST_BYTES, check_message
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.operations.harness import Harness

@@ -5,7 +5,7 @@ from urllib.request import Request
 
 import pytest
 
-from leasehold.common.loopback import is_local_url, open_local
+from scheduler.protocol.loopback import is_local_url, open_local
 from tests.ec2.conftest import REGION, Emulator
 from workers.ec2 import clients
 from workers.ec2.clients import Ec2Access, make_client

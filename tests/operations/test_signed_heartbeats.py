@@ -6,11 +6,11 @@ from typing import Any, Final
 import pytest
 import redis
 
-from leasehold.common.heartbeats import Heartbeat, format_heartbeat, is_heartbeat_of, read_heartbeat, sign_heartbeat
-from leasehold.common.signing import make_key, read_key
 from scheduler.operations.heartbeats import AccessMode
 from scheduler.operations.tick.heartbeat_intake import hear_hosts
 from scheduler.ports import Heartbeats, StoredPrincipal
+from scheduler.protocol.heartbeats import Heartbeat, format_heartbeat, is_heartbeat_of, read_heartbeat, sign_heartbeat
+from scheduler.protocol.signing import make_key, read_key
 from scheduler.view.memory import MemoryHeartbeats
 from scheduler.view.redis_ports import KEPT_SECONDS, RedisHeartbeats
 from tests.operations.harness import CONFIG, Harness

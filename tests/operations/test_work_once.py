@@ -6,7 +6,6 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from leasehold.common.names import HEALTH, LAUNCH, TERMINATE
 from scheduler.model.slots import Machine
 from scheduler.model.transitions import SlotState
 from scheduler.operations.machines.check import check, recover, send_checks, sweep
@@ -15,6 +14,7 @@ from scheduler.operations.machines.power import start_all
 from scheduler.operations.machines.terminate import terminate_all
 from scheduler.operations.machines.work import BATCH, MOST_CHECKED, UNDER_WAY, act_once, check_soon, launch_once
 from scheduler.ports import Waiting, Work
+from scheduler.protocol.names import HEALTH, LAUNCH, TERMINATE
 from tests.builders import a_slot
 from tests.operations.harness import Harness
 

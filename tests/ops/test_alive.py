@@ -18,9 +18,9 @@ import pytest
 import redis
 from celery.signals import after_task_publish
 
-from leasehold.common.clock import read_monotonic
-from leasehold.common.names import QUEUE_NAMES
 from leasehold.liveness import PROCESSES
+from scheduler.protocol.clock import read_monotonic
+from scheduler.protocol.names import QUEUE_NAMES
 from tasks.alive import NEVER, WORKER_SECONDS, AliveFile
 from tasks.clock import record_sends
 from tests.cli.conftest import Outcome, Run, run

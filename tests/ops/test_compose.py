@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from leasehold.common.names import QUEUE_NAMES
 from leasehold.liveness import PROCESSES
 from leasehold.stack.procfile import read_procfile
 from scheduler.model.validation import Document, parse_duration
+from scheduler.protocol.names import QUEUE_NAMES
 from tests.ops.test_metrics_page import read_table
 from workers.configuration import PATH_VARIABLE, read_configuration
 from workers.environment import DELIMITER, PREFIX, inner_model

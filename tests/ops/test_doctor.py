@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from leasehold.common.clock import ProcessOffset
 from leasehold.doctor.examination import run_bounded
 from leasehold.doctor.findings import Finding, ok
 from leasehold.doctor.rules import (
@@ -28,6 +27,7 @@ from leasehold.doctor.rules import (
     list_outcomes,
 )
 from scheduler.ports import ClusterRow, Remembered
+from scheduler.protocol.clock import ProcessOffset
 from tasks.app import make_app
 from workers.settings import read_settings
 

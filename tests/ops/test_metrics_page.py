@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from leasehold.common.clock import ProcessOffset
+from scheduler.protocol.clock import ProcessOffset
 from scheduler.store.memory import MemoryStore
 from scheduler.view.metric_table import METRICS
 from scheduler.view.redis_meter import Tally

@@ -19,9 +19,9 @@ import pytest
 import redis
 
 from leasehold import Client
-from leasehold.common.names import QUEUE_NAMES
 from leasehold.errors import Unavailable
 from leasehold.web.token_file import TOKEN_FILE, read_token, write_token
+from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.view.connection import make_redis
 from tasks.alive import read_sign
 from tests.cli.conftest import Run, run

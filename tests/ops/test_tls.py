@@ -11,10 +11,10 @@ from kombu.exceptions import OperationalError
 
 from leasehold import Client
 from leasehold.client.transport import RequestTransport
-from leasehold.common.names import TICKS
 from leasehold.errors import Unavailable
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import ViewUnavailableError
+from scheduler.protocol.names import TICKS
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis

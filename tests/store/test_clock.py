@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import make_url, text
 
-from leasehold.common.clock import read_monotonic
 from scheduler.ports import ClusterRow, LeaderTerm, Store, StoreUnavailableError
+from scheduler.protocol.clock import read_monotonic
 from scheduler.store.boot_clock import BootClock
 from scheduler.store.opening import open_store
 from scheduler.store.postgresql import PostgresDialect

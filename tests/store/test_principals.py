@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from leasehold.common.signing import read_key
 from scheduler.model.principals import WORKER
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.principals import add_principal, remove_principal, rotate_principal
 from scheduler.ports import EventFilter, Store, StoredPrincipal
+from scheduler.protocol.signing import read_key
 from tests.builders import NOW
 from tests.store.conftest import Clock, Opener
 from tests.store.test_contract import fail, losing

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, Literal
 
-from leasehold.common.names import QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.model.command_schemas import SCHEMAS
+from scheduler.protocol.names import QUEUE_NAMES, RESERVATIONS, task_name
 
 Account = Literal["answer", "line", "count"]
 Kind = Literal["wrong shape", "huge", "unknown task", "forged token", "replayed token", "forged id"]

@@ -12,12 +12,12 @@ import msgspec
 from celery import Celery
 from redis import Redis
 
-from leasehold.common.clock import read_offsets
-from leasehold.common.names import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
 from scheduler.operations.apply import apply_rules
+from scheduler.protocol.clock import read_offsets
+from scheduler.protocol.names import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.store.migrating import migrate
 from scheduler.view.connection import make_redis
 from tasks.app import make_app

@@ -9,9 +9,9 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from leasehold.common.names import QUEUE_NAMES, RESERVATIONS
 from scheduler.model.reservations import Reservation
 from scheduler.operations.commands.intake import MOST_ITEMS
+from scheduler.protocol.names import QUEUE_NAMES, RESERVATIONS
 from tests.system.bad_messages import BadMessage, Generator, Kind
 from tests.system.processes import wait_for
 from tests.system.stack import RESEND_SECONDS, Answer, Stack

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.common.names import CANARY, task_name
+from scheduler.protocol.names import CANARY, task_name
 from scheduler.view.redis_meter import RedisMeter
 from tests.system.conftest import RULES
 from tests.system.processes import Process, wait_for

@@ -13,8 +13,8 @@ import boto3
 import msgspec
 import pytest
 
-from leasehold.common.clock import read_offsets
 from leasehold.texts.toml_text import format_toml
+from scheduler.protocol.clock import read_offsets
 from scheduler.store.migrating import migrate
 from tests.cli.conftest import Run, run
 from tests.system.conftest import RULES

@@ -12,8 +12,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from leasehold.common.names import RESERVATIONS, task_name
 from scheduler.ports import EventFilter, Pending
+from scheduler.protocol.names import RESERVATIONS, task_name
 from tests.system.bad_messages import an_envelope
 from tests.system.processes import PATIENCE, wait_for
 from tests.system.stack import Stack

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from leasehold.common.names import LAUNCH
+from scheduler.protocol.names import LAUNCH
 from tests.system.processes import Process, wait_for
 from tests.system.stack import Stack
 from tests.system.test_lost_messages import stopped

@@ -13,9 +13,9 @@ import pytest
 
 from leasehold import Client
 from leasehold.client.models import Reservation
-from leasehold.common.names import RESERVATIONS
 from scheduler.model.transitions import ENDED
 from scheduler.ports import EventFilter
+from scheduler.protocol.names import RESERVATIONS
 from tests.system.processes import PATIENCE, wait_for
 from tests.system.stack import Stack
 

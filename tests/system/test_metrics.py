@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from leasehold.common.names import QUEUE_NAMES
 from scheduler.model.waiting_codes import WAITING_CODES
+from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.view.metric_table import METRICS
 from tests.system.conftest import RULES
 from tests.system.processes import Process, wait_for

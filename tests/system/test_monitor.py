@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.common.names import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from leasehold.stack.configuration import find_free_port
+from scheduler.protocol.names import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from tests.system.processes import Process, wait_for
 from tests.system.stack import Stack
 

@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from leasehold.common.names import LAUNCH, RESERVATIONS
 from scheduler.model.events import Event
 from scheduler.ports import EventFilter
+from scheduler.protocol.names import LAUNCH, RESERVATIONS
 from tests.system.bad_messages import an_envelope
 from tests.system.processes import wait_for
 from tests.system.stack import ROOT, Stack

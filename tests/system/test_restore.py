@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leasehold import Client
-from leasehold.common.names import task_name
+from scheduler.protocol.names import task_name
 from scheduler.store.backup import put_back, read_backup
 from tests.postgresql_server import PostgresServer, find_binaries
 from tests.system.processes import PATIENCE, Process, wait_for

@@ -15,12 +15,12 @@ import pytest
 
 from leasehold.client.client import Client
 from leasehold.client.rules import RulesInForce
-from leasehold.common.names import RESERVATIONS, task_name
-from leasehold.common.signing import SignedFields, format_key_line, hash_body, read_key, sign, sign_headers
 from leasehold.errors import NotAnswered, Refused
 from leasehold.liveness import find_trouble
 from scheduler.operations.principals import add_principal, remove_principal, rotate_principal
 from scheduler.ports import EventFilter, StoredPrincipal
+from scheduler.protocol.names import RESERVATIONS, task_name
+from scheduler.protocol.signing import SignedFields, format_key_line, hash_body, read_key, sign, sign_headers
 from tasks.alive import WORKER_SECONDS, Sign, read_sign
 from tests.system.bad_messages import an_envelope
 from tests.system.conftest import RULES

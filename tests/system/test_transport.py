@@ -15,8 +15,8 @@ from kombu import Connection, pools
 from kombu.exceptions import OperationalError
 
 from leasehold.client.transport import RequestTransport
-from leasehold.common.names import RESERVATIONS, TICKS
 from leasehold.errors import Unavailable
+from scheduler.protocol.names import RESERVATIONS, TICKS
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_ports import RedisNotifier
 from tasks.app import PUBLISH_RETRIES, make_app

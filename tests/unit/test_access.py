@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from leasehold.common.signing import SignedFields, hash_body, read_key, sign, sign_headers
 from scheduler.model.principals import WORKER, Principal
 from scheduler.operations.principals import add_principal, remove_principal, rotate_principal
 from scheduler.ports import ClusterRow, StoredPrincipal, StoreUnavailableError
+from scheduler.protocol.signing import SignedFields, hash_body, read_key, sign, sign_headers
 from scheduler.store.memory import MemoryStore
 from tests.builders import NOW
 from workers.access import Access, SignatureError, is_signed

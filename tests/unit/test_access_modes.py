@@ -4,9 +4,9 @@ from typing import Final
 
 import pytest
 
-from leasehold.common.names import RESERVATIONS, task_name
 from scheduler.model.principals import Role
 from scheduler.operations.principals import add_principal
+from scheduler.protocol.names import RESERVATIONS, task_name
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory_meter import MemoryMeter
 from tasks.app import services

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.common.clock import FIRST_LOOKS, LARGEST_STEP, ClusterClock, read_monotonic
+from scheduler.protocol.clock import FIRST_LOOKS, LARGEST_STEP, ClusterClock, read_monotonic
 
 
 class World:
@@ -116,7 +116,7 @@ def test_a_reference_that_is_behind_by_more_than_a_step_is_followed() -> None:
 
 
 def test_all_processes_of_a_host_have_one_monotonic_clock() -> None:
-    command = [sys.executable, "-c", "from leasehold.common.clock import read_monotonic; print(read_monotonic())"]
+    command = [sys.executable, "-c", "from scheduler.protocol.clock import read_monotonic; print(read_monotonic())"]
     before = read_monotonic()
     theirs = float(subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ)).stdout)
     assert before <= theirs <= read_monotonic()

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from leasehold.common.names import QUEUE_NAMES
 from scheduler.model.command_schemas import SCHEMAS
 from scheduler.model.validation import Fault, InvalidInputError
+from scheduler.protocol.names import QUEUE_NAMES
 from tasks.messages import conceal
 from tasks.requests import describe_arguments
 from tasks.reservations import NAME, read_request

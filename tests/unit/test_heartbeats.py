@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from leasehold.common.heartbeats import Heartbeat, format_heartbeat, read_heartbeat
 from scheduler.operations.tick.heartbeat_intake import name_version
+from scheduler.protocol.heartbeats import Heartbeat, format_heartbeat, read_heartbeat
 from tests.builders import a_slot
 
 FORMS = [

@@ -5,6 +5,7 @@ Each process imports what it needs in a Python of its own, in an empty folder, a
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,7 +63,7 @@ OF_FEW_COMMANDS: Final = ("concurrent.futures", "csv", "logging", "msgspec", "se
 """Modules that only single commands need, so that the others and `--help` do without them."""
 HEAVY: Final[dict[str, tuple[str, ...]]] = {
     "import leasehold": (*LIBRARIES, *SERVICE, "pydantic", "redis", "typer", "msgspec", "importlib.metadata"),
-    "help": (*LIBRARIES, *SERVICE, *OF_FEW_COMMANDS, "pydantic", "redis", "asyncio", "importlib.metadata", "scheduler"),
+    "help": (*LIBRARIES, *SERVICE, *OF_FEW_COMMANDS, "pydantic", "redis", "asyncio", "importlib.metadata"),
     "status": (*LIBRARIES, *SERVICE, "pydantic"),
     "status of a database": (*LIBRARIES, *SERVICE, "pydantic"),
     "list": (*LIBRARIES, *SERVICE, "pydantic"),
@@ -96,6 +97,13 @@ def test_a_process_imports_nothing_heavy_that_it_does_not_use(process: str, tmp_
     """No module of `HEAVY`, nor one below it."""
     found = list_imports(CODE[process], tmp_path)
     assert [each for each in HEAVY[process] if each in found] == []
+
+
+@pytest.mark.parametrize("process", ["import leasehold", "help"])
+def test_import_and_help_load_nothing_of_the_stack_but_its_ground_floor(process: str, tmp_path: Path) -> None:
+    """Where the ground floor is `scheduler.protocol`, and its parent imports nothing."""
+    stack = re.compile(r"(tasks|workers|scheduler\.(?!protocol\b))")
+    assert [each for each in list_imports(CODE[process], tmp_path) if stack.match(each)] == []
 
 
 def test_rich_can_be_imported_after_the_logs(tmp_path: Path) -> None:

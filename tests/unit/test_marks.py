@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from leasehold.common.marks import Mark
+from scheduler.protocol.marks import Mark
 
 
 class Steps:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from leasehold.common.masking import mask_url, mask_urls, show_url
 from scheduler.model.validation import InvalidInputError, show
+from scheduler.protocol.masking import mask_url, mask_urls, show_url
 from scheduler.store.opening import open_store
 from workers.logs import mask_text
 

@@ -8,9 +8,9 @@ import pytest
 from kombu import serialization
 from kombu.utils.json import loads
 
-from leasehold.common.names import RESERVATIONS
-from leasehold.common.task_messages import MOST_LEVELS
 from scheduler.model.validation import InvalidInputError
+from scheduler.protocol.names import RESERVATIONS
+from scheduler.protocol.task_messages import MOST_LEVELS
 from tasks.messages import check_message
 
 TASK = "leasehold.reservations.submit"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from leasehold.common.signing import (
+from scheduler.protocol.signing import (
     VERSION,
     SignedFields,
     encode_canonically,

@@ -18,11 +18,11 @@ from celery.exceptions import InvalidTaskError
 from celery.schedules import schedule
 from kombu.exceptions import OperationalError
 
-from leasehold.common.names import QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.model.command_schemas import SCHEMAS
 from scheduler.model.reservations import Callback
 from scheduler.model.validation import Fault
 from scheduler.ports import CloudError, Defect, OutboxMessage, StoreUnavailableError, ViewUnavailableError
+from scheduler.protocol.names import QUEUE_NAMES, RESERVATIONS, task_name
 from tasks.app import app, make_app
 from tasks.base import LeaseholdTask
 from tasks.beat import PunctualScheduler, make_schedule

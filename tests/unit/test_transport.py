@@ -12,7 +12,7 @@ import redis
 from celery.signals import before_task_publish
 from kombu import Connection
 
-from leasehold.common.names import CANARY, HEALTH, RESERVATIONS, TICKS, task_name
+from scheduler.protocol.names import CANARY, HEALTH, RESERVATIONS, TICKS, task_name
 from scheduler.view.memory_meter import MemoryMeter
 from tasks.admission import Arrival, find_admission
 from tasks.app import app, services

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.common.visible import escape_json, make_visible
+from scheduler.protocol.visible import escape_json, make_visible
 
 DIRECTIONS = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "PDI", "FSI"}
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

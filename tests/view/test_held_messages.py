@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from leasehold.common.names import LAUNCH, RESERVATIONS, TICKS
+from scheduler.protocol.names import LAUNCH, RESERVATIONS, TICKS
 from tasks import held_messages
 from tasks.held_messages import QoS
 from tasks.queues import HELD_A_PROCESS, TICK

@@ -7,8 +7,8 @@ import pytest
 import redis
 
 from leasehold import Client
-from leasehold.common.names import TICKS
 from scheduler.ports import ForeignAddressError, ViewUnavailableError
+from scheduler.protocol.names import TICKS
 from scheduler.view.connection import make_redis
 from scheduler.view.memory import MemoryNotifier
 from scheduler.view.redis_ports import RedisNotifier

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.client.transport import RequestTransport
-from leasehold.common.redis_primary import count_left
+from scheduler.protocol.redis_primary import count_left
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_view_cache import RedisViewCache
 from tasks.app import make_app

@@ -9,8 +9,8 @@ import redis
 
 from leasehold import Client
 from leasehold.client.transport import RequestTransport
-from leasehold.common.names import CANARY, LAUNCH, QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.ports import ViewUnavailableError
+from scheduler.protocol.names import CANARY, LAUNCH, QUEUE_NAMES, RESERVATIONS, task_name
 from scheduler.view.connection import make_redis
 from tasks.app import make_app
 from tests.servers import redis_client, redis_server, redis_url

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 import redis
 
-from leasehold.common.clock import KEPT_SECONDS, ProcessOffset, read_offsets
+from scheduler.protocol.clock import KEPT_SECONDS, ProcessOffset, read_offsets
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_clock import RedisClock
 from scheduler.view.redis_view_cache import RedisViewCache

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.client.view_reader import ViewReader
-from leasehold.common.names import RedisNames
 from scheduler.model.history import Sample
 from scheduler.model.waits import MOST_NAMES, Reason, Waits
+from scheduler.protocol.names import RedisNames
 from scheduler.view.redis_view_cache import RedisViewCache
 from scheduler.view.wait_blocks import BlockChange, WaitBlocks
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from leasehold.common.names import TICKS
 from scheduler.ports import Remembered, ViewUnavailableError
+from scheduler.protocol.names import TICKS
 from scheduler.view.connection import Bundle
 from scheduler.view.redis_ports import RedisLeaderLock, RedisNotifier, RedisRecord
 from scheduler.view.redis_view_cache import RedisViewCache

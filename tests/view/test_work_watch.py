@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 import redis
 
-from leasehold.common.names import DEFAULT_PREFIX, HEALTH, LAUNCH, RedisNames
 from scheduler.ports import NoWorkWatch, Waiting, Work, WorkWatch
+from scheduler.protocol.names import DEFAULT_PREFIX, HEALTH, LAUNCH, RedisNames
 from scheduler.view.connection import make_redis
 from tests.system.processes import wait_for
 from workers.work_watch import RedisWorkWatch

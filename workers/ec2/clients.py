@@ -15,7 +15,7 @@ from botocore.config import Config
 from botocore.configprovider import BOTOCORE_DEFAUT_SESSION_VARIABLES
 from botocore.loaders import Loader
 
-from leasehold.common.loopback import is_local_url
+from scheduler.protocol.loopback import is_local_url
 from workers.ec2.errors import cloud_errors, refuse_foreign_answers, remember_unclear_attempts
 from workers.ec2.signing_time import AwsClock
 

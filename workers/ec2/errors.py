@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from botocore import exceptions as aws
 from botocore.parsers import ResponseParserError
 
-from leasehold.common.visible import make_visible
 from scheduler.ports import MOST_MESSAGE, UNCLEAR, UNHEARD, Category, CloudError, Scope
+from scheduler.protocol.visible import make_visible
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient  # a quarter of a second, and commands that check rules make no client

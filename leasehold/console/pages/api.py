@@ -15,8 +15,8 @@ from starlette.routing import Route
 
 from leasehold.api.openapi import make_document
 from leasehold.api.schemas import PREFIX
-from leasehold.common.http_routes import API, DOCS
 from leasehold.console.page import Page, render, url
+from scheduler.protocol.http_routes import API, DOCS
 
 Schema = Mapping[str, Any]
 _GROUPS: Final = {

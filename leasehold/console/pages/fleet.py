@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from leasehold.common.visible import make_visible
 from leasehold.console.event_rows import make_rows
 from leasehold.console.fleet_document import TOPIC, FleetDocument
 from leasehold.console.fleet_table import (
@@ -27,6 +26,7 @@ from leasehold.console.slot_life import Describe, LifeReader, SlotLife
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.web.feed import Feed
 from scheduler.ports import EventFilter
+from scheduler.protocol.visible import make_visible
 
 EVENTS_SHOWN: Final = 40
 VERBS: Final = {

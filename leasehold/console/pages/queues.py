@@ -8,13 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leasehold.common.clock import ProcessOffset
-from leasehold.common.names import QUEUE_NAMES
 from leasehold.console.history import read_strips
 from leasehold.console.last_tick import read_tick
 from leasehold.console.page import Page, backend, caller, render
 from leasehold.errors import Unavailable
 from scheduler.ports import ViewUnavailableError
+from scheduler.protocol.clock import ProcessOffset
+from scheduler.protocol.names import QUEUE_NAMES
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_clock import RedisClock
 from workers.clock_watch import ClockWatch

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
-from leasehold.common.names import GATHERED
 from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.principals import Principal
 from scheduler.model.validation import Document
@@ -22,6 +21,7 @@ from scheduler.operations.commands.submit import Answer
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports
 from scheduler.ports import ConflictError, StaleWriteError
+from scheduler.protocol.names import GATHERED
 
 SEPARATE_SECONDS: Final = 5.0
 """If a joint transaction fails, its requests are tried one by one until this number of seconds after its begin. The

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-from leasehold.common.heartbeats import LIVE_BEATS, find_beat
 from scheduler.model.command_schemas import HostDocument, RegisterDocument, SlotDocument
 from scheduler.model.events import Event
 from scheduler.model.rules import Rules
@@ -17,6 +16,7 @@ from scheduler.model.transitions import HOLDING
 from scheduler.operations.commands.lease_commands import CommandRefused
 from scheduler.operations.commands.slot_commands import find_slot, start_draining
 from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.protocol.heartbeats import LIVE_BEATS, find_beat
 
 REGISTER_REFUSED: Final = "register_refused"
 """Name of the event that records the refusal of a host."""

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import msgspec
 
-from leasehold.common.names import HEALTH, LAUNCH, TERMINATE
 from scheduler.model.events import Event
 from scheduler.model.lives import find_drift
 from scheduler.model.market import ADDRESS, VOLUME, StoredMarket
@@ -27,6 +26,7 @@ from scheduler.operations.ports import Ports, announce, send_callbacks
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.operations.writers.slots import BOOTING, note_failed_boot, note_good_boot
 from scheduler.ports import Category, Refusal, RefusedMessage, Scope, StoreUnavailableError, Waiting, Work
+from scheduler.protocol.names import HEALTH, LAUNCH, TERMINATE
 
 SWEPT: frozenset[SlotState] = frozenset({"booting", "binding", "terminating"})
 """The states in which each sweep checks a slot that has a machine."""

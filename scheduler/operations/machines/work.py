@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
 
-from leasehold.common.names import HEALTH, LAUNCH, TERMINATE
 from scheduler.model.slots import Slot
 from scheduler.operations.ports import Ports
 from scheduler.ports import Waiting, Work
+from scheduler.protocol.names import HEALTH, LAUNCH, TERMINATE
 
 UNDER_WAY: Final = "under_way"
 """The outcome of a task that changed nothing, because another task carries the same work out."""

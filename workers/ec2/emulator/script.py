@@ -16,7 +16,6 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 from moto.ssm.models import ssm_backends
 
-from leasehold.common.input_files import read_input_text
 from scheduler.model.json_text import parse_json
 from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import (
@@ -32,6 +31,7 @@ from scheduler.model.validation import (
     fault,
     read_document,
 )
+from scheduler.protocol.input_files import read_input_text
 from workers.ec2.emulator.background_events import LONG_BEFORE, RETIREMENT, BackgroundEvents
 from workers.ec2.emulator.control import Control
 from workers.ec2.emulator.images import find_root_device

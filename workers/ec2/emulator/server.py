@@ -10,7 +10,7 @@ from typing import Any, Final
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server as make_wsgi_server
 
-from leasehold.common.marks import Mark
+from scheduler.protocol.marks import Mark
 from workers.ec2.emulator.access import SecretCheck
 from workers.ec2.emulator.control import Control
 from workers.ec2.emulator.control_api import ControlApi

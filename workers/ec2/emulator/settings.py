@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from leasehold.common.input_files import read_input_text
 from scheduler.model.json_text import parse_json
 from scheduler.model.toml_text import parse_toml
 from scheduler.model.validation import (
@@ -24,6 +23,7 @@ from scheduler.model.validation import (
     is_number,
     read_document,
 )
+from scheduler.protocol.input_files import read_input_text
 from workers.ec2.emulator.error_codes import ABOUT_PLACES, find_message, find_status
 
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")

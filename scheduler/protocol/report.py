@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from leasehold.common.names import RedisNames
+from scheduler.protocol.names import RedisNames
 
 READS: Final = 4
 """Most attempts to read the report. If a tick deletes a block after the head was read and before the blocks are read,

@@ -10,7 +10,7 @@ import hmac
 import re
 from typing import Final, NamedTuple
 
-from leasehold.common.signing import encode_canonically
+from scheduler.protocol.signing import encode_canonically
 
 BEATS_A_TIMEOUT: Final = 6
 LONGEST_BEAT_SECONDS: Final = 30.0
