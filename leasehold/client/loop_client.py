@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from leasehold.client import exchange
@@ -26,9 +26,6 @@ from leasehold.client.transport import RequestTransport
 from leasehold.client.view_reader import ViewReader
 from leasehold.errors import Unavailable
 from scheduler.protocol.names import RESERVATIONS, task_name
-
-if TYPE_CHECKING:
-    from scheduler.protocol.task_messages import MessageWriter
 
 MOST_LINES: Final = 64
 """The most requests that wait for their answers in the event loop at the same time. Further requests use threads."""
@@ -70,7 +67,7 @@ class LoopClient(AsyncClient):
         pool = self._wire.redis.connection_pool
         self._options: Mapping[str, Any] = pool.connection_kwargs
         self._may_use_lines = self._wire.may_write and can_open(self._options, pool.connection_class)
-        self._writer: MessageWriter | None = None
+        self._writer = self._wire.make_writer()
         self._idle: list[RedisLine] = []
         self._busy = 0
 
@@ -115,9 +112,10 @@ class LoopClient(AsyncClient):
         wait = min(seconds, exchange.RESEND_SECONDS)
         if wait <= 0:
             return None
-        writer = await self._prepare()
+        if self._wire.clock.is_due:
+            await self._run(self._readers, self._wire.clock.refresh)
         address = self._wire.reply_address(request)
-        sent_at, message = self._write(writer, verb, address_request(document, request, address), seconds)
+        sent_at, message = self._write(verb, address_request(document, request, address), seconds)
         reservation = document.get("id") if has_row else None
         row = self._rows_reader.list_commands(reservation) if isinstance(reservation, str) else []
         try:
@@ -145,22 +143,11 @@ class LoopClient(AsyncClient):
             return None
         return found or await self.run(partial(_read_row, answer))
 
-    def _write(
-        self, writer: "MessageWriter", verb: str, document: Mapping[str, Any], patience: float
-    ) -> tuple[float, str]:
+    def _write(self, verb: str, document: Mapping[str, Any], patience: float) -> tuple[float, str]:
         sent_at = self._wire.clock.now()
         headers = {"sent_at": sent_at, "patience": round(patience, 3)}
         task, shown = task_name(RESERVATIONS, verb), describe_request(document)
-        return sent_at, writer.write(task, RESERVATIONS, document, shown, headers)
-
-    async def _prepare(self) -> "MessageWriter":
-        """Return the writer of messages. Before that, correct the clock by Redis if its last correction is too old."""
-        if self._wire.clock.is_due:
-            await self._run(self._readers, self._wire.clock.refresh)
-        if self._writer is None:
-            # This imports Celery, which takes long.
-            self._writer = await self._run(self._readers, self._wire.make_writer)
-        return self._writer
+        return sent_at, self._writer.write(task, RESERVATIONS, document, shown, headers)
 
     async def _run(self, executor: Executor, act: Callable[[], R]) -> R:
         running = super()._run(executor, act)

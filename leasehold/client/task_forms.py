@@ -1,15 +1,15 @@
-"""The writer of a client's messages. Celery and kombu write one message for each task. This message is the template for
-all later messages of the task. Importing this module imports Celery, which takes long.
+"""The messages of a client, in the form in which Celery and kombu write them. A client imports neither, because the
+import takes longer than most commands run.
 """
 
+import base64
+import json
+import os
+import socket
 from typing import Any
+from uuid import uuid4
 
-# From the submodules: another thread may be importing the lazy attributes of the packages.
-from celery.app.base import Celery
-from celery.utils import uuid
-from kombu.connection import Connection
-from kombu.messaging import Producer
-from kombu.utils.json import dumps
+import msgspec
 
 from scheduler.protocol.task_messages import MessageWriter, Signer
 
@@ -18,21 +18,51 @@ def make_writer(signer: Signer | None) -> MessageWriter:
     """Return a writer of messages for tasks of the stack. `signer` signs each message; None: messages are not
     signed.
     """
-    return MessageWriter(_write_form, dumps, signer)
+    return MessageWriter(_write_form, _dumps, signer)
+
+
+def _dumps(content: Any) -> str:
+    return json.dumps(content, default=msgspec.to_builtins)
 
 
 def _write_form(task: str, queue: str) -> dict[str, Any]:
-    # The client runs within programs that use Celery themselves. So this is not the current app, and the loader and the
-    # configuration are given, because CELERY_LOADER and CELERY_CONFIG_MODULE name those of the program.
-    app = Celery("leasehold-client", set_as_current=False, fixups=[], loader="app")
-    # Not by `send_task`: it calls the program's receivers of signals, takes ids from the program's running task, and
-    # opens CELERY_BROKER_URL and CELERY_RESULT_BACKEND.
-    message = app.amqp.as_task_v2(uuid(), task, reply_to=app.thread_oid, ignore_result=True, argsrepr="")
-    with Connection("memory://") as connection:
-        producer: Any = Producer(connection)
-        # The default exchange writes to the list directly and needs no binding, which a flush could remove.
-        producer.publish(
-            message.body, routing_key=queue, serializer="json", headers=message.headers, **message.properties
-        )
-        found: dict[str, Any] = producer.channel._get(queue)  # noqa: SLF001 - the message as it is stored
-        return found
+    """Return the message without arguments that Celery sends for this task."""
+    # tests/client/test_foreign_celery.py compares both.
+    links = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+    name = str(uuid4())
+    return {
+        "body": base64.b64encode(_dumps([[], {}, links]).encode()).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {
+            "lang": "py",
+            "task": task,
+            "id": name,
+            "shadow": None,
+            "eta": None,
+            "expires": None,
+            "group": None,
+            "group_index": None,
+            "retries": 0,
+            "timelimit": [None, None],
+            "root_id": name,
+            "parent_id": None,
+            "argsrepr": "",
+            "kwargsrepr": "{}",
+            "origin": f"gen{os.getpid()}@{socket.gethostname()}",
+            "ignore_result": True,
+            "replaced_task_nesting": 0,
+            "stamped_headers": None,
+            "stamps": {},
+        },
+        "properties": {
+            "correlation_id": name,
+            "reply_to": str(uuid4()),
+            "delivery_mode": 2,
+            # The default exchange writes to the list directly and needs no binding, which a flush could remove.
+            "delivery_info": {"exchange": "", "routing_key": queue},
+            "priority": 0,
+            "body_encoding": "base64",
+            "delivery_tag": str(uuid4()),
+        },
+    }

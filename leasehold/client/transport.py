@@ -27,17 +27,18 @@ from leasehold.client.hints import RedisHints
 from leasehold.client.ports import Joined
 from leasehold.client.redis_connection import ask_redis, explain_redis, make_redis
 from leasehold.client.signer import Signer
+from leasehold.client.task_forms import make_writer
 from leasehold.client.view_reader import ViewReader
 from leasehold.errors import Unavailable
 from scheduler.protocol.heartbeats import Heartbeat, format_heartbeat
 from scheduler.protocol.masking import show_url
 from scheduler.protocol.names import DEFAULT_PREFIX, RESERVATIONS, RedisNames, task_name
 from scheduler.protocol.redis_primary import count_left
+from scheduler.protocol.task_messages import MessageWriter
 
 if TYPE_CHECKING:
     from leasehold.canaries import Probe
     from leasehold.client.async_watch import RedisNotices
-    from scheduler.protocol.task_messages import MessageWriter
 
 _PAUSE_SECONDS: Final = 0.2
 MOST_SUBSCRIBERS: Final = 4
@@ -75,7 +76,7 @@ class RequestTransport:
         )
         self._closed = threading.Event()
         self._rows = ViewReader(self.redis, prefix, self.view_url)
-        self._writer: MessageWriter | None = None
+        self._writer = self.make_writer()
         self._subscribers: list[tuple[tuple[int, int], PubSub]] = []
         """Connections of ended subscriptions, each with the id of the process that opened it, which alone may use the
         connection again, and with `count_left` at that time.
@@ -148,8 +149,6 @@ class RequestTransport:
         """
         self.clock.refresh()
         sent_at = self.clock.now()
-        if self._writer is None:
-            self._writer = self.make_writer()
         return sent_at, self._writer.write(task, queue, argument, shown, {"sent_at": sent_at, **headers})
 
     def _write_request(self, verb: str, document: Mapping[str, Any], patience: float | None) -> tuple[float, str]:
@@ -186,10 +185,8 @@ class RequestTransport:
         self._push(RESERVATIONS, message)
         return sent_at
 
-    def make_writer(self) -> "MessageWriter":
-        """Return a writer of messages that are signed as this transport signs them. This imports Celery."""
-        from leasehold.client.task_forms import make_writer
-
+    def make_writer(self) -> MessageWriter:
+        """Return a writer of messages that are signed as this transport signs them."""
         return make_writer(self._signer)
 
     @property

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Iterator
-from importlib import import_module
 
 import pytest
 import redis
@@ -20,12 +19,6 @@ KEY = "leasehold:clock"
 NEAR = 10.0
 """Seconds that a query of Redis may take on a busy machine; far less than the shifts in these tests."""
 SHIFTS = pytest.mark.parametrize("shift", [600.0, -600.0])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _celery() -> None:
-    """Import Celery first: on a busy machine the import may take longer than the timeout of a request."""
-    import_module("leasehold.client.task_forms")
 
 
 @pytest.fixture

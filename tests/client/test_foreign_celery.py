@@ -1,4 +1,6 @@
-"""A client runs within programs that use Celery themselves. Their settings, signals and tasks have no effect on it."""
+"""A client sends the messages that Celery would send, without Celery. It runs within programs that use Celery: their
+settings, signals and tasks have no effect on it.
+"""
 
 import base64
 import json
@@ -8,6 +10,8 @@ import pytest
 from celery import Celery
 from celery._state import get_current_app
 from celery.signals import before_task_publish
+from kombu.connection import Connection
+from kombu.messaging import Producer
 
 from leasehold.client.task_forms import make_writer
 
@@ -18,6 +22,36 @@ def write() -> dict[str, Any]:
     """Return the first message of a client."""
     found: dict[str, Any] = json.loads(make_writer(None).write(TASK, "reservations", {"id": "r1"}, "r1", {}))
     return found
+
+
+def write_with_celery() -> dict[str, Any]:
+    """Return the message of Celery for the same task."""
+    app = Celery("a-producer", set_as_current=False, fixups=[], loader="app")
+    message = app.amqp.as_task_v2(
+        "an-id", TASK, args=({"id": "r1"},), reply_to=app.thread_oid, ignore_result=True, argsrepr="r1"
+    )
+    with Connection("memory://") as connection:
+        producer: Any = Producer(connection)
+        producer.publish(
+            message.body, routing_key="reservations", serializer="json", headers=message.headers, **message.properties
+        )
+        found: dict[str, Any] = producer.channel._get("reservations")
+        return found
+
+
+def test_a_clients_message_is_the_one_that_celery_would_send() -> None:
+    ours, theirs = write(), write_with_celery()
+    for each in (ours, theirs):
+        each["body"] = json.loads(base64.b64decode(each["body"]))
+        # Each message has other ids, and both have the same host and process in `origin`.
+        for part, names in (
+            ("headers", ("id", "root_id")),
+            ("properties", ("correlation_id", "delivery_tag", "reply_to")),
+        ):
+            for name in names:
+                assert isinstance(each[part].pop(name), str)
+        each["properties"].pop("argsrepr", None)
+    assert ours == json.loads(json.dumps(theirs))
 
 
 @pytest.mark.parametrize(
