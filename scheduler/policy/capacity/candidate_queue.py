@@ -248,7 +248,8 @@ class CandidateQueue:
         for slot_class in self.slot_classes:
             if slot_class.has_removed:
                 slot_class.has_removed = False
-                slot_class.slot_infos = [each for each in slot_class.slot_infos if each.slot_class is slot_class]
+                listed = dict.fromkeys(slot_class.slot_infos)  # a slot that was added again is listed twice
+                slot_class.slot_infos = [each for each in listed if each.slot_class is slot_class]
         slot_infos = [slot_info for slot_class in self.slot_classes for slot_info in slot_class.slot_infos]
         # Speed: slots with the same capacity left share one object, so that few are looked up.
         capacities: set[RemainingCapacity] = {each.remaining for each in slot_infos}

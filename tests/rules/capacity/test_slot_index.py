@@ -115,6 +115,15 @@ def test_a_slot_that_is_added_for_a_request_has_one_instance() -> None:
     assert (slot_info.load, slot_info.free) == (1, {"cpus": 24})
 
 
+def test_a_slot_that_was_removed_and_added_again_is_one_slot() -> None:
+    cycle, demand = an_index_of_large_slots(2, 2)
+    slot_info = next(iter(cycle.slot_infos.values()))
+    cycle.ready.remove(slot_info)
+    cycle.ready.add(slot_info)
+    cycle.ready.find(demand.needs[0])
+    assert [each.slot.id for each in cycle.ready.list_slots_for(demand.needs)] == ["linux-1", "linux-2"]
+
+
 AMOUNTS, LABELS = {"cpus": 4}, {"zone": "a"}
 """Two objects to which several slots refer, as the slots do that are launched with one offering."""
 
