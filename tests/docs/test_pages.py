@@ -89,6 +89,17 @@ def test_every_test_that_a_page_names_exists() -> None:
     assert [(place, name) for place, name in sorted(named) if not (ROOT / name).is_file()] == []
 
 
+def test_every_file_that_the_table_of_speed_measures_names_exists() -> None:
+    """When this fails: change or remove the row of docs/adr/0020-cost-follows-change.md with the code."""
+    page = (ROOT / "docs" / "adr" / "0020-cost-follows-change.md").read_text(encoding="utf-8")
+    rows = [line for line in page.partition("## The measures")[2].splitlines() if line.startswith("| ")]
+    named = {
+        name for row in rows for name in re.findall(r"`((?:leasehold|scheduler|tasks|tests|workers)/[\w/.]+)`", row)
+    }
+    assert len(named) > 30
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
 def test_a_line_of_a_page_has_at_most_120_characters() -> None:
     """A row of a table cannot be wrapped."""
     long = [(place, line) for place, line, is_code in LINES if not is_code and len(line) > 120]
